@@ -1,0 +1,25 @@
+// What the binding files share. Each binding converts, releases the GIL, calls the core, and lets errors be
+// mapped here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <exception>
+
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The Python exception that stands for what the core threw.
+nb::object to_python(const foreload::Error& error);
+nb::object to_python(const std::exception_ptr& error);
+
+void bind_errors(nb::module_& module);
+void bind_order(nb::module_& module);
+void bind_pool(nb::module_& module);
+void bind_gather(nb::module_& module);
+void bind_image(nb::module_& module);

@@ -1,0 +1,47 @@
+#include <new>
+
+#include "bindings.hpp"
+
+using foreload::Error;
+using foreload::ErrorKind;
+
+nb::object to_python(const Error& error) {
+  const nb::module_ builtins = nb::module_::import_("builtins");
+  switch (error.kind) {
+    case ErrorKind::index:
+      return builtins.attr("IndexError")(error.what());
+    case ErrorKind::system:
+      return builtins.attr("OSError")(error.code, error.what(), error.file);
+    case ErrorKind::decode: {
+      const std::string message = error.file.empty() ? error.what() : error.file + ": " + error.what();
+      return nb::module_::import_("foreload.errors").attr("DecodeError")(message);
+    }
+    default:
+      return builtins.attr("ValueError")(error.what());
+  }
+}
+
+nb::object to_python(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const nb::python_error& python) {
+    return nb::borrow(python.value());
+  } catch (const Error& own) {
+    return to_python(own);
+  } catch (const std::bad_alloc&) {
+    return nb::module_::import_("builtins").attr("MemoryError")("no memory left for a decoded image");
+  } catch (const std::exception& other) {
+    return nb::module_::import_("builtins").attr("RuntimeError")(other.what());
+  }
+}
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& own) {
+      const nb::object exception = to_python(own);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+    }
+  });
+}

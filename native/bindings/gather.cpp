@@ -1,0 +1,74 @@
+#include "gather.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <vector>
+
+#include "bindings.hpp"
+#include "pool.hpp"
+
+namespace {
+
+using Rows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutRows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void check_shapes(const Rows& source, size_t count, const OutRows& out) {
+  if (out.shape(0) != count || out.shape(1) != source.shape(1)) {
+    throw foreload::Error(foreload::ErrorKind::value,
+                          "out must have one row per index, of the source's width");
+  }
+}
+
+// The rows of several sources, for one batch.
+class GatherJob : public foreload::Job {
+ public:
+  GatherJob(std::vector<Rows> sources, const Indices& indices, std::vector<OutRows> outs, size_t grain)
+      : Job(indices.shape(0), grain),
+        sources_(std::move(sources)),
+        outs_(std::move(outs)),
+        indices_(indices.data(), indices.data() + indices.shape(0)) {
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      check_shapes(sources_[i], indices_.size(), outs_.at(i));
+      foreload::check_indices(indices_.data(), indices_.size(), static_cast<int64_t>(sources_[i].shape(0)));
+    }
+  }
+  ~GatherJob() override {
+    const nb::gil_scoped_acquire acquire;
+    sources_.clear();
+    outs_.clear();
+  }
+
+  void run(size_t begin, size_t end, size_t) override {
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const size_t width = sources_[i].shape(1);
+      foreload::gather(sources_[i].data(), static_cast<int64_t>(sources_[i].shape(0)), width,
+                       indices_.data() + begin, end - begin, outs_[i].data() + begin * width);
+    }
+  }
+
+ private:
+  std::vector<Rows> sources_;
+  std::vector<OutRows> outs_;
+  std::vector<int64_t> indices_;
+};
+
+}  // namespace
+
+void bind_gather(nb::module_& module) {
+  module.def(
+      "gather",
+      [](const Rows& source, const Indices& indices, const OutRows& out) {
+        check_shapes(source, indices.shape(0), out);
+        const auto rows = static_cast<int64_t>(source.shape(0));
+        const nb::gil_scoped_release release;
+        foreload::check_indices(indices.data(), indices.shape(0), rows);
+        foreload::gather(source.data(), rows, source.shape(1), indices.data(), indices.shape(0), out.data());
+      },
+      nb::arg("source"), nb::arg("indices"), nb::arg("out"),
+      "out row i = source row indices[i], for two-dimensional arrays of bytes.");
+  nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
+      .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),
+           nb::arg("indices"), nb::arg("outs"), nb::arg("grain"));
+}

@@ -1,0 +1,213 @@
+#include "image.hpp"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "bindings.hpp"
+#include "pool.hpp"
+
+namespace {
+
+using foreload::DecodedImage;
+using foreload::Error;
+using foreload::ErrorKind;
+using foreload::Fallback;
+using foreload::ImageFiles;
+using foreload::ImageLoader;
+using foreload::Key;
+using foreload::Transform;
+using Decoded = nb::ndarray<const uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
+
+ImageLoader& this_threads_loader() {
+  thread_local ImageLoader loader;
+  return loader;
+}
+
+// Calls decode(path, bytes) -> ndarray of height x width x 3 bytes, under the GIL.
+Fallback python_fallback(nb::handle decode) {
+  return [decode](const std::string& path, std::span<const uint8_t> bytes) {
+    const nb::gil_scoped_acquire acquire;
+    const nb::object result =
+        decode(path, nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    std::shared_ptr<Decoded> image(new Decoded(nb::cast<Decoded>(result)), [](Decoded* array) {
+      const nb::gil_scoped_acquire acquire;
+      delete array;
+    });
+    const uint8_t* pixels = image->data();
+    const int height = static_cast<int>(image->shape(0)), width = static_cast<int>(image->shape(1));
+    return DecodedImage{pixels, width, height, std::move(image)};
+  };
+}
+
+// A batch of images, made without Python as long as the native decoder knows their format.
+class ImageJob : public foreload::Job {
+ public:
+  ImageJob(std::shared_ptr<ImageFiles> files, const Transform& transform, const Indices& indices,
+           uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback, size_t grain)
+      : Job(indices.shape(0), grain),
+        files_(std::move(files)),
+        transform_(transform),
+        indices_(indices.data(), indices.data() + indices.shape(0)),
+        key_{seed, epoch},
+        out_(std::move(out)),
+        fallback_(std::move(fallback)) {
+    for (int64_t& index : indices_) {
+      const auto count = static_cast<int64_t>(files_->size());
+      if (index < -count || index >= count) {
+        throw Error(ErrorKind::index, "index " + std::to_string(index) + " is out of range for " +
+                                          std::to_string(count) + " images");
+      }
+      if (index < 0) index += count;
+    }
+    const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
+    sample_bytes_ = values * (transform.store.normalise ? sizeof(float) : 1);
+    if (out_.shape(0) != sample_bytes_ * indices_.size()) {
+      throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
+    }
+  }
+  ~ImageJob() override {
+    const nb::gil_scoped_acquire acquire;
+    failures_.clear();
+    out_ = Bytes();
+    fallback_.reset();
+  }
+
+  void run(size_t begin, size_t end, size_t) override {
+    const Fallback fallback = python_fallback(fallback_);
+    for (size_t i = begin; i < end; ++i) {
+      try {
+        this_threads_loader().load(*files_, static_cast<size_t>(indices_[i]), transform_, key_, fallback,
+                                   out_.data() + i * sample_bytes_);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failures_.emplace_back(i, std::current_exception());
+      }
+    }
+  }
+
+  std::vector<std::pair<size_t, nb::object>> failures() {
+    std::vector<std::pair<size_t, nb::object>> failures;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
+    std::sort(failures.begin(), failures.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    return failures;
+  }
+
+ private:
+  std::shared_ptr<ImageFiles> files_;
+  Transform transform_;
+  std::vector<int64_t> indices_;
+  Key key_;
+  Bytes out_;
+  nb::object fallback_;
+  size_t sample_bytes_ = 0;
+  std::mutex mutex_;
+  std::vector<std::pair<size_t, std::exception_ptr>> failures_;
+};
+
+foreload::Crop crop_named(const std::string& name) {
+  if (name == "none") return foreload::Crop::none;
+  if (name == "center") return foreload::Crop::center;
+  if (name == "random") return foreload::Crop::random;
+  throw Error(ErrorKind::value, "crop must be 'none', 'center' or 'random', got '" + name + "'");
+}
+
+void init_transform(Transform* transform, const std::string& crop, std::pair<int, int> size, int shorter,
+                    std::pair<double, double> scale, std::pair<double, double> ratio, double flip,
+                    std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
+                    bool normalize, bool channels_last, bool fast) {
+  new (transform) Transform();
+  transform->crop = crop_named(crop);
+  std::tie(transform->height, transform->width) = size;
+  transform->shorter = shorter;
+  std::tie(transform->scale[0], transform->scale[1]) = scale;
+  std::tie(transform->ratio[0], transform->ratio[1]) = ratio;
+  transform->flip = flip;
+  transform->fast = fast;
+  transform->jitter = {jitter[0], jitter[1], jitter[2], jitter[3]};
+  transform->store.channels_last = channels_last;
+  transform->store.normalise = normalize;
+  for (size_t color = 0; color < 3; ++color) {
+    transform->store.scale[color] = 1.0F / (255.0F * std_[color]);
+    transform->store.bias[color] = -mean[color] / std_[color];
+  }
+}
+
+nb::object decode_rgb(const std::string& path, nb::bytes bytes, nb::callable fallback) {
+  const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.c_str()), bytes.size());
+  auto* image = new DecodedImage;
+  nb::capsule owner(image, [](void* pointer) noexcept { delete static_cast<DecodedImage*>(pointer); });
+  const Fallback decode = python_fallback(fallback);
+  {
+    const nb::gil_scoped_release release;
+    try {
+      *image = this_threads_loader().decode(path, span, decode);
+    } catch (Error& error) {
+      if (error.file.empty()) error.file = path;
+      throw;
+    }
+  }
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
+      image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
+}
+
+nb::tuple view(const Transform& transform, int width, int height, uint64_t seed, uint32_t epoch,
+               uint64_t index) {
+  foreload::Random random({seed, epoch}, index);
+  const foreload::View view = foreload::choose_view(transform, width, height, random);
+  return nb::make_tuple(nb::make_tuple(view.box.x, view.box.y, view.box.width, view.box.height),
+                        nb::make_tuple(view.full_height, view.full_width),
+                        nb::make_tuple(view.top, view.left), view.mirrored);
+}
+
+}  // namespace
+
+void bind_image(nb::module_& module) {
+  nb::class_<ImageFiles>(module, "ImageFiles", "A list of encoded images.")
+      .def(nb::init<std::vector<std::string>, bool>(), nb::arg("paths"), nb::arg("holds"))
+      .def("__len__", &ImageFiles::size)
+      .def("path", &ImageFiles::path, nb::arg("index"))
+      .def("hold", &ImageFiles::hold, nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
+           "Reads file `index` into memory, where it stays; its size in bytes.")
+      .def(
+          "read",
+          [](const ImageFiles& files, size_t index) {
+            std::vector<uint8_t> buffer;
+            std::span<const uint8_t> bytes;
+            {
+              const nb::gil_scoped_release release;
+              bytes = files.bytes(index, buffer);
+            }
+            return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          nb::arg("index"), "The encoded bytes of file `index`.");
+  nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
+      .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
+           nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
+           nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
+  nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
+      .def(nb::init<std::shared_ptr<ImageFiles>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
+                    nb::callable, size_t>(),
+           nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
+           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"))
+      .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
+  module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
+             "The whole upright image as height x width x 3 bytes; `path` is for error messages.");
+  module.def(
+      "view", &view, nb::arg("transform"), nb::arg("width"), nb::arg("height"), nb::arg("seed"),
+      nb::arg("epoch"), nb::arg("index"),
+      "What the transform shows of an image: (x, y, width, height) of the box, (height, width) that it "
+      "is resized to, (top, left) where the output begins in that, mirrored.");
+}

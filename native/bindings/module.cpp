@@ -1,0 +1,19 @@
+#include <nanobind/stl/string.h>
+
+#include "bindings.hpp"
+#include "jpeg.hpp"
+#include "rows.hpp"
+
+NB_MODULE(_native, module) {
+  module.doc() = "The native core of foreload.";
+  module.def(
+      "simd", [] { return std::string(foreload::row_kernels().isa); },
+      "The instruction set in use: 'avx512', 'avx2' or 'baseline'.");
+  module.def("jpeg_library", &foreload::jpeg_library,
+             "The JPEG library compiled in, e.g. 'libjpeg-turbo 2.1.5'; empty without one.");
+  bind_errors(module);
+  bind_order(module);
+  bind_pool(module);
+  bind_gather(module);
+  bind_image(module);
+}

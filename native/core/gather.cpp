@@ -1,0 +1,68 @@
+#include "gather.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "error.hpp"
+
+namespace foreload {
+
+void check_indices(const int64_t* indices, size_t count, int64_t rows) {
+  bool inside = true;
+  for (size_t i = 0; i < count; ++i) inside &= indices[i] >= -rows && indices[i] < rows;
+  if (inside) return;
+  for (size_t i = 0; i < count; ++i) {
+    if (indices[i] < -rows || indices[i] >= rows) {
+      throw Error(ErrorKind::index, "index " + std::to_string(indices[i]) + " at position " +
+                                        std::to_string(i) + " is out of range for " + std::to_string(rows) +
+                                        " rows");
+    }
+  }
+}
+
+namespace {
+
+// A size known at compile time turns memcpy into a few moves, which is most of the cost of a short row.
+template <typename Word>
+void gather_words(const void* source, int64_t rows, const int64_t* indices, size_t count, void* out) {
+  const Word* from = static_cast<const Word*>(source);
+  Word* to = static_cast<Word*>(out);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t index = indices[i];
+    std::memcpy(to + i, from + (index < 0 ? index + rows : index), sizeof(Word));
+  }
+}
+
+}  // namespace
+
+void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* indices, size_t count,
+            void* out) {
+  switch (row_bytes) {
+    case 1:
+      return gather_words<uint8_t>(source, rows, indices, count, out);
+    case 2:
+      return gather_words<uint16_t>(source, rows, indices, count, out);
+    case 4:
+      return gather_words<uint32_t>(source, rows, indices, count, out);
+    case 8:
+      return gather_words<uint64_t>(source, rows, indices, count, out);
+    default:
+      break;
+  }
+  constexpr size_t kAhead = 8;
+  const char* from = static_cast<const char*>(source);
+  char* to = static_cast<char*>(out);
+  const auto row = [&](size_t i) {
+    const int64_t index = indices[i];
+    return from + static_cast<size_t>(index < 0 ? index + rows : index) * row_bytes;
+  };
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      const char* ahead = row(i + kAhead);
+      for (size_t line = 0; line < row_bytes && line < 512; line += 64) __builtin_prefetch(ahead + line);
+    }
+    std::memcpy(to + i * row_bytes, row(i), row_bytes);
+  }
+}
+
+}  // namespace foreload

@@ -1,0 +1,149 @@
+#include "image.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.hpp"
+#include "orientation.hpp"
+#include "read.hpp"
+
+namespace foreload {
+
+ImageFiles::ImageFiles(std::vector<std::string> paths, bool holds)
+    : paths_(std::move(paths)), held_(holds ? paths_.size() : 0) {}
+
+size_t ImageFiles::hold(size_t index) {
+  thread_local std::vector<uint8_t> buffer;
+  const auto bytes = read_file(paths_[index], buffer);
+  held_[index].assign(bytes.begin(), bytes.end());
+  return bytes.size();
+}
+
+std::span<const uint8_t> ImageFiles::bytes(size_t index, std::vector<uint8_t>& buffer) const {
+  std::span<const uint8_t> bytes;
+  if (index < held_.size() && !held_[index].empty()) {
+    bytes = held_[index];
+  } else {
+    bytes = read_file(paths_[index], buffer);
+  }
+  if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", paths_[index]);
+  return bytes;
+}
+
+namespace {
+
+void check_size(int width, int height) {
+  if (static_cast<int64_t>(width) * height > kMostPixels) {
+    throw Error(ErrorKind::decode, "the header claims " + std::to_string(width) + " x " +
+                                       std::to_string(height) + " pixels, more than the limit of " +
+                                       std::to_string(kMostPixels) + "; if it is real, shrink it first");
+  }
+}
+
+}  // namespace
+
+Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientation) {
+  if (orientation == 1) return decoder_.decode(box, reduction);
+  const int width = (decoder_.width() + reduction - 1) / reduction;
+  const int height = (decoder_.height() + reduction - 1) / reduction;
+  const Pixels stored = decoder_.decode(stored_box(orientation, width, height, box), reduction);
+  const size_t stride = static_cast<size_t>(box.width) * 3;
+  upright_.resize(std::max(upright_.size(), stride * static_cast<size_t>(box.height)));
+  turn_upright(stored, orientation, box.width, box.height, upright_.data());
+  return {upright_.data(), stride};
+}
+
+void ImageLoader::load(const ImageFiles& files, size_t index, const Transform& transform, Key key,
+                       const Fallback& fallback, void* out) {
+  const std::string& path = files.path(index);
+  try {
+    const auto bytes = files.bytes(index, file_);
+    Random random(key, index);
+    if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
+      const int orientation = exif_orientation(bytes);
+      int width = decoder_.width(), height = decoder_.height();
+      check_size(width, height);
+      if (sideways(orientation)) std::swap(width, height);
+      const View view = choose_view(transform, width, height, random);
+      const auto decode = [&](const Box& box, int reduction) {
+        return decode_upright(box, reduction, orientation);
+      };
+      render(decode, view, transform, random, transform.fast ? 8 : 1, out);
+      return;
+    }
+    const DecodedImage image = fallback(path, bytes);
+    const View view = choose_view(transform, image.width, image.height, random);
+    const size_t stride = static_cast<size_t>(image.width) * 3;
+    const auto decode = [&](const Box& box, int) {
+      return Pixels{image.pixels + static_cast<size_t>(box.y) * stride + static_cast<size_t>(box.x) * 3,
+                    stride};
+    };
+    render(decode, view, transform, random, 1, out);
+  } catch (Error& error) {
+    if (error.file.empty()) error.file = path;
+    throw;
+  }
+}
+
+DecodedImage ImageLoader::decode(const std::string& path, std::span<const uint8_t> bytes,
+                                 const Fallback& fallback) {
+  if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) return fallback(path, bytes);
+  const int orientation = exif_orientation(bytes);
+  int width = decoder_.width(), height = decoder_.height();
+  check_size(width, height);
+  if (sideways(orientation)) std::swap(width, height);
+  const Pixels image = decode_upright({0, 0, width, height}, 1, orientation);
+  const size_t stride = static_cast<size_t>(width) * 3;
+  auto packed = std::make_shared<std::vector<uint8_t>>(stride * static_cast<size_t>(height));
+  for (int y = 0; y < height; ++y) {
+    std::memcpy(packed->data() + static_cast<size_t>(y) * stride,
+                image.pixels + static_cast<size_t>(y) * image.stride, stride);
+  }
+  return {packed->data(), width, height, packed};
+}
+
+void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
+                         const Transform& transform, Random& random, int most_reduction, void* out) {
+  Box box = view.box;
+  int reduction = 1;
+  // Where the box is at least twice what is wanted, the inverse DCT may do half of the resizing.
+  while (reduction < most_reduction && box.width >= 2 * reduction * view.full_width &&
+         box.height >= 2 * reduction * view.full_height) {
+    reduction *= 2;
+  }
+  if (reduction > 1) {
+    box = {box.x / reduction, box.y / reduction, box.width / reduction, box.height / reduction};
+  }
+  vertical_.plan(box.height, view.full_height, view.top, transform.height, false);
+  horizontal_.plan(box.width, view.full_width, view.left, transform.width, view.mirrored);
+  const Box needed{box.x + horizontal_.begin(), box.y + vertical_.begin(),
+                   horizontal_.end() - horizontal_.begin(), vertical_.end() - vertical_.begin()};
+  Pixels pixels = decode(needed, reduction);
+  // The filters count from the corner of the box.
+  const uint8_t* corner = pixels.pixels -
+                          static_cast<ptrdiff_t>(vertical_.begin()) * static_cast<ptrdiff_t>(pixels.stride) -
+                          static_cast<ptrdiff_t>(horizontal_.begin()) * 3;
+  if (!transform.jitter.any()) {
+    resizer_.resize(corner, pixels.stride, vertical_, horizontal_, transform.store, out);
+    return;
+  }
+  const size_t count = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width);
+  jittered_.resize(3 * count);
+  resizer_.resize(corner, pixels.stride, vertical_, horizontal_, Store{}, jittered_.data());
+  apply_jitter(transform.jitter, random, jittered_.data(), count);
+  const bool last = transform.store.channels_last;
+  for (size_t color = 0; color < 3; ++color) {
+    const uint8_t* from = jittered_.data() + color * count;
+    const size_t step = last ? 3 : 1;
+    if (transform.store.normalise) {
+      float* to = static_cast<float*>(out) + (last ? color : color * count);
+      const float scale = transform.store.scale[color], bias = transform.store.bias[color];
+      for (size_t i = 0; i < count; ++i) to[i * step] = static_cast<float>(from[i]) * scale + bias;
+    } else {
+      uint8_t* to = static_cast<uint8_t*>(out) + (last ? color : color * count);
+      for (size_t i = 0; i < count; ++i) to[i * step] = from[i];
+    }
+  }
+}
+
+}  // namespace foreload

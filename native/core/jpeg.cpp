@@ -1,0 +1,257 @@
+#include "jpeg.hpp"
+
+#include "error.hpp"
+
+#ifdef FORELOAD_HAVE_JPEG
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+
+// jpeglib.h needs stdio.h before it.
+#include <jerror.h>
+#include <jpeglib.h>
+
+namespace foreload {
+
+namespace {
+
+constexpr unsigned kMostScans = 500;
+
+// The library's own table cannot be linked into a shared object from every static build. These two name
+// the library, and are private to it.
+#define JVERSION ""
+#define JCOPYRIGHT_SHORT ""
+const char* const kMessages[] = {
+#define JMESSAGE(code, text) text,
+#include <jerror.h>
+};
+
+struct Handler {
+  jpeg_error_mgr base;
+  std::jmp_buf escape;
+  char message[JMSG_LENGTH_MAX];
+  bool starved;  // the entropy decoder ran out of data inside the picture
+};
+
+[[noreturn]] void escape(j_common_ptr info) {
+  auto* handler = reinterpret_cast<Handler*>(info->err);
+  const int code = info->err->msg_code;
+  const bool known = code > 0 && code < JMSG_LASTMSGCODE;
+  // The arguments are an int array or a string, by the message; both are shown by the formats that libjpeg
+  // has.
+  const char* format = known ? kMessages[code] : "unknown libjpeg error";
+  const int* i = info->err->msg_parm.i;
+  if (std::strstr(format, "%s") != nullptr) {
+    std::snprintf(handler->message, sizeof(handler->message), format, info->err->msg_parm.s);
+  } else {
+    std::snprintf(handler->message, sizeof(handler->message), format, i[0], i[1], i[2], i[3], i[4], i[5],
+                  i[6], i[7]);
+  }
+  std::longjmp(handler->escape, 1);
+}
+
+void note_warning(j_common_ptr info, int level) {
+  if (level < 0) {
+    ++info->err->num_warnings;
+    if (info->err->msg_code == JWRN_HIT_MARKER) reinterpret_cast<Handler*>(info->err)->starved = true;
+  }
+}
+
+void ignore(j_common_ptr) {}
+void ignore_message(j_common_ptr, char* buffer) {
+  buffer[0] = 0;
+}
+void reset_errors(j_common_ptr info) {
+  info->err->num_warnings = 0;
+  info->err->msg_code = 0;
+}
+
+void start_source(j_decompress_ptr) {}
+void end_source(j_decompress_ptr) {}
+boolean refill(j_decompress_ptr info) {
+  static const JOCTET kEnd[2] = {0xFF, JPEG_EOI};
+  info->src->next_input_byte = kEnd;
+  info->src->bytes_in_buffer = 2;
+  return TRUE;
+}
+void skip(j_decompress_ptr info, long count) {
+  if (count <= 0) return;
+  const size_t step = static_cast<size_t>(count);
+  if (step > info->src->bytes_in_buffer) {
+    refill(info);
+  } else {
+    info->src->next_input_byte += step;
+    info->src->bytes_in_buffer -= step;
+  }
+}
+
+// A progressive file may repeat scans without end; a real one has about ten.
+void count_scans(j_common_ptr info) {
+  auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
+  if (decoder->input_scan_number > static_cast<int>(kMostScans)) {
+    info->err->msg_code = JERR_BAD_PROGRESSION;
+    std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
+    escape(info);
+  }
+}
+
+// A file cut short ends in picture data. Behind a complete picture a camera may have put anything, so an end
+// marker before that counts, but not one inside a thumbnail in the header.
+bool ends(std::span<const uint8_t> bytes, size_t header) {
+  for (size_t i = bytes.size(); i >= header + 2; --i) {
+    if (bytes[i - 2] == 0xFF && bytes[i - 1] == JPEG_EOI) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct JpegDecoder::State {
+  jpeg_decompress_struct info{};
+  Handler handler{};
+  jpeg_source_mgr source{};
+  jpeg_progress_mgr progress{};
+  std::span<const uint8_t> bytes;
+  bool complete = false;
+  std::vector<uint8_t> pixels;
+
+  State() {
+    handler.base.error_exit = escape;
+    handler.base.emit_message = note_warning;
+    handler.base.output_message = ignore;
+    handler.base.format_message = ignore_message;
+    handler.base.reset_error_mgr = reset_errors;
+    info.err = &handler.base;
+    if (setjmp(handler.escape) != 0) fail();
+    jpeg_create_decompress(&info);
+    source.init_source = start_source;
+    source.fill_input_buffer = refill;
+    source.skip_input_data = skip;
+    source.resync_to_restart = jpeg_resync_to_restart;
+    source.term_source = end_source;
+    info.src = &source;
+    progress.progress_monitor = count_scans;
+    info.progress = &progress;
+  }
+  ~State() { jpeg_destroy_decompress(&info); }
+
+  [[noreturn]] void fail() {
+    jpeg_abort_decompress(&info);
+    throw Error(ErrorKind::decode, std::string("damaged JPEG: ") + handler.message);
+  }
+
+  // The functions below hold nothing that a longjmp would leave behind.
+  void read_header() {
+    if (setjmp(handler.escape) != 0) fail();
+    jpeg_abort_decompress(&info);
+    handler.starved = false;
+    source.next_input_byte = bytes.data();
+    source.bytes_in_buffer = bytes.size();
+    jpeg_read_header(&info, TRUE);
+    complete = ends(bytes, static_cast<size_t>(source.next_input_byte - bytes.data()));
+  }
+
+  void start(const Box& box, int reduction, JDIMENSION* left) {
+    if (setjmp(handler.escape) != 0) fail();
+    info.out_color_space = JCS_RGB;
+    info.scale_num = 1;
+    info.scale_denom = static_cast<unsigned>(reduction);
+    jpeg_start_decompress(&info);
+    // Smooth chroma upsampling looks one column beyond the box on each side.
+    constexpr int kMargin = 2;
+    *left = static_cast<JDIMENSION>(box.x > kMargin ? box.x - kMargin : 0);
+    const JDIMENSION right = static_cast<JDIMENSION>(box.x + box.width + kMargin);
+    JDIMENSION width = (right < info.output_width ? right : info.output_width) - *left;
+    if (width < info.output_width) jpeg_crop_scanline(&info, left, &width);
+  }
+
+  void read_rows(const Box& box, uint8_t* rows, size_t stride) {
+    if (setjmp(handler.escape) != 0) fail();
+    if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
+    constexpr int kMostRows = 16;
+    JSAMPROW pointers[kMostRows];
+    for (int y = 0; y < box.height;) {
+      const int wanted = box.height - y < kMostRows ? box.height - y : kMostRows;
+      for (int i = 0; i < wanted; ++i) pointers[i] = rows + static_cast<size_t>(y + i) * stride;
+      y += static_cast<int>(jpeg_read_scanlines(&info, pointers, static_cast<JDIMENSION>(wanted)));
+    }
+    // Whether a file without an end is missing part of its picture shows only at the last row.
+    const JDIMENSION below = info.output_height - info.output_scanline;
+    if (!complete && below > 0) {
+      if (below > 1) jpeg_skip_scanlines(&info, below - 1);
+      pointers[0] = rows + static_cast<size_t>(box.height) * stride;
+      jpeg_read_scanlines(&info, pointers, 1);
+    }
+    jpeg_abort_decompress(&info);
+  }
+};
+
+std::string jpeg_library() {
+#ifdef LIBJPEG_TURBO_VERSION
+#define FORELOAD_TEXT2(x) #x
+#define FORELOAD_TEXT(x) FORELOAD_TEXT2(x)
+  return "libjpeg-turbo " FORELOAD_TEXT(LIBJPEG_TURBO_VERSION);
+#else
+  return "libjpeg";
+#endif
+}
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
+JpegDecoder::~JpegDecoder() = default;
+
+bool JpegDecoder::open(std::span<const uint8_t> bytes) {
+  state_->bytes = bytes;
+  state_->read_header();
+  const J_COLOR_SPACE space = state_->info.jpeg_color_space;
+  return space == JCS_YCbCr || space == JCS_GRAYSCALE || space == JCS_RGB;
+}
+
+int JpegDecoder::width() const {
+  return static_cast<int>(state_->info.image_width);
+}
+int JpegDecoder::height() const {
+  return static_cast<int>(state_->info.image_height);
+}
+
+Pixels JpegDecoder::decode(const Box& box, int reduction) {
+  JDIMENSION left = 0;
+  state_->start(box, reduction, &left);
+  const size_t stride = (size_t{state_->info.output_width} * 3 + 63) / 64 * 64;
+  const size_t size = stride * (static_cast<size_t>(box.height) + 1);
+  if (state_->pixels.size() < size) state_->pixels.resize(size);
+  state_->read_rows(box, state_->pixels.data(), stride);
+  if (state_->handler.starved && !state_->complete) {
+    throw Error(ErrorKind::decode, "truncated JPEG: the file ends before its picture does");
+  }
+  return {state_->pixels.data() + (static_cast<size_t>(box.x) - left) * 3, stride};
+}
+
+}  // namespace foreload
+
+#else
+
+namespace foreload {
+
+struct JpegDecoder::State {};
+std::string jpeg_library() {
+  return "";
+}
+JpegDecoder::JpegDecoder() = default;
+JpegDecoder::~JpegDecoder() = default;
+bool JpegDecoder::open(std::span<const uint8_t>) {
+  return false;
+}
+int JpegDecoder::width() const {
+  return 0;
+}
+int JpegDecoder::height() const {
+  return 0;
+}
+Pixels JpegDecoder::decode(const Box&, int) {
+  throw Error(ErrorKind::decode, "built without libjpeg-turbo");
+}
+
+}  // namespace foreload
+
+#endif

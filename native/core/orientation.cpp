@@ -1,0 +1,107 @@
+#include "orientation.hpp"
+
+#include <cstddef>
+#include <cstring>
+
+namespace foreload {
+
+namespace {
+
+// Reads numbers of a TIFF block in its own byte order; outside the block everything is 0.
+class Tiff {
+ public:
+  explicit Tiff(std::span<const uint8_t> bytes)
+      : bytes_(bytes), little_(bytes.size() > 1 && bytes[0] == 'I' && bytes[1] == 'I') {}
+
+  uint32_t number(size_t at, int size) const {
+    if (at > bytes_.size() || bytes_.size() - at < static_cast<size_t>(size)) return 0;
+    uint32_t value = 0;
+    for (int i = 0; i < size; ++i) {
+      value = value << 8 | bytes_[at + static_cast<size_t>(little_ ? size - 1 - i : i)];
+    }
+    return value;
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+  bool little_;
+};
+
+int tiff_orientation(std::span<const uint8_t> bytes) {
+  const Tiff tiff(bytes);
+  const size_t directory = tiff.number(4, 4);
+  const uint32_t entries = tiff.number(directory, 2);
+  for (uint32_t i = 0; i < entries; ++i) {
+    const size_t entry = directory + 2 + 12 * size_t{i};
+    if (entry + 12 > bytes.size()) break;
+    constexpr uint32_t kOrientation = 0x0112;
+    if (tiff.number(entry, 2) != kOrientation) continue;
+    const uint32_t value = tiff.number(entry + 8, 2);
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int exif_orientation(std::span<const uint8_t> jpeg) {
+  constexpr uint8_t kApp1 = 0xE1, kStartOfScan = 0xDA;
+  size_t at = 2;
+  while (at + 4 <= jpeg.size() && jpeg[at] == 0xFF) {
+    const uint8_t marker = jpeg[at + 1];
+    if (marker == 0xFF) {  // a fill byte
+      ++at;
+      continue;
+    }
+    if (marker == kStartOfScan) break;
+    const size_t length = size_t{jpeg[at + 2]} << 8 | jpeg[at + 3];
+    if (length < 2 || at + 2 + length > jpeg.size()) break;
+    const auto segment = jpeg.subspan(at + 4, length - 2);
+    if (marker == kApp1 && segment.size() > 6 && std::memcmp(segment.data(), "Exif\0", 6) == 0) {
+      return tiff_orientation(segment.subspan(6));
+    }
+    at += 2 + length;
+  }
+  return 1;
+}
+
+Box stored_box(int orientation, int width, int height, const Box& upright) {
+  const auto& [x, y, w, h] = upright;
+  switch (orientation) {
+    case 2:
+      return {width - x - w, y, w, h};
+    case 3:
+      return {width - x - w, height - y - h, w, h};
+    case 4:
+      return {x, height - y - h, w, h};
+    case 5:
+      return {y, x, h, w};
+    case 6:
+      return {y, height - x - w, h, w};
+    case 7:
+      return {width - y - h, height - x - w, h, w};
+    case 8:
+      return {width - y - h, x, h, w};
+    default:
+      return upright;
+  }
+}
+
+void turn_upright(const Pixels& stored, int orientation, int width, int height, uint8_t* out) {
+  const bool mirror_x = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+  const bool mirror_y = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+  const bool side = sideways(orientation);
+  const int last_x = (side ? height : width) - 1, last_y = (side ? width : height) - 1;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      const int from_x = side ? y : x, from_y = side ? x : y;
+      const uint8_t* from = stored.pixels +
+                            static_cast<size_t>(mirror_y ? last_y - from_y : from_y) * stored.stride +
+                            static_cast<size_t>(mirror_x ? last_x - from_x : from_x) * 3;
+      std::memcpy(out, from, 3);
+      out += 3;
+    }
+  }
+}
+
+}  // namespace foreload

@@ -1,0 +1,25 @@
+// How a camera was held: what Exif says of it, and turning pixels upright.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "jpeg.hpp"
+
+namespace foreload {
+
+// 1 to 8, as Exif 2.32 tag 0x0112 numbers them; 1 (upright) where a JPEG says nothing or nonsense.
+int exif_orientation(std::span<const uint8_t> jpeg);
+
+// Orientations 5 to 8 lie on their side.
+inline bool sideways(int orientation) {
+  return orientation >= 5;
+}
+
+// Where a box of the upright image lies in the image as it is stored, width x height.
+Box stored_box(int orientation, int width, int height, const Box& upright);
+
+// Writes `width` x `height` upright RGB pixels without gaps, from a box that `stored_box` gave.
+void turn_upright(const Pixels& stored, int orientation, int width, int height, uint8_t* out);
+
+}  // namespace foreload

@@ -1,0 +1,110 @@
+#include "pool.hpp"
+
+#include <cerrno>
+#include <cmath>
+#include <ctime>
+#include <utility>
+
+#include "error.hpp"
+
+namespace foreload {
+
+Job::Job(size_t count, size_t grain) : count_(count), grain_(grain), unfinished_(count) {
+  if (count == 0 || grain == 0) throw Error(ErrorKind::value, "a job needs at least one sample per run");
+}
+
+void Job::run_here() {
+  run(0, count_, 0);
+  finish(0);
+}
+
+Completions::Completions() {
+  sem_init(&ready_, 0, 0);
+}
+Completions::~Completions() {
+  sem_destroy(&ready_);
+}
+
+void Completions::push(std::shared_ptr<Job> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  sem_post(&ready_);
+}
+
+Completions::Wait Completions::wait(double seconds, std::shared_ptr<Job>& job) {
+  int failed;
+  if (seconds > 0) {
+    timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    const double whole = std::floor(seconds);
+    deadline.tv_sec += static_cast<time_t>(whole);
+    deadline.tv_nsec += static_cast<long>((seconds - whole) * 1e9);
+    if (deadline.tv_nsec >= 1000000000) {
+      deadline.tv_nsec -= 1000000000;
+      ++deadline.tv_sec;
+    }
+    failed = sem_timedwait(&ready_, &deadline);
+  } else {
+    failed = sem_wait(&ready_);
+  }
+  if (failed != 0) return errno == ETIMEDOUT ? Wait::timeout : Wait::interrupted;
+  const std::lock_guard lock(mutex_);
+  job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return Wait::done;
+}
+
+void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions) {
+  const size_t runs = (job->count_ + job->grain_ - 1) / job->grain_;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(job), std::move(completions)});
+  }
+  runs > 1 ? changed_.notify_all() : changed_.notify_one();
+}
+
+void Pool::cancel(const Completions* completions) {
+  // Jobs are destroyed outside the lock: what they own may be slow to let go.
+  std::deque<Entry> dropped;
+  const std::lock_guard lock(mutex_);
+  std::deque<Entry> kept;
+  for (Entry& entry : queue_)
+    (entry.completions.get() == completions ? dropped : kept).push_back(std::move(entry));
+  queue_.swap(kept);
+}
+
+void Pool::work(size_t worker) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    if (closed_) return;
+    Entry entry = queue_.front();
+    Job& job = *entry.job;
+    const size_t begin = job.claimed_;
+    const size_t end = job.count_ - begin > job.grain_ ? begin + job.grain_ : job.count_;
+    job.claimed_ = end;
+    if (end == job.count_) queue_.pop_front();
+    lock.unlock();
+    job.run(begin, end, worker);
+    if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
+      job.finish(worker);
+      entry.completions->push(std::move(entry.job));
+    }
+    entry = {};
+    lock.lock();
+  }
+}
+
+void Pool::close() {
+  std::deque<Entry> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(queue_);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace foreload

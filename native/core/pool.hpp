@@ -1,0 +1,78 @@
+// Who does the work: threads take runs of samples from the oldest batch that has any left.
+#pragma once
+
+#include <semaphore.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+namespace foreload {
+
+// One batch to be made, `count` samples in runs of at most `grain`. Several workers may run parts of it.
+class Job {
+ public:
+  Job(size_t count, size_t grain);
+  virtual ~Job() = default;
+
+  // Makes samples [begin, end). Must not throw: a failure is part of the result.
+  virtual void run(size_t begin, size_t end, size_t worker) = 0;
+  // Called once, by the worker that ended the last run.
+  virtual void finish(size_t worker) { (void)worker; }
+
+  // All of it, in the calling thread.
+  void run_here();
+
+ private:
+  friend class Pool;
+  size_t count_, grain_, claimed_ = 0;  // guarded by the pool's mutex
+  std::atomic<size_t> unfinished_;
+};
+
+// Where one consumer meets its finished jobs, in the order in which they end.
+class Completions {
+ public:
+  Completions();
+  ~Completions();
+  Completions(const Completions&) = delete;
+  Completions& operator=(const Completions&) = delete;
+
+  enum class Wait { done, timeout, interrupted };
+
+  // Waits for the next finished job, forever where `seconds` is 0. Returns `interrupted` when a signal
+  // arrived, so that the caller can handle it and wait again.
+  Wait wait(double seconds, std::shared_ptr<Job>& job);
+  void push(std::shared_ptr<Job> job);
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  sem_t ready_;
+};
+
+class Pool {
+ public:
+  void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions);
+  // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
+  // runs now under way.
+  void cancel(const Completions* completions);
+  // Works until close(). Called by each of the threads that make up the pool.
+  void work(size_t worker);
+  void close();
+
+ private:
+  struct Entry {
+    std::shared_ptr<Job> job;
+    std::shared_ptr<Completions> completions;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> queue_;
+  bool closed_ = false;
+};
+
+}  // namespace foreload

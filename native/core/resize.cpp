@@ -1,0 +1,124 @@
+#include "resize.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "rows.hpp"
+
+namespace foreload {
+
+namespace {
+
+template <typename T>
+T* at_least(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return buffer.data();
+}
+
+}  // namespace
+
+void Filter::plan(int input, int full, int start, int count, bool mirrored) {
+  const double scale = static_cast<double>(input) / full;
+  const double reduction = std::max(scale, 1.0);
+  const double support = reduction;
+  width_ = static_cast<size_t>(std::ceil(support)) * 2 + 1;
+  first_.resize(static_cast<size_t>(count));
+  taps_.resize(static_cast<size_t>(count));
+  weights_.assign(static_cast<size_t>(count) * width_, 0);
+  begin_ = input;
+  end_ = 0;
+  std::vector<double> exact(width_);
+  for (int i = 0; i < count; ++i) {
+    const size_t output = static_cast<size_t>(mirrored ? count - 1 - i : i);
+    const double center = (start + i + 0.5) * scale;
+    int first = std::max(0, static_cast<int>(center - support + 0.5));
+    int last = std::min(input, static_cast<int>(center + support + 0.5));
+    double total = 0;
+    for (int x = first; x < last; ++x) {
+      const double weight = std::max(0.0, 1.0 - std::abs((x - center + 0.5) / reduction));
+      exact[static_cast<size_t>(x - first)] = weight;
+      total += weight;
+    }
+    uint16_t* weights = &weights_[output * width_];
+    // Rounding is carried along, so that the integers sum to 65536 as the exact weights sum to 1.
+    double sum = 0;
+    long given = 0;
+    for (int x = first; x < last; ++x) {
+      sum += exact[static_cast<size_t>(x - first)] / total * 65536.0;
+      const long upto = std::lround(sum);
+      weights[x - first] = static_cast<uint16_t>(std::min(upto - given, 65535L));
+      given = upto;
+    }
+    while (last - first > 1 && weights[last - first - 1] == 0) --last;
+    int skipped = 0;
+    while (last - first - skipped > 1 && weights[skipped] == 0) ++skipped;
+    if (skipped > 0) {
+      std::copy(weights + skipped, weights + (last - first), weights);
+      first += skipped;
+    }
+    first_[output] = first;
+    taps_[output] = last - first;
+    begin_ = std::min(begin_, first);
+    end_ = std::max(end_, last);
+  }
+}
+
+// Two blends of whole rows with a transpose after each: no step ever looks at a single pixel.
+//   pixels [y][x c] -> blend -> [out y][x c] -> transpose -> [x c][out y] -> blend -> [out x c][out y] -> out
+void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
+                     const Store& store, void* out) {
+  const RowKernels& kernels = row_kernels();
+  const size_t height = static_cast<size_t>(vertical.count());
+  const size_t width = static_cast<size_t>(horizontal.count());
+  const size_t left = static_cast<size_t>(horizontal.begin()) * 3;
+  const size_t used = static_cast<size_t>(horizontal.end()) * 3 - left;
+
+  constexpr size_t kRows = 16;
+  const size_t pitch = (height + 63) / 64 * 64;
+  const size_t blended_pitch = (used + 63) / 64 * 64;
+  uint8_t* blended = at_least(blended_, kRows * blended_pitch);
+  uint8_t* turned = at_least(turned_, used * pitch);
+  for (size_t y = 0; y < height; y += kRows) {
+    const size_t rows = std::min(kRows, height - y);
+    for (size_t i = 0; i < rows; ++i) {
+      const int o = static_cast<int>(y + i);
+      kernels.blend(pixels + static_cast<size_t>(vertical.first(o)) * stride + left, stride,
+                    vertical.weights(o), vertical.taps(o), used, blended + i * blended_pitch);
+    }
+    kernels.transpose(blended, blended_pitch, rows, used, turned + y, pitch);
+  }
+
+  const size_t column = 3 * pitch;
+  uint8_t* columns = at_least(columns_, width * column);
+  for (size_t x = 0; x < width; ++x) {
+    const int o = static_cast<int>(x);
+    const size_t first = static_cast<size_t>(horizontal.first(o) - horizontal.begin());
+    kernels.blend(turned + first * column, column, horizontal.weights(o), horizontal.taps(o), column,
+                  columns + x * column);
+  }
+
+  // Channels-last is one matrix of (x, c) rows; planes are three matrices of x rows.
+  const size_t planes = store.channels_last ? 1 : 3;
+  const size_t rows = width * 3 / planes;
+  const size_t row_pitch = column * planes / 3;
+  if (!store.normalise) {
+    for (size_t plane = 0; plane < planes; ++plane) {
+      kernels.transpose(columns + plane * pitch, row_pitch, rows, height,
+                        static_cast<uint8_t*>(out) + plane * height * width, rows);
+    }
+    return;
+  }
+  float* scale = at_least(scale_, rows);
+  float* bias = at_least(bias_, rows);
+  for (size_t plane = 0; plane < planes; ++plane) {
+    for (size_t row = 0; row < rows; ++row) {
+      const size_t color = store.channels_last ? row % 3 : plane;
+      scale[row] = store.scale[color];
+      bias[row] = store.bias[color];
+    }
+    kernels.transpose_normalise(columns + plane * pitch, row_pitch, rows, height, scale, bias,
+                                static_cast<float*>(out) + plane * height * width, rows);
+  }
+}
+
+}  // namespace foreload

@@ -1,0 +1,54 @@
+// Antialiased resizing of a crop: Pillow's triangle filter, whose support grows with the reduction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace foreload {
+
+// Which inputs an axis' outputs are made of. Output o blends inputs first[o] ... first[o] + taps[o] - 1.
+class Filter {
+ public:
+  // `input` samples are resized to `full` outputs, of which those from `start` on, `count` of them, are
+  // wanted; `mirrored` gives them last to first.
+  void plan(int input, int full, int start, int count, bool mirrored);
+
+  int count() const { return static_cast<int>(first_.size()); }
+  int first(int output) const { return first_[static_cast<size_t>(output)]; }
+  int taps(int output) const { return taps_[static_cast<size_t>(output)]; }
+  const uint16_t* weights(int output) const { return &weights_[static_cast<size_t>(output) * width_]; }
+  // The inputs that any output needs: [begin, end).
+  int begin() const { return begin_; }
+  int end() const { return end_; }
+
+ private:
+  std::vector<int> first_, taps_;
+  std::vector<uint16_t> weights_;
+  size_t width_ = 0;
+  int begin_ = 0, end_ = 0;
+};
+
+// How pixel values leave: out = value * scale + bias per colour, or the bytes as they are.
+struct Store {
+  bool channels_last = false;
+  bool normalise = false;
+  float scale[3] = {1, 1, 1};
+  float bias[3] = {0, 0, 0};
+};
+
+// Keeps its work rows between calls, so that a steady stream of images touches no new memory.
+class Resizer {
+ public:
+  // `pixels` points at the RGB pixel (0, 0) of the axes that the filters were planned for; only the rows and
+  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (store.normalise),
+  // 3 x height x width or height x width x 3 (store.channels_last).
+  void resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
+              const Store& store, void* out);
+
+ private:
+  std::vector<uint8_t> blended_, turned_, columns_;
+  std::vector<float> scale_, bias_;
+};
+
+}  // namespace foreload

@@ -1,0 +1,29 @@
+// The two operations that resizing is made of, on rows of bytes: blend rows, and turn rows into columns.
+// Each exists once per instruction set; the best one that this processor has is chosen at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace foreload {
+
+struct RowKernels {
+  const char* isa;
+
+  // out[i] = sum over k of weights[k] * rows[k * stride + i] / 65536, rounded; the weights sum to 65536,
+  // one of 65536 being given as 65535.
+  void (*blend)(const uint8_t* rows, size_t stride, const uint16_t* weights, int taps, size_t count,
+                uint8_t* out);
+
+  // out[c * out_stride + r] = in[r * stride + c] for r < rows, c < columns.
+  void (*transpose)(const uint8_t* in, size_t stride, size_t rows, size_t columns, uint8_t* out,
+                    size_t out_stride);
+
+  // The same, with out = in * scale[r] + bias[r].
+  void (*transpose_normalise)(const uint8_t* in, size_t stride, size_t rows, size_t columns,
+                              const float* scale, const float* bias, float* out, size_t out_stride);
+};
+
+const RowKernels& row_kernels();
+
+}  // namespace foreload

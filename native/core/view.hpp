@@ -1,0 +1,39 @@
+// What a transform shows of an image: which box of it, at which size, mirrored or not.
+#pragma once
+
+#include "jitter.hpp"
+#include "jpeg.hpp"
+#include "random.hpp"
+#include "resize.hpp"
+
+namespace foreload {
+
+enum class Crop {
+  none,    // the whole image, resized to height x width
+  center,  // the shorter side resized to `shorter`, then the middle height x width
+  random,  // a box of random area and shape (Szegedy et al., 2015), resized to height x width
+};
+
+struct Transform {
+  Crop crop = Crop::none;
+  int height = 224, width = 224;
+  int shorter = 256;
+  double scale[2] = {0.08, 1.0};
+  double ratio[2] = {3.0 / 4.0, 4.0 / 3.0};
+  double flip = 0;
+  bool fast = false;
+  Jitter jitter;
+  Store store;
+};
+
+struct View {
+  Box box;                              // of the upright image
+  int full_height = 0, full_width = 0;  // the size that the box is resized to
+  int top = 0, left = 0;                // where in that the output's height x width begins
+  bool mirrored = false;
+};
+
+// The same draws, in the same order, for every sample: `random` may be used further.
+View choose_view(const Transform& transform, int width, int height, Random& random);
+
+}  // namespace foreload
