@@ -7,13 +7,17 @@ using foreload::ErrorKind;
 
 nb::object to_python(const Error& error) {
   const nb::module_ builtins = nb::module_::import_("builtins");
+  // File names are bytes; Python's way to write them as text keeps those that are not UTF-8.
+  const nb::object file = nb::steal(
+      PyUnicode_DecodeFSDefaultAndSize(error.file.data(), static_cast<Py_ssize_t>(error.file.size())));
   switch (error.kind) {
     case ErrorKind::index:
       return builtins.attr("IndexError")(error.what());
     case ErrorKind::system:
-      return builtins.attr("OSError")(error.code, error.what(), error.file);
+      return builtins.attr("OSError")(error.code, error.what(), file);
     case ErrorKind::decode: {
-      const std::string message = error.file.empty() ? error.what() : error.file + ": " + error.what();
+      const nb::object message = error.file.empty() ? nb::object(nb::str(error.what()))
+                                                    : file + nb::str(": ") + nb::str(error.what());
       return nb::module_::import_("foreload.errors").attr("DecodeError")(message);
     }
     default:

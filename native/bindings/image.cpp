@@ -34,12 +34,21 @@ ImageLoader& this_threads_loader() {
   return loader;
 }
 
+size_t sample_bytes(const Transform& transform) {
+  const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
+  return values * (transform.store.normalise ? sizeof(float) : 1);
+}
+
+nb::object to_text(const std::string& path) {
+  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
 // Calls decode(path, bytes) -> ndarray of height x width x 3 bytes, under the GIL.
 Fallback python_fallback(nb::handle decode) {
   return [decode](const std::string& path, std::span<const uint8_t> bytes) {
     const nb::gil_scoped_acquire acquire;
     const nb::object result =
-        decode(path, nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+        decode(to_text(path), nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     std::shared_ptr<Decoded> image(new Decoded(nb::cast<Decoded>(result)), [](Decoded* array) {
       const nb::gil_scoped_acquire acquire;
       delete array;
@@ -70,8 +79,7 @@ class ImageJob : public foreload::Job {
       }
       if (index < 0) index += count;
     }
-    const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
-    sample_bytes_ = values * (transform.store.normalise ? sizeof(float) : 1);
+    sample_bytes_ = sample_bytes(transform);
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
       throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
     }
@@ -163,6 +171,40 @@ nb::object decode_rgb(const std::string& path, nb::bytes bytes, nb::callable fal
       image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
 }
 
+nb::bytes to_bytes(std::span<const uint8_t> bytes) {
+  return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+nb::bytes to_bytes(const std::string& text) {
+  return nb::bytes(text.data(), text.size());
+}
+
+void init_files(ImageFiles* files, const std::vector<nb::bytes>& paths, size_t keep) {
+  std::vector<std::string> copies;
+  copies.reserve(paths.size());
+  for (const nb::bytes& path : paths) copies.emplace_back(path.c_str(), path.size());
+  new (files) ImageFiles(std::move(copies), keep);
+}
+
+nb::bytes read_bytes(ImageFiles& files, size_t index) {
+  std::vector<uint8_t> buffer;
+  std::span<const uint8_t> bytes;
+  {
+    const nb::gil_scoped_release release;
+    bytes = files.bytes(index, buffer);
+  }
+  return to_bytes(bytes);
+}
+
+void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Bytes out) {
+  if (out.shape(0) != sample_bytes(transform)) throw Error(ErrorKind::value, "out must hold one sample");
+  const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
+                             nullptr};
+  if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
+  uint8_t* const to = out.data();
+  const nb::gil_scoped_release release;
+  this_threads_loader().show(decoded, 0, transform, {seed, 0}, to);
+}
+
 nb::tuple view(const Transform& transform, int width, int height, uint64_t seed, uint32_t epoch,
                uint64_t index) {
   foreload::Random random({seed, epoch}, index);
@@ -176,23 +218,20 @@ nb::tuple view(const Transform& transform, int width, int height, uint64_t seed,
 
 void bind_image(nb::module_& module) {
   nb::class_<ImageFiles>(module, "ImageFiles", "A list of encoded images.")
-      .def(nb::init<std::vector<std::string>, bool>(), nb::arg("paths"), nb::arg("holds"))
+      .def("__init__", &init_files, nb::arg("paths"), nb::arg("keep"))
       .def("__len__", &ImageFiles::size)
-      .def("path", &ImageFiles::path, nb::arg("index"))
-      .def("hold", &ImageFiles::hold, nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
-           "Reads file `index` into memory, where it stays; its size in bytes.")
       .def(
-          "read",
-          [](const ImageFiles& files, size_t index) {
+          "path", [](const ImageFiles& files, size_t index) { return to_bytes(files.path(index)); },
+          nb::arg("index"))
+      .def(
+          "keep",
+          [](ImageFiles& files, size_t index) {
             std::vector<uint8_t> buffer;
-            std::span<const uint8_t> bytes;
-            {
-              const nb::gil_scoped_release release;
-              bytes = files.bytes(index, buffer);
-            }
-            return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            return files.bytes(index, buffer).size();
           },
-          nb::arg("index"), "The encoded bytes of file `index`.");
+          nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
+          "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
+      .def("read", &read_bytes, nb::arg("index"), "The encoded bytes of file `index`.");
   nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),

@@ -9,24 +9,18 @@
 
 namespace foreload {
 
-ImageFiles::ImageFiles(std::vector<std::string> paths, bool holds)
-    : paths_(std::move(paths)), held_(holds ? paths_.size() : 0) {}
+ImageFiles::ImageFiles(std::vector<std::string> paths, size_t keep) : paths_(std::move(paths)), kept_(keep) {}
 
-size_t ImageFiles::hold(size_t index) {
-  thread_local std::vector<uint8_t> buffer;
+std::span<const uint8_t> ImageFiles::bytes(size_t index, std::vector<uint8_t>& buffer) {
+  Kept* const kept = index < kept_.size() ? &kept_[index] : nullptr;
+  if (kept != nullptr && kept->state.load(std::memory_order_acquire) == present) return kept->bytes;
   const auto bytes = read_file(paths_[index], buffer);
-  held_[index].assign(bytes.begin(), bytes.end());
-  return bytes.size();
-}
-
-std::span<const uint8_t> ImageFiles::bytes(size_t index, std::vector<uint8_t>& buffer) const {
-  std::span<const uint8_t> bytes;
-  if (index < held_.size() && !held_[index].empty()) {
-    bytes = held_[index];
-  } else {
-    bytes = read_file(paths_[index], buffer);
-  }
   if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", paths_[index]);
+  State expected = absent;
+  if (kept != nullptr && kept->state.compare_exchange_strong(expected, filling)) {
+    kept->bytes.assign(bytes.begin(), bytes.end());
+    kept->state.store(present, std::memory_order_release);
+  }
   return bytes;
 }
 
@@ -53,13 +47,13 @@ Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientatio
   return {upright_.data(), stride};
 }
 
-void ImageLoader::load(const ImageFiles& files, size_t index, const Transform& transform, Key key,
+void ImageLoader::load(ImageFiles& files, size_t index, const Transform& transform, Key key,
                        const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   try {
     const auto bytes = files.bytes(index, file_);
-    Random random(key, index);
     if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
+      Random random(key, index);
       const int orientation = exif_orientation(bytes);
       int width = decoder_.width(), height = decoder_.height();
       check_size(width, height);
@@ -71,18 +65,23 @@ void ImageLoader::load(const ImageFiles& files, size_t index, const Transform& t
       render(decode, view, transform, random, transform.fast ? 8 : 1, out);
       return;
     }
-    const DecodedImage image = fallback(path, bytes);
-    const View view = choose_view(transform, image.width, image.height, random);
-    const size_t stride = static_cast<size_t>(image.width) * 3;
-    const auto decode = [&](const Box& box, int) {
-      return Pixels{image.pixels + static_cast<size_t>(box.y) * stride + static_cast<size_t>(box.x) * 3,
-                    stride};
-    };
-    render(decode, view, transform, random, 1, out);
+    show(fallback(path, bytes), index, transform, key, out);
   } catch (Error& error) {
     if (error.file.empty()) error.file = path;
     throw;
   }
+}
+
+void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
+                       void* out) {
+  Random random(key, index);
+  const View view = choose_view(transform, image.width, image.height, random);
+  const size_t stride = static_cast<size_t>(image.width) * 3;
+  const auto decode = [&](const Box& box, int) {
+    return Pixels{image.pixels + static_cast<size_t>(box.y) * stride + static_cast<size_t>(box.x) * 3,
+                  stride};
+  };
+  render(decode, view, transform, random, 1, out);
 }
 
 DecodedImage ImageLoader::decode(const std::string& path, std::span<const uint8_t> bytes,

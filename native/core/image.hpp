@@ -1,6 +1,7 @@
 // One image's way from a file to its place in the batch: read, decode what is needed, resize, jitter, store.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,23 +16,28 @@
 
 namespace foreload {
 
-// Where encoded images come from: a list of files, whose bytes may be held in memory.
+// Where encoded images come from: a list of files, of which the first `keep` stay in memory once read.
 class ImageFiles {
  public:
-  // `holds` makes room for bytes kept in memory.
-  ImageFiles(std::vector<std::string> paths, bool holds);
+  ImageFiles(std::vector<std::string> paths, size_t keep);
+  ImageFiles(const ImageFiles&) = delete;
+  ImageFiles& operator=(const ImageFiles&) = delete;
 
   size_t size() const { return paths_.size(); }
   const std::string& path(size_t index) const { return paths_[index]; }
-  // Reads file `index` into memory, where it stays; `holds` must have been given. Safe from several threads
-  // for different indices. Returns its size in bytes. Throws Error(system).
-  size_t hold(size_t index);
-  // The bytes held, or those of the file, read into `buffer`. Throws Error(system), Error(decode) if empty.
-  std::span<const uint8_t> bytes(size_t index, std::vector<uint8_t>& buffer) const;
+  // The bytes kept, or those of the file, read into `buffer`. Safe from several threads, each with its own
+  // buffer. Throws Error(system), Error(decode) if the file is empty.
+  std::span<const uint8_t> bytes(size_t index, std::vector<uint8_t>& buffer);
 
  private:
+  enum State : uint8_t { absent, filling, present };
+  struct Kept {
+    std::atomic<State> state{absent};
+    std::vector<uint8_t> bytes;
+  };
+
   std::vector<std::string> paths_;
-  std::vector<std::vector<uint8_t>> held_;
+  std::vector<Kept> kept_;
 };
 
 // A whole decoded, upright image, and what keeps it alive.
@@ -52,8 +58,11 @@ class ImageLoader {
  public:
   // Writes image `index` as `transform` shows it, with the randomness named by (key, index), to `out`.
   // Throws Error, or what `fallback` throws.
-  void load(const ImageFiles& files, size_t index, const Transform& transform, Key key,
-            const Fallback& fallback, void* out);
+  void load(ImageFiles& files, size_t index, const Transform& transform, Key key, const Fallback& fallback,
+            void* out);
+
+  // The same for an upright image that is decoded already.
+  void show(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
 
   // Decodes the whole upright image into RGB rows without gaps; valid until the next call.
   DecodedImage decode(const std::string& path, std::span<const uint8_t> bytes, const Fallback& fallback);

@@ -1,0 +1,32 @@
+"""A PyTorch data loader that knows what comes next.
+
+>>> import foreload as fl
+>>> loader = fl.DataLoader(fl.CachedDataset(torch.arange(10)), batch_size=5, shuffle=True, seed=0)
+>>> sum(len(batch) for batch in loader)
+10
+"""
+
+import torch
+
+from foreload import errors, transforms
+from foreload.datasets.images import ImageDataset
+from foreload.datasets.tensors import CachedDataset, gather
+from foreload.loader import DataLoader
+from foreload.options import LoadingMode
+from foreload.stages.order import KeyedSampler
+from foreload.transforms import get_train_transforms, get_val_transforms
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CachedDataset",
+    "DataLoader",
+    "ImageDataset",
+    "KeyedSampler",
+    "LoadingMode",
+    "errors",
+    "gather",
+    "get_train_transforms",
+    "get_val_transforms",
+    "transforms",
+]

@@ -1,0 +1,100 @@
+"""Finding labelled image files: folders of classes, flat folders, lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Listing", "list_images"]
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+Labels = Sequence[int] | Sequence[str] | np.ndarray
+
+
+class Listing(NamedTuple):
+    """Files and what they show."""
+
+    paths: list[str]
+    targets: np.ndarray  # int64, -1 where nothing is known
+    classes: list[str]
+
+
+def list_images(data_path: str | Path | Sequence[str | Path], labels: Labels | None) -> Listing:
+    """List the images at ``data_path``, sorted by name where it is a folder.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no image in it or in one of its class folders.
+        NotADirectoryError: ``data_path`` is a file.
+        ValueError: ``labels`` has another length than there are images, or an empty list was given.
+        TypeError: an argument is none of what is expected.
+    """
+    if not isinstance(data_path, (str, Path)):
+        return _from_list(data_path, labels)
+    root = Path(data_path)
+    if not root.exists():
+        raise FileNotFoundError(f"data_path: there is no folder {str(root)!r}")
+    if not root.is_dir():
+        raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if labels is None and folders:
+        return _from_class_folders(root, folders)
+    paths = _images_below(str(root))
+    if not paths:
+        raise FileNotFoundError(f"data_path: no image in {str(root)!r}; looked for {', '.join(EXTENSIONS)}")
+    return _labelled(paths, labels)
+
+
+def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listing:
+    try:
+        paths = [os.fspath(path) for path in data_path]
+    except TypeError as error:
+        raise TypeError(
+            f"data_path must be a folder (str or Path) or a list of files, got {type(data_path).__name__}: {error}"
+        ) from None
+    if not paths:
+        raise ValueError("data_path is an empty list; give at least one file")
+    return _labelled(paths, labels)
+
+
+def _from_class_folders(root: Path, folders: list[str]) -> Listing:
+    paths: list[str] = []
+    counts: list[int] = []
+    for folder in folders:
+        found = _images_below(str(root / folder))
+        paths.extend(found)
+        counts.append(len(found))
+    if empty := [folder for folder, count in zip(folders, counts, strict=True) if count == 0]:
+        raise FileNotFoundError(
+            f"data_path: no image in class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}; "
+            f"looked for {', '.join(EXTENSIONS)}"
+        )
+    return Listing(paths, np.repeat(np.arange(len(folders)), counts), folders)
+
+
+def _images_below(folder: str) -> list[str]:
+    found = [
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(EXTENSIONS)
+    ]
+    return sorted(found)
+
+
+def _labelled(paths: list[str], labels: Labels | None) -> Listing:
+    if labels is None:
+        return Listing(paths, np.full(len(paths), -1), [])
+    if len(labels) != len(paths):
+        raise ValueError(f"labels has {len(labels)} entries for {len(paths)} images; give one per image")
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "iubU":
+        raise TypeError(f"labels must be one int or one str per image, got an array of {values.dtype}")
+    if values.dtype.kind == "U":
+        classes, targets = np.unique(values, return_inverse=True)
+        return Listing(paths, targets.astype(np.int64), classes.tolist())
+    return Listing(paths, values.astype(np.int64), [str(label) for label in np.unique(values).tolist()])

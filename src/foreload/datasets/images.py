@@ -1,0 +1,227 @@
+"""Images in files."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from foreload import _native, transforms
+from foreload.datasets.folders import Labels, list_images
+from foreload.errors import DecodeError
+from foreload.machine import granted_cores
+from foreload.options import LoadingMode
+from foreload.stages.batch import Batch
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.decode import decode_image, decode_with_pillow
+from foreload.stages.transform import draw_seed, shaped
+from foreload.transforms import ImageTransform
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["ImageDataset"]
+
+Transform = Callable[[Any], Any]
+
+
+class ImageDataset(Dataset[tuple[Any, int]]):
+    """Images in files, with labels: ``(image, target)``.
+
+    With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
+    and stored in one native call, for JPEG. PNG, WebP, BMP, GIF, TIFF and unusual JPEGs are decoded by Pillow
+    in between. Images come upright (Exif), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
+
+    Args:
+        data_path: a folder of class folders, a flat folder, or a list of files.
+        image_size: (height, width) or one number for both; what the default transform resizes to.
+        transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
+            array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
+            By default the image is resized and normalised as for ImageNet.
+        loading_mode: when files are read, and whether their bytes are kept in memory.
+        cache_size: how many files ``LoadingMode.CACHED`` keeps.
+        labels: an int or str per file, for a list or a flat folder (in the order of the file names).
+
+    Attributes:
+        classes: the names of the classes, sorted.
+        class_to_idx: from name to target.
+        targets: the target of every image; -1 where nothing was given.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
+        ValueError, TypeError: an argument makes no sense; the message names it.
+
+    Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
+    OSError too) where it is damaged; the message names the sample and the file.
+
+    >>> import tempfile; from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp()); (folder / "cat").mkdir()
+    >>> Image.new("RGB", (60, 40)).save(folder / "cat" / "tom.jpg")
+    >>> images = ImageDataset(folder, image_size=32)
+    >>> image, target = images[0]
+    >>> image.shape, images.classes[target]
+    (torch.Size([3, 32, 32]), 'cat')
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path | Sequence[str | Path],
+        image_size: int | tuple[int, int] = (224, 224),
+        transform: Transform | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        cache_size: int = 1000,
+        *,
+        labels: Labels | None = None,
+    ) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        if cache_size < 0:
+            raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
+        paths, self._targets, self.classes = list_images(data_path, labels)
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+        self.transform = transforms.resize(image_size) if transform is None else transform
+        self.loading_mode = LoadingMode(loading_mode)
+        self.cache_size = cache_size
+        self._files = self._open([os.fsencode(path) for path in paths])
+
+    def _open(self, paths: list[bytes]) -> _native.ImageFiles:
+        kept = {LoadingMode.LAZY: 0, LoadingMode.EAGER: len(paths), LoadingMode.CACHED: self.cache_size}
+        files = _native.ImageFiles(paths, min(len(paths), kept[self.loading_mode]))
+        if self.loading_mode is LoadingMode.EAGER:
+            with ThreadPoolExecutor(granted_cores()) as threads:
+                for _ in threads.map(files.keep, range(len(paths))):
+                    pass
+        return files
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the list of files; kept bytes are read again."""
+        return {**self.__dict__, "_files": [self._files.path(i) for i in range(len(self))]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the files again."""
+        self.__dict__.update(state)
+        self._files = self._open(state["_files"])
+
+    @property
+    def targets(self) -> list[int]:
+        """The target of every image."""
+        targets: list[int] = self._targets.tolist()
+        return targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """The file and the target of every image."""
+        return [(os.fsdecode(self._files.path(i)), target) for i, target in enumerate(self.targets)]
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Load one image; random numbers come from torch's global generator."""
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"index {position} is out of range for {len(self)} images")
+        position %= len(self)
+        if isinstance(self.transform, ImageTransform):
+            return self.__getitems__([position])[0]
+        return self._transformed(position), int(self._targets[position])
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
+        """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate."""
+        if not isinstance(self.transform, ImageTransform):
+            return [self[index] for index in indices]
+        seed = draw_seed() if self.transform.random else 0
+        batch = _ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
+        batch.job.run_here()
+        return Collated(batch.take(), len(indices))
+
+    def _transformed(self, index: int) -> Any:
+        from PIL import Image
+
+        path = os.fsdecode(self._files.path(index))
+        array = decode_image(self._files.read(index), path)
+        if type(self.transform).__module__.partition(".")[0] == "albumentations":
+            return self.transform(image=array)["image"]
+        return self.transform(Image.fromarray(array))
+
+    def __assembly__(
+        self, loader: DataLoader[Any], key: tuple[int, int], buffers: Buffers
+    ) -> _ImageAssembly | None:
+        """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
+        own = (
+            type(self).__getitem__ is ImageDataset.__getitem__
+            and type(self).__getitems__ is ImageDataset.__getitems__
+        )
+        if not own or not isinstance(self.transform, ImageTransform):
+            return None
+        collate = None if is_default_collate(loader.collate_fn) else loader.collate_fn
+        return _ImageAssembly(self, self.transform, key, buffers, collate)
+
+
+class _ImageAssembly:
+    """Batches of images, made natively; see :class:`foreload.stages.batch.Assembly`."""
+
+    # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
+    depth: int | None = 2
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        transform: ImageTransform,
+        key: tuple[int, int],
+        buffers: Buffers,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._transform = transform
+        self._key = key
+        self._buffers = buffers
+        self._collate = collate
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        dataset, transform = self._dataset, self._transform
+        where = np.asarray(indices, np.int64)
+        memory = self._buffers.take(
+            (len(where) * 3 * transform.size[0] * transform.size[1],), transform.dtype
+        )
+        job = _native.ImageJob(
+            dataset._files,
+            transform.native,
+            where,
+            *self._key,
+            memory.view(torch.uint8).numpy(),
+            decode_with_pillow,
+            1,
+        )
+        targets = torch.from_numpy(dataset._targets[where])
+
+        def take() -> Any:
+            for position, error in job.failures():
+                raise _named(error, int(where[position]), position)
+            batch = [shaped(transform, memory, len(where)), targets]
+            return batch if self._collate is None else self._collate(Collated(batch, len(where)))
+
+        return Batch(job, take)
+
+
+def _named(error: BaseException, index: int, position: int) -> BaseException:
+    """Put the sample's index into the message of an error of our own."""
+    place = f"sample {index} (position {position} of its batch)"
+    if isinstance(error, OSError) and error.filename is not None:
+        return OSError(error.errno, f"{error.strerror}, loading {place}", error.filename)
+    if isinstance(error, DecodeError):
+        named = DecodeError(f"{place}: {error}")
+        named.__cause__ = error.__cause__
+        return named
+    error.add_note(f"foreload: while loading {place}")
+    return error

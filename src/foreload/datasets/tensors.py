@@ -1,0 +1,328 @@
+"""Tensors in memory."""
+
+from __future__ import annotations
+
+import operator
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from foreload import _native
+from foreload.stages.batch import Batch
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["CachedDataset", "gather", "tensor_assembly"]
+
+Array = np.ndarray[Any, Any]
+
+
+def gather(
+    source: torch.Tensor | Array,
+    indices: slice | Sequence[int] | torch.Tensor | Array,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Copy rows of a contiguous tensor, natively and without the GIL.
+
+    Args:
+        source: a contiguous CPU tensor or array of any dtype; its rows are ``source[i]``.
+        indices: int64 row numbers, negative ones counting from the end; or a slice, which gives a view.
+        out: a contiguous CPU tensor for the result, of shape ``(len(indices), *source.shape[1:])``, possibly
+            page-locked; by default a new one.
+
+    Raises:
+        IndexError: an index is out of range; nothing has been written.
+        ValueError, TypeError: ``source`` or ``out`` does not fit.
+
+    >>> gather(torch.tensor([[1, 2], [3, 4], [5, 6]]), [2, 0])
+    tensor([[5, 6],
+            [1, 2]])
+    """
+    tensor = _as_tensor("source", source)
+    if tensor.ndim == 0:
+        raise ValueError("source must have rows; it is a scalar")
+    if isinstance(indices, slice):
+        view = tensor[indices]
+        return view if out is None else out.copy_(view)
+    rows = _as_indices(indices)
+    shape = (len(rows), *tensor.shape[1:])
+    if out is None:
+        out = torch.empty(shape, dtype=tensor.dtype)
+    elif (
+        out.shape != shape or out.dtype != tensor.dtype or not out.is_contiguous() or out.device.type != "cpu"
+    ):
+        raise ValueError(
+            f"out must be a contiguous CPU tensor of shape {tuple(shape)} and {tensor.dtype}, got "
+            f"{tuple(out.shape)}, {out.dtype} on {out.device}"
+        )
+    if out.numel() == 0:
+        _native.gather(np.empty((len(tensor), 0), np.uint8), rows, np.empty((len(rows), 0), np.uint8))
+    else:
+        _native.gather(_byte_rows(tensor), rows, _byte_rows(out))
+    return out
+
+
+def _as_indices(indices: Any) -> Array:
+    if isinstance(indices, torch.Tensor):
+        indices = indices.numpy()
+    rows = np.asarray(indices)
+    if rows.size == 0:
+        rows = rows.astype(np.int64)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
+    return np.ascontiguousarray(rows, np.int64)
+
+
+def _as_tensor(name: str, data: Any) -> torch.Tensor:
+    if isinstance(data, np.ndarray):
+        data = torch.from_numpy(data)
+    if not isinstance(data, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
+    if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
+        raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
+    return data.detach()
+
+
+def _byte_rows(tensor: torch.Tensor) -> Array:
+    """See a contiguous tensor as rows x bytes."""
+    rows = len(tensor)
+    flat = tensor.reshape(rows, -1) if tensor.numel() else tensor.reshape(rows, 0)
+    return flat.view(torch.uint8).numpy()
+
+
+class _Rows:
+    """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows."""
+
+    def __init__(self, data: Any) -> None:
+        self.names: list[str] | None = None
+        self.single = False
+        if isinstance(data, Mapping):
+            self.names = list(data)
+            fields = list(data.values())
+        elif isinstance(data, (tuple, list)):
+            fields = list(data)
+        else:
+            self.single = True
+            fields = [data]
+        if not fields:
+            raise ValueError("data is empty; give at least one tensor")
+        labels = self.names or range(len(fields))
+        self.fields = [
+            _as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)
+        ]
+        lengths = [len(field) if field.ndim else -1 for field in self.fields]
+        if min(lengths) < 0 or len(set(lengths)) != 1:
+            raise ValueError(
+                f"the tensors in data must have one row per sample each; their lengths are {lengths}"
+            )
+        self.count = lengths[0]
+
+    def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
+        """Put one value per field into the form of a sample, or of a batch as ``default_collate`` gives it."""
+        if self.single:
+            return fields[0]
+        if self.names is not None:
+            return dict(zip(self.names, fields, strict=True))
+        return list(fields) if batch else tuple(fields)
+
+
+class CachedDataset(Dataset[Any]):
+    """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
+
+    Fast in a stock DataLoader too: its ``__getitems__`` gathers the whole batch and ``default_collate`` passes
+    it through. Worker processes map the memory, they do not copy it.
+
+    Args:
+        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset, which is
+            loaded as a whole (its samples must collate to tensors).
+        pin: page-lock the memory for fast copies to the GPU; by default where CUDA is there.
+        share: put it into shared memory (where /dev/shm is too small: private memory, with a warning).
+
+    Raises:
+        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors.
+
+    >>> data = CachedDataset((torch.arange(6.).view(3, 2), torch.tensor([0, 1, 2])))
+    >>> data[1]
+    (tensor([2., 3.]), tensor(1))
+    >>> data[1][0].data_ptr() == data[1][0].data_ptr()   # a view, not a copy
+    True
+    """
+
+    def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True) -> None:
+        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)):
+            data = _preload(data)
+        rows = _Rows(_contiguous(data))
+        rows.fields = [_shared(field) if share else field for field in rows.fields]
+        if pin if pin is not None else torch.cuda.is_available():
+            for field in rows.fields:
+                _page_lock(field)
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return self._rows.count
+
+    def __getitem__(self, index: Any) -> Any:
+        """Give a sample as views, no copy; for a slice, a batch of them."""
+        if not isinstance(index, slice):
+            index = operator.index(index)
+        return self._rows.pack([field[index] for field in self._rows.fields], batch=False)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Gather a batch; ``default_collate`` has nothing left to do with it."""
+        rows = _as_indices(indices)
+        batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
+        return Collated(batch, len(rows))
+
+    def __assembly__(
+        self, loader: DataLoader[Any], key: tuple[int, int], buffers: Buffers
+    ) -> TensorAssembly | None:
+        """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
+        own = (
+            type(self).__getitem__ is CachedDataset.__getitem__
+            and type(self).__getitems__ is CachedDataset.__getitems__
+        )
+        return _assembly(self._rows, loader, buffers) if own else None
+
+
+def tensor_assembly(
+    dataset: TensorDataset, loader: DataLoader[Any], buffers: Buffers
+) -> TensorAssembly | None:
+    """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
+    if any(
+        type(tensor) is not torch.Tensor
+        or tensor.device.type != "cpu"
+        or not tensor.is_contiguous()
+        or tensor.requires_grad
+        for tensor in dataset.tensors
+    ):
+        return None
+    return _assembly(_Rows(dataset.tensors), loader, buffers)
+
+
+def _assembly(rows: _Rows, loader: DataLoader[Any], buffers: Buffers) -> TensorAssembly | None:
+    return TensorAssembly(rows, buffers) if is_default_collate(loader.collate_fn) else None
+
+
+class TensorAssembly:
+    """Batches of rows; see :class:`foreload.stages.batch.Assembly`."""
+
+    depth: int | None = None
+
+    def __init__(self, rows: _Rows, buffers: Buffers) -> None:
+        self._rows = rows
+        self._buffers = buffers
+        self._sources = [_byte_rows(field) for field in rows.fields]
+        self.sample_bytes = sum(source.shape[1] for source in self._sources)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        where = _as_indices(indices)
+        outs = [
+            self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields
+        ]
+        job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
+        return Batch(job, lambda: self._rows.pack(outs, batch=True))
+
+    def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
+        """Gather several batches at once, which share one piece of memory but no storage."""
+        counts = [len(batch) for batch in batches]
+        where = _as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches))
+        columns = []
+        for field, source in zip(self._rows.fields, self._sources, strict=True):
+            width = source.shape[1]
+            memory = self._buffers.take_bytes(max(1, len(where) * width))[: len(where) * width]
+            _native.gather(source, where, memory.reshape(len(where), width))
+            columns.append(_split(memory, counts, field))
+        pack = self._rows.pack
+        return (pack(fields, batch=True) for fields in zip(*columns, strict=True))
+
+
+def _split(memory: Array, counts: list[int], field: torch.Tensor) -> list[torch.Tensor]:
+    """Cut ``memory`` into one tensor per batch, each with a storage of its own."""
+    shape = field.shape[1:]
+    try:
+        dtype = field[:0].numpy().dtype
+    except TypeError:  # numpy has no bfloat16 and its like
+        parts = _parts(memory.reshape(sum(counts), -1), counts)
+        return [torch.from_numpy(part).view(field.dtype).view(-1, *shape) for part in parts]
+    return [
+        torch.from_numpy(part) for part in _parts(memory.view(dtype).reshape(sum(counts), *shape), counts)
+    ]
+
+
+def _parts(rows: Array, counts: list[int]) -> Iterator[Array]:
+    start = 0
+    for count in counts:
+        yield rows[start : start + count]
+        start += count
+
+
+def _contiguous(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data)
+    if isinstance(data, torch.Tensor):
+        return data.detach().cpu().contiguous()
+    if isinstance(data, Mapping):
+        return {name: _contiguous(field) for name, field in data.items()}
+    if isinstance(data, (tuple, list)):
+        return tuple(_contiguous(field) for field in data)
+    return data
+
+
+def _preload(dataset: Any) -> Any:
+    """Load a map-style dataset and collate it to tensors."""
+    try:
+        count = len(dataset)
+    except TypeError:
+        raise TypeError(
+            "data must be a tensor, an ndarray, a tuple or dict of them, or a map-style dataset with a length, "
+            f"got {type(dataset).__name__}"
+        ) from None
+    if count == 0:
+        raise ValueError("data is an empty dataset")
+    return default_collate([dataset[i] for i in _progress(range(count), count)])
+
+
+def _progress(items: Iterable[int], count: int) -> Iterator[int]:
+    """Iterate, with a progress bar on a terminal once it has taken a second."""
+    started = time.monotonic()
+    iterator = iter(items)
+    for item in iterator:
+        yield item
+        if time.monotonic() - started > 1:
+            break
+    from foreload.progress import track
+
+    yield from cast(
+        Iterable[int], track(iterator, "preloading", total=count, done=count - operator.length_hint(iterator))
+    )
+
+
+def _shared(field: torch.Tensor) -> torch.Tensor:
+    try:
+        # A copy, so that the caller's own tensor stays where it is.
+        return field.clone().share_memory_()
+    except (RuntimeError, OSError) as error:
+        warnings.warn(
+            f"CachedDataset: no shared memory for {field.nbytes} bytes ({error}); using private memory, which "
+            "worker processes started by 'spawn' copy. A larger /dev/shm (docker run --shm-size) avoids this.",
+            stacklevel=3,
+        )
+        return field
+
+
+def _page_lock(field: torch.Tensor) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin where it helps")
+    code = int(torch.cuda.cudart().cudaHostRegister(field.data_ptr(), field.nbytes, 0))
+    if code != 0:
+        warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=3)

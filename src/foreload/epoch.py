@@ -1,0 +1,215 @@
+"""One pass over a loader: asks for batches in order, keeps enough of them in the making, hands them on."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.stages.batch import Assembly, Batch
+from foreload.stages.order import batches
+from foreload.stages.transform import draw_seed
+from foreload.workers.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from foreload.datasets.tensors import TensorAssembly
+    from foreload.loader import DataLoader
+
+__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "Order", "ThreadEpoch"]
+
+
+class Order:
+    """The indices of an epoch's batches, and the seed of its randomness, drawn as torch draws them."""
+
+    def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
+        self.indices = batches(loader)
+        self.base_seed = draw_seed(loader.generator)
+        self.key = (self.base_seed, 0) if loader.seed is None else (loader.seed, epoch & 0xFFFFFFFF)
+        self._sampler = loader._index_sampler
+
+    def __len__(self) -> int:
+        """Count the batches, where the sampler knows."""
+        return len(self._sampler)  # type: ignore[arg-type]
+
+
+class Epoch(Iterator[Any]):
+    """What ``iter(loader)`` gives."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch."""
+        return len(self._order)
+
+    def __next__(self) -> Any:
+        """Give the next batch."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the epoch early; its threads end and its buffers are free."""
+
+
+class InlineEpoch(Epoch):
+    """Makes each batch in the calling thread, when it is asked for."""
+
+    def __init__(self, order: Order, assembly: Assembly) -> None:
+        super().__init__(order)
+        self._assembly = assembly
+
+    def __next__(self) -> Any:
+        """Give the next batch."""
+        batch = self._assembly.start(next(self._order.indices))
+        batch.job.run_here()
+        return batch.take()
+
+
+class GatherEpoch(Epoch):
+    """Gathers several small batches of rows in one native call, in the calling thread."""
+
+    _BYTES = 256 << 10
+    _MOST = 32
+
+    def __init__(self, order: Order, assembly: TensorAssembly) -> None:
+        super().__init__(order)
+        self._assembly = assembly
+        self._ready: list[Any] = []
+
+    def __next__(self) -> Any:
+        """Give the next batch."""
+        if not self._ready:
+            self._ready = list(self._assembly.gather(self._indices()))
+            self._ready.reverse()
+        return self._ready.pop()
+
+    def _indices(self) -> list[Any]:
+        first = next(self._order.indices)
+        together = [first]
+        # A user's own sampler may mind being asked ahead of use; torch's do not.
+        if isinstance(first, np.ndarray):
+            size = max(1, len(first) * self._assembly.sample_bytes)
+            for _ in range(min(self._MOST, self._BYTES // size) - 1):
+                following = next(self._order.indices, None)
+                if following is None:
+                    break
+                together.append(following)
+        return together
+
+
+class ThreadEpoch(Epoch):
+    """Keeps ``depth`` batches in the making by the threads of a pool.
+
+    Args:
+        pool: the threads.
+        owned: end them with the epoch.
+        timeout: seconds to wait for a batch, 0 for ever.
+        in_order: give batches in the order of their indices, not of their completion.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        assembly: Assembly,
+        pool: ThreadPool,
+        *,
+        depth: int,
+        owned: bool,
+        timeout: float,
+        in_order: bool,
+    ) -> None:
+        super().__init__(order)
+        self._assembly = assembly
+        self._pool = pool
+        self._depth = depth
+        self._owned = owned
+        self._timeout = timeout
+        self._in_order = in_order
+        self._completions = _native.Completions()
+        self._making: deque[Batch] = deque()
+        self._finished: set[_native.Job] = set()
+        self._exhausted = False
+        # Also runs when the interpreter exits while an epoch is open.
+        self._close = weakref.finalize(self, _end, pool, self._completions, owned)
+        pool.watch(self._completions)
+
+    def __next__(self) -> Any:
+        """Give the next batch.
+
+        Raises:
+            RuntimeError: it did not come within the timeout.
+        """
+        self._fill()
+        if not self._making:
+            self.close()
+            raise StopIteration
+        batch = self._await()
+        self._fill()
+        return batch.take()
+
+    def _fill(self) -> None:
+        while len(self._making) < self._depth and not self._exhausted:
+            try:
+                indices = next(self._order.indices)
+            except StopIteration:
+                self._exhausted = True
+                return
+            except Exception as error:
+                self._exhausted = True
+                self._making.append(_failed(error))
+                return
+            try:
+                batch = self._assembly.start(indices)
+            except Exception as error:
+                self._making.append(_failed(error))
+                continue
+            self._making.append(batch)
+            self._pool.submit(batch.job, self._completions)
+
+    def _await(self) -> Batch:
+        """Wait for the oldest batch, or for any where order does not matter."""
+        while True:
+            for batch in self._making if not self._in_order else (self._making[0],):
+                if batch.job is None or batch.job in self._finished:
+                    self._making.remove(batch)
+                    self._finished.discard(batch.job)
+                    return batch
+            job = self._completions.wait(self._timeout)
+            if self._pool.failure is not None:
+                self.close()
+                raise self._pool.failure
+            if job is None:
+                self._give_up()
+            self._finished.add(job)
+
+    def _give_up(self) -> None:
+        self._close.detach()
+        self._pool.forget(self._completions)
+        # A thread that is stuck in a sample cannot be waited for.
+        self._pool.close(wait=False)
+        self._exhausted = True
+        self._making.clear()
+        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+    def close(self) -> None:
+        """End the epoch early; its threads end and its buffers are free."""
+        self._exhausted = True
+        self._making.clear()
+        self._finished.clear()
+        self._close()
+
+
+def _end(pool: ThreadPool, completions: _native.Completions, owned: bool) -> None:
+    pool.forget(completions)
+    if owned:
+        pool.close()
+
+
+def _failed(error: BaseException) -> Batch:
+    def take() -> Any:
+        raise error
+
+    return Batch(None, take)

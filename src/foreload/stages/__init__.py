@@ -1,0 +1,1 @@
+"""A sample's journey: order, read and decode, transform, batch."""

@@ -1,0 +1,187 @@
+"""Stage ``batch``: how the samples of one batch are made and put together.
+
+An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result. There
+is one for any dataset and one for each kind that the native core can assemble by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from torch.utils.data._utils import pin_memory as torch_pin
+
+from foreload import _native
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import collate_into, is_default_collate
+from foreload.workers.info import no_worker
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "note_sample"]
+
+
+class Batch(NamedTuple):
+    """One batch in the making."""
+
+    job: _native.Job | None  # None where it failed before there was anything to do
+    take: Callable[[], Any]  # the batch, or its error, once the job is done
+
+
+class Assembly(Protocol):
+    """How the batches of one epoch are made."""
+
+    # Batches worth keeping in the making; None where torch's prefetch_factor x num_workers is right.
+    depth: int | None
+
+    def start(self, indices: Any) -> Batch:
+        """Prepare the batch of these samples. Does no work yet.
+
+        Raises:
+            IndexError: a sample is not there.
+        """
+        ...
+
+
+def note_sample(error: BaseException, index: object, position: int) -> None:
+    """Say in a traceback which sample it was."""
+    error.add_note(f"foreload: while loading sample {index!r} (position {position} of its batch)")
+
+
+class SampleAssembly:
+    """For any map-style dataset: call it for every sample (or ``__getitems__`` once), then ``collate_fn``."""
+
+    # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
+    _RUN_SECONDS = 2e-3
+
+    def __init__(self, loader: DataLoader[Any], workers: int, buffers: Buffers) -> None:
+        self.depth = None
+        self._dataset = loader.dataset
+        self._batched = loader._auto_collation
+        self._whole = bool(getattr(loader.dataset, "__getitems__", None)) if self._batched else False
+        collate = loader.collate_fn
+        self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._pin_device = loader._pin_device
+        self._workers = max(1, workers)
+        self._sample_seconds: float | None = None
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`Assembly`."""
+        if isinstance(indices, np.ndarray):
+            indices = indices.tolist()
+        samples = _Samples(self, indices)
+        count = len(indices) if self._batched else 1
+        job = _native.PythonJob(max(1, count), self._grain(count), samples.run, samples.finish)
+        return Batch(job, samples.take)
+
+    def _grain(self, count: int) -> int:
+        if self._whole or count <= 1:
+            return max(1, count)
+        if self._sample_seconds is None:
+            return -(-count // self._workers)
+        return max(1, min(count, int(self._RUN_SECONDS / self._sample_seconds)))
+
+    def fetch(self, indices: Any, begin: int, end: int) -> Sequence[Any]:
+        """Load samples ``begin`` to ``end`` of a batch, or all at once where the dataset can."""
+        if self._whole:
+            samples: Sequence[Any] = self._dataset.__getitems__(indices)
+            return samples
+        started = time.perf_counter()
+        samples = []
+        for position in range(begin, end):
+            try:
+                samples.append(self._dataset[indices[position]])
+            except BaseException as error:
+                note_sample(error, indices[position], position)
+                raise _Failed(position, error) from error
+        seconds = (time.perf_counter() - started) / max(1, end - begin)
+        known = self._sample_seconds
+        self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
+        return samples
+
+    def finish(self, indices: Any, samples: Any) -> Any:
+        """Collate (and pin) what was fetched."""
+        try:
+            # See no_worker: this is a thread, and its memory is everybody's already.
+            with no_worker():
+                batch = self._collate(samples)
+        except Exception as error:
+            error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
+            raise
+        return torch_pin.pin_memory(batch, self._pin_device) if self._pin_device else batch
+
+
+class _Failed(Exception):
+    def __init__(self, position: int, error: BaseException) -> None:
+        self.position = position
+        self.error = error
+
+
+class _Samples:
+    """The samples of one batch while several workers make them."""
+
+    def __init__(self, assembly: SampleAssembly, indices: Any) -> None:
+        self._assembly = assembly
+        self._indices = indices
+        self._parts: dict[int, Any] = {}
+        self._failures: dict[int, BaseException] = {}
+        self._batch: Any = None
+
+    def run(self, begin: int, end: int) -> None:
+        assembly = self._assembly
+        try:
+            if not assembly._batched:
+                self._parts[0] = assembly._dataset[self._indices]
+            elif len(self._indices) or assembly._whole:
+                self._parts[begin] = assembly.fetch(self._indices, begin, end)
+            else:
+                self._parts[0] = []
+        except _Failed as failed:
+            self._failures[failed.position] = failed.error
+        except BaseException as error:
+            error.add_note(f"foreload: while loading {_shown(self._indices)}")
+            self._failures[begin] = error
+
+    def finish(self) -> None:
+        if self._failures:
+            return
+        try:
+            if not self._assembly._batched or len(self._parts) == 1:
+                samples = self._parts.pop(0)
+            else:
+                samples = [sample for begin in sorted(self._parts) for sample in self._parts[begin]]
+            self._parts.clear()
+            self._batch = self._assembly.finish(self._indices, samples)
+        except BaseException as error:
+            self._failures[0] = error
+
+    def take(self) -> Any:
+        if self._failures:
+            error = self._failures[min(self._failures)]
+            self._failures = {}
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
+        return self._batch
+
+
+def _shown(indices: Any) -> str:
+    text = repr(indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+class SubsetAssembly:
+    """For torch's ``Subset`` of a dataset that has an assembly of its own."""
+
+    def __init__(self, whole: Assembly, indices: Sequence[int]) -> None:
+        self.depth = whole.depth
+        self._whole = whole
+        self._indices = np.asarray(indices, np.int64)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`Assembly`."""
+        return self._whole.start(self._indices[np.asarray(indices, np.int64)])

@@ -1,0 +1,156 @@
+"""Stage ``order``: which samples make up which batch. Torch's order exactly, or foreload's own from a seed.
+
+Samplers that torch's DataLoader builds are read as whole arrays, by the same draws from the same generators;
+anything else is iterated as torch iterates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
+
+from foreload import _native
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+__all__ = ["Indices", "KeyedSampler", "batches"]
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+_BLOCK = 1 << 16
+
+
+class KeyedSampler(Sampler[int]):
+    """A shuffled order that is a pure function of (seed, epoch): any position in O(1), without holding N numbers.
+
+    A Feistel network with cycle walking, run natively. Used by ``foreload.DataLoader(shuffle=True, seed=...)``;
+    in a stock DataLoader, call :meth:`set_epoch` before each epoch, as with ``DistributedSampler``.
+
+    Args:
+        data_source: what is sampled; only its length counts.
+        seed: from 0 to 2**64 - 1.
+        epoch: the epoch to begin with.
+
+    >>> sampler = KeyedSampler(range(5), seed=0)
+    >>> sorted(sampler) == [0, 1, 2, 3, 4]
+    True
+    >>> list(sampler)[2:4] == sampler.positions(2, 2).tolist()
+    True
+    """
+
+    def __init__(self, data_source: Sized, seed: int, epoch: int = 0) -> None:
+        check_seed(seed)
+        self.data_source = data_source
+        self.seed = seed
+        self.epoch = epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def positions(self, start: int, count: int) -> Indices:
+        """Give the indices at positions ``start`` to ``start + count`` of this epoch, as int64.
+
+        Raises:
+            IndexError: the epoch is shorter than that.
+        """
+        out = np.empty(count, np.int64)
+        if count:
+            _native.permute(len(self), self.seed, self.epoch & 0xFFFFFFFF, start, out)
+        return out
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the indices of this epoch."""
+        for block in _keyed_blocks(self):
+            yield from block.tolist()
+
+    def __len__(self) -> int:
+        """Count the samples of an epoch."""
+        return len(self.data_source)
+
+
+def check_seed(seed: int) -> None:
+    """Raise TypeError or ValueError unless ``seed`` is an int from 0 to 2**64 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {seed!r}")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
+
+
+def batches(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Iterate over what ``loader`` asks its dataset for, one item per batch.
+
+    Yields:
+        int64 arrays where the order is known as arrays, otherwise what the user's sampler or batch sampler
+        yields, untouched.
+    """
+    sampler = loader._index_sampler
+    if type(sampler) is BatchSampler:
+        blocks = _blocks(sampler.sampler)
+        if blocks is not None:
+            return _rebatch(blocks, sampler.batch_size, sampler.drop_last)
+    return iter(sampler)
+
+
+def _blocks(sampler: object) -> Iterator[Indices] | None:
+    if type(sampler) is SequentialSampler:
+        return _sequential_blocks(sampler)
+    if type(sampler) is RandomSampler:
+        return _random_blocks(sampler)
+    if type(sampler) is KeyedSampler:
+        return _keyed_blocks(sampler)
+    return None
+
+
+def _sequential_blocks(sampler: SequentialSampler) -> Iterator[Indices]:
+    size = len(sampler.data_source)
+    for start in range(0, size, _BLOCK):
+        yield np.arange(start, min(size, start + _BLOCK), dtype=np.int64)
+
+
+def _keyed_blocks(sampler: KeyedSampler) -> Iterator[Indices]:
+    size = len(sampler)
+    # The first block is short, so that the first batch need not wait for a long one.
+    start, count = 0, 1024
+    while start < size:
+        yield sampler.positions(start, min(count, size - start))
+        start += count
+        count = _BLOCK
+
+
+def _random_blocks(sampler: RandomSampler) -> Iterator[Indices]:
+    # Draw for draw what RandomSampler.__iter__ does, also when it draws: a user's generator may be shared.
+    size, wanted = len(sampler.data_source), sampler.num_samples
+    generator = sampler.generator
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    if sampler.replacement:
+        for count in [32] * (wanted // 32) + [wanted % 32]:
+            yield torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
+    else:
+        for _ in range(wanted // size):
+            yield torch.randperm(size, generator=generator).numpy()
+        yield torch.randperm(size, generator=generator).numpy()[: wanted % size]
+
+
+def _rebatch(blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
+    parts: list[Indices] = []
+    missing = size
+    for block in blocks:
+        start = 0
+        while len(block) - start >= missing:
+            piece = block[start : start + missing]
+            yield np.concatenate([*parts, piece]) if parts else piece
+            start += missing
+            parts, missing = [], size
+        if start < len(block):
+            parts.append(block[start:])
+            missing -= len(block) - start
+    if parts and not drop_last:
+        yield np.concatenate(parts)

@@ -1,0 +1,185 @@
+"""One pass over an iterable dataset: its items in their own order, batch by batch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import queue
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data._utils import pin_memory as torch_pin
+
+from foreload.epoch import Epoch, Order
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import collate_into, is_default_collate
+from foreload.workers.info import WorkerIdentity, no_worker
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["StreamEpoch"]
+
+
+class _Batches(Iterator[Any]):
+    """The batches of one iterator over a dataset."""
+
+    def __init__(self, loader: DataLoader[Any], dataset: Any, buffers: Buffers) -> None:
+        self._items = iter(dataset)
+        self._size = loader.batch_size if loader._auto_collation else None
+        self._drop_last = loader.drop_last
+        collate = loader.collate_fn
+        self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._pin_device = loader._pin_device
+        self._ended = False
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        if self._size is None:
+            samples = next(self._items)
+        else:
+            samples = list(itertools.islice(self._items, self._size))
+            self._ended = len(samples) < self._size
+            if not samples or (self._ended and self._drop_last):
+                raise StopIteration
+        with no_worker():
+            batch = self._collate(samples)
+        return torch_pin.pin_memory(batch, self._pin_device) if self._pin_device else batch
+
+
+class _End:
+    """What a worker says when its stream is over, or broken for good."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class _Worker:
+    """A thread that reads one stream at most ``ahead`` batches ahead."""
+
+    def __init__(
+        self, worker: int, loader: DataLoader[Any], identity: WorkerIdentity, buffers: Buffers, ahead: int
+    ):
+        self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.permits = threading.Semaphore(ahead)
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._work,
+            args=(worker, loader, identity, buffers),
+            name=f"foreload-stream-{worker}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _work(self, worker: int, loader: DataLoader[Any], identity: WorkerIdentity, buffers: Buffers) -> None:
+        try:
+            # As in a worker process: what a worker does to its dataset stays its own.
+            dataset = copy.copy(loader.dataset)
+            identity.assume(worker, dataset)
+            batches = _Batches(loader, dataset, buffers)
+        except BaseException as error:
+            self.batches.put(_End(error))
+            return
+        while True:
+            self.permits.acquire()
+            if self._stopped:
+                return
+            try:
+                self.batches.put((next(batches), None))
+            except StopIteration:
+                self.batches.put(_End())
+                return
+            except BaseException as error:
+                error.add_note(f"foreload: in the iterable dataset, worker {worker}")
+                self.batches.put((None, error))
+
+    def stop(self, *, wait: bool = True) -> None:
+        self._stopped = True
+        self.permits.release()
+        if wait and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class StreamEpoch(Epoch):
+    """Reads an iterable dataset in the calling thread, or in threads that take turns, as torch's workers do.
+
+    Each worker iterates over a (shallow) copy of the dataset of its own; ``get_worker_info()`` tells it which
+    part is its own.
+    """
+
+    def __init__(self, loader: DataLoader[Any], order: Order, buffers: Buffers) -> None:
+        super().__init__(order)
+        self._dataset = loader.dataset
+        self._expected = loader._IterableDataset_len_called
+        self._given = 0
+        self._timeout = loader.timeout or None
+        self._inline: _Batches | None = None
+        self._workers: list[_Worker] = []
+        self._count = loader.num_workers
+        self._turn = 0
+        if self._count == 0:
+            self._inline = _Batches(loader, loader.dataset, buffers)
+        else:
+            identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
+            ahead = max(1, loader.prefetch_factor or 1)
+            self._workers = [_Worker(i, loader, identity, buffers, ahead) for i in range(self._count)]
+        self._close = weakref.finalize(self, _stop, list(self._workers))
+
+    def __next__(self) -> Any:
+        """Give the next batch.
+
+        Raises:
+            RuntimeError: it did not come within the timeout.
+        """
+        batch = next(self._inline) if self._inline is not None else self._from_worker()
+        self._given += 1
+        if self._expected is not None and self._given > self._expected:
+            warnings.warn(
+                f"Length of IterableDataset {self._dataset} was reported to be {self._expected} (when accessing "
+                f"len(dataloader)), but {self._given} samples have been fetched. "
+                + ("Does each worker give its own part of the data only?" if self._count else ""),
+                stacklevel=2,
+            )
+        return batch
+
+    def _from_worker(self) -> Any:
+        while self._workers:
+            worker = self._workers[self._turn % len(self._workers)]
+            try:
+                item = worker.batches.get(timeout=self._timeout)
+            except queue.Empty:
+                self._close.detach()
+                _stop(self._workers, wait=False)
+                self._workers = []
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+            if isinstance(item, _End):
+                position = self._workers.index(worker)
+                self._workers.pop(position)
+                self._turn = position
+                if item.error is not None:
+                    raise item.error
+                continue
+            worker.permits.release()
+            self._turn = self._workers.index(worker) + 1
+            batch, error = item
+            if error is not None:
+                raise error
+            return batch
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the epoch early; its threads end."""
+        self._workers = []
+        self._close()
+
+
+def _stop(workers: list[_Worker], *, wait: bool = True) -> None:
+    for worker in workers:
+        worker._stopped = True
+    for worker in workers:
+        worker.stop(wait=wait)

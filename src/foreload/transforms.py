@@ -1,0 +1,258 @@
+"""What training and validation show of an image; run natively, one call per batch.
+
+A transform here is a description. Datasets that know it (:class:`foreload.ImageDataset`) hand it to the native
+core, which decodes only the part of the image that it needs. Called with an image, it does the same to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from foreload import _native
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "ImageTransform",
+    "get_train_transforms",
+    "get_val_transforms",
+    "resize",
+    "train",
+    "val",
+]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+Mode = Literal["exact", "fast"]
+Size = int | tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTransform:
+    """How images become tensors of one shape; made by :func:`train`, :func:`val` and :func:`resize`.
+
+    Attributes:
+        crop: ``"random"`` (a box of random area and shape), ``"center"`` (shorter side to ``shorter``, then the
+            middle) or ``"none"`` (the whole image).
+        size: (height, width) of the result in pixels.
+        shorter: what ``"center"`` resizes the shorter side to.
+        scale: the random box's share of the image's area, (low, high).
+        ratio: the random box's width / height, (low, high).
+        hflip: the probability of mirroring.
+        color_jitter: (brightness, contrast, saturation, hue) as torchvision's ``ColorJitter`` has them, or None.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+        mode: ``"exact"`` agrees with Pillow's antialiased bilinear resize; ``"fast"`` lets the JPEG decoder
+            shrink large images while it decodes them.
+    """
+
+    crop: Literal["random", "center", "none"]
+    size: tuple[int, int]
+    shorter: int = 0
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    hflip: float = 0.0
+    color_jitter: tuple[float, float, float, float] | None = None
+    normalize: bool = True
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    channels_last: bool = False
+    mode: Mode = "exact"
+    native: _native.Transform = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the values and hand them to the core.
+
+        Raises:
+            ValueError: a value makes no sense; the message names it.
+        """
+        if len(self.size) != 2 or min(self.size) < 1 or max(self.size) > 16384:
+            raise ValueError(f"size must be from 1 to 16384 pixels a side, got {self.size}")
+        if self.crop == "center" and self.shorter < max(self.size):
+            raise ValueError(
+                f"resize={self.shorter} is less than the crop of {self.size}; resize to at least that"
+            )
+        _check_range("scale", self.scale, 1.0)
+        _check_range("ratio", self.ratio, float("inf"))
+        if not 0 <= self.hflip <= 1:
+            raise ValueError(f"hflip is a probability, from 0 to 1, got {self.hflip}")
+        jitter = self.color_jitter or (0.0, 0.0, 0.0, 0.0)
+        if len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
+            raise ValueError(
+                "color_jitter must be (brightness, contrast, saturation, hue), none negative and hue at most 0.5, "
+                f"got {self.color_jitter}"
+            )
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError(
+                f"mean and std need three numbers each, std above 0, got {self.mean} and {self.std}"
+            )
+        if self.mode not in ("exact", "fast"):
+            raise ValueError(f"mode must be 'exact' or 'fast', got {self.mode!r}")
+        native = _native.Transform(
+            crop=self.crop,
+            size=self.size,
+            shorter=self.shorter,
+            scale=self.scale,
+            ratio=self.ratio,
+            flip=self.hflip,
+            jitter=jitter,
+            mean=self.mean,
+            std=self.std,
+            normalize=self.normalize,
+            channels_last=self.channels_last,
+            fast=self.mode == "fast",
+        )
+        object.__setattr__(self, "native", native)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the arguments: the native part is made again."""
+        arguments = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "native"}
+        return _rebuild, (arguments,)
+
+    @property
+    def random(self) -> bool:
+        """Whether two epochs may show an image differently."""
+        return self.crop == "random" or self.hflip > 0 or self.color_jitter is not None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the result: float32 or uint8."""
+        return torch.float32 if self.normalize else torch.uint8
+
+    def shape(self, count: int) -> tuple[int, int, int, int]:
+        """The shape of a batch of ``count`` images: (count, 3, height, width)."""
+        return (count, 3, *self.size)
+
+    def __call__(self, image: Image.Image | np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
+        """Transform one image, with random numbers from torch's global generator.
+
+        Args:
+            image: a Pillow image, or uint8 of height x width x 3 (ndarray) or 3 x height x width (tensor).
+
+        Returns:
+            Tensor of 3 x height x width.
+
+        >>> val(8)(np.zeros((20, 30, 3), np.uint8)).shape
+        torch.Size([3, 8, 8])
+        """
+        from foreload.stages.decode import rgb_array
+        from foreload.stages.transform import transform_array
+
+        return transform_array(self, rgb_array(image))
+
+
+def _rebuild(arguments: dict[str, Any]) -> ImageTransform:
+    return ImageTransform(**arguments)
+
+
+def _check_range(name: str, values: tuple[float, float], most: float) -> None:
+    if len(values) != 2 or not 0 < values[0] <= values[1] <= most:
+        raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {values}")
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def train(
+    size: Size = 224,
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    hflip: float = 0.5,
+    color_jitter: tuple[float, float, float, float] | None = (0.2, 0.2, 0.2, 0.1),
+    normalize: bool = True,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    std: tuple[float, float, float] = IMAGENET_STD,
+    channels_last: bool = False,
+    mode: Mode = "exact",
+) -> ImageTransform:
+    """Random resized crop, flip, colour jitter, normalise: the usual for training.
+
+    The attributes of :class:`ImageTransform` say what each argument means.
+
+    >>> train(224, color_jitter=None).shape(64)
+    (64, 3, 224, 224)
+    """
+    return ImageTransform(
+        crop="random",
+        size=_pair(size),
+        scale=scale,
+        ratio=ratio,
+        hflip=hflip,
+        color_jitter=color_jitter,
+        normalize=normalize,
+        mean=mean,
+        std=std,
+        channels_last=channels_last,
+        mode=mode,
+    )
+
+
+def val(
+    size: Size = 224,
+    *,
+    resize: int | None = None,
+    normalize: bool = True,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    std: tuple[float, float, float] = IMAGENET_STD,
+    channels_last: bool = False,
+    mode: Mode = "exact",
+) -> ImageTransform:
+    """Resize the shorter side, crop the middle, normalise: the usual for validation.
+
+    Args:
+        size: of the crop.
+        resize: the shorter side before the crop; by default 8/7 of ``size``, as in 256 for 224.
+
+    >>> val(224).shorter
+    256
+    """
+    pair = _pair(size)
+    return ImageTransform(
+        crop="center",
+        size=pair,
+        shorter=max(pair) * 8 // 7 if resize is None else resize,
+        normalize=normalize,
+        mean=mean,
+        std=std,
+        channels_last=channels_last,
+        mode=mode,
+    )
+
+
+def resize(
+    size: Size,
+    *,
+    normalize: bool = True,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    std: tuple[float, float, float] = IMAGENET_STD,
+    channels_last: bool = False,
+    mode: Mode = "exact",
+) -> ImageTransform:
+    """Resize the whole image to ``size``, normalise.
+
+    >>> resize((4, 6), normalize=False).dtype
+    torch.uint8
+    """
+    return ImageTransform(
+        crop="none",
+        size=_pair(size),
+        normalize=normalize,
+        mean=mean,
+        std=std,
+        channels_last=channels_last,
+        mode=mode,
+    )
+
+
+get_train_transforms = train
+get_val_transforms = val

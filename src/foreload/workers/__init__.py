@@ -1,0 +1,1 @@
+"""Who makes the batches: the calling thread, or threads of a pool."""

@@ -1,0 +1,85 @@
+"""Threads that run the jobs of a native pool."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from foreload import _native
+from foreload.workers.info import WorkerIdentity
+
+__all__ = ["ThreadPool"]
+
+
+class ThreadPool:
+    """``count`` threads which take runs of samples from the oldest unfinished batch.
+
+    They are Python threads (visible in ``threading.enumerate()``, with thread-local state that lasts), which
+    wait and do native work without the GIL.
+
+    Args:
+        count: how many.
+        identity: what each thread becomes in the eyes of ``get_worker_info()``.
+    """
+
+    def __init__(self, count: int, identity: WorkerIdentity) -> None:
+        self.failure: BaseException | None = None
+        self._native = _native.Pool()
+        self._watchers: list[_native.Completions] = []
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(worker, identity), name=f"foreload-worker-{worker}", daemon=True
+            )
+            for worker in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, worker: int, identity: WorkerIdentity) -> None:
+        try:
+            identity.assume(worker)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self._native.work(worker)
+
+    def _fail(self, error: BaseException) -> None:
+        error.add_note(f"foreload: in worker_init_fn of {threading.current_thread().name}")
+        with self._lock:
+            self.failure = error
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.push(_nothing())
+
+    def watch(self, completions: _native.Completions) -> None:
+        """Wake ``completions`` with an unknown job, now or later, when a worker fails to start."""
+        with self._lock:
+            self._watchers.append(completions)
+            failed = self.failure is not None
+        if failed:
+            completions.push(_nothing())
+
+    def submit(self, job: _native.Job, completions: _native.Completions) -> None:
+        """Queue a job, which is pushed to ``completions`` when it is finished."""
+        self._native.submit(job, completions)
+
+    def forget(self, completions: _native.Completions) -> None:
+        """Drop what is queued for ``completions``."""
+        self._native.cancel(completions)
+        with self._lock:
+            if completions in self._watchers:
+                self._watchers.remove(completions)
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads, after the samples that they are at; ``wait=False`` leaves a stuck one behind."""
+        self._native.close()
+        if wait:
+            for thread in self._threads:
+                # The garbage collector may close a pool from within one of its own threads.
+                if thread is not threading.current_thread():
+                    thread.join()
+
+
+def _nothing() -> Any:
+    return _native.PythonJob(1, 1, lambda begin, end: None, lambda: None)
