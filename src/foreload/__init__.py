@@ -1,12 +1,10 @@
 """A PyTorch data loader that knows what comes next.
 
->>> import foreload as fl
+>>> import torch, foreload as fl
 >>> loader = fl.DataLoader(fl.CachedDataset(torch.arange(10)), batch_size=5, shuffle=True, seed=0)
 >>> sum(len(batch) for batch in loader)
 10
 """
-
-import torch
 
 from foreload import errors, transforms
 from foreload.datasets.images import ImageDataset

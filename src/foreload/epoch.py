@@ -13,7 +13,7 @@ from foreload import _native
 from foreload.stages.batch import Assembly, Batch
 from foreload.stages.order import batches
 from foreload.stages.transform import draw_seed
-from foreload.workers.threads import ThreadPool
+from foreload.workers.threads import ThreadPool, no_job
 
 if TYPE_CHECKING:
     from foreload.datasets.tensors import TensorAssembly
@@ -33,7 +33,7 @@ class Order:
 
     def __len__(self) -> int:
         """Count the batches, where the sampler knows."""
-        return len(self._sampler)  # type: ignore[arg-type]
+        return len(self._sampler)
 
 
 class Epoch(Iterator[Any]):
@@ -159,21 +159,31 @@ class ThreadEpoch(Epoch):
                 return
             except Exception as error:
                 self._exhausted = True
-                self._making.append(_failed(error))
+                self._fail(error)
                 return
             try:
                 batch = self._assembly.start(indices)
             except Exception as error:
-                self._making.append(_failed(error))
+                self._fail(error)
                 continue
             self._making.append(batch)
             self._pool.submit(batch.job, self._completions)
 
+    def _fail(self, error: BaseException) -> None:
+        """Let the error come up when its batch would."""
+
+        def take() -> Any:
+            raise error
+
+        batch = Batch(no_job(), take)
+        self._making.append(batch)
+        self._finished.add(batch.job)
+
     def _await(self) -> Batch:
         """Wait for the oldest batch, or for any where order does not matter."""
         while True:
-            for batch in self._making if not self._in_order else (self._making[0],):
-                if batch.job is None or batch.job in self._finished:
+            for batch in [self._making[0]] if self._in_order else self._making:
+                if batch.job in self._finished:
                     self._making.remove(batch)
                     self._finished.discard(batch.job)
                     return batch
@@ -182,17 +192,17 @@ class ThreadEpoch(Epoch):
                 self.close()
                 raise self._pool.failure
             if job is None:
-                self._give_up()
+                raise self._give_up()
             self._finished.add(job)
 
-    def _give_up(self) -> None:
+    def _give_up(self) -> RuntimeError:
         self._close.detach()
         self._pool.forget(self._completions)
         # A thread that is stuck in a sample cannot be waited for.
         self._pool.close(wait=False)
         self._exhausted = True
         self._making.clear()
-        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
 
     def close(self) -> None:
         """End the epoch early; its threads end and its buffers are free."""
@@ -206,10 +216,3 @@ def _end(pool: ThreadPool, completions: _native.Completions, owned: bool) -> Non
     pool.forget(completions)
     if owned:
         pool.close()
-
-
-def _failed(error: BaseException) -> Batch:
-    def take() -> Any:
-        raise error
-
-    return Batch(None, take)

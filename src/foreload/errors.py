@@ -4,7 +4,7 @@
 
     Exception
     ├── ForeloadError               all of foreload's own
-    │   └── DecodeError             bytes are not the sample that they claim to be (also an OSError, as Pillow's are)
+    │   └── DecodeError             a sample's bytes are damaged (also an OSError, as Pillow's are)
     ├── ValueError, TypeError       an argument makes no sense; the message names it
     ├── IndexError                  a sampler asked for a sample that is not there
     ├── OSError                     a file cannot be read; ``filename`` is its path

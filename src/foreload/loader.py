@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler, Subset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler, Subset, TensorDataset
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly, tensor_assembly
@@ -91,12 +91,7 @@ class DataLoader(TorchDataLoader[T_co]):
             raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
         if seed is not None:
             check_seed(seed)
-            if (
-                shuffle
-                and sampler is None
-                and batch_sampler is None
-                and not isinstance(dataset, IterableDataset)
-            ):
+            if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
                 sampler, shuffle = KeyedSampler(dataset, seed), None  # type: ignore[arg-type]
         self.workers = workers
         self.seed = seed
@@ -139,8 +134,9 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         self._epoch = epoch
         for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+            tell = getattr(sampler, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
 
     def close(self) -> None:
         """End persistent workers and let go of free buffers. The loader can be iterated again."""
@@ -173,9 +169,9 @@ class DataLoader(TorchDataLoader[T_co]):
         buffers = self._lend_buffers()
         if isinstance(self.dataset, IterableDataset):
             return StreamEpoch(self, order, buffers)
-        assembly = self._native_assembly(self.dataset, order.key, buffers) or SampleAssembly(
-            self, self.num_workers, buffers
-        )
+        assembly = self._native_assembly(self.dataset, order.key, buffers)
+        if assembly is None:
+            assembly = SampleAssembly(self, self.num_workers, buffers)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:

@@ -11,11 +11,9 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data._utils import pin_memory as torch_pin
-
 from foreload.epoch import Epoch, Order
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import collate_into, is_default_collate
+from foreload.stages.collate import collate_into, is_default_collate, pinned
 from foreload.workers.info import WorkerIdentity, no_worker
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class _Batches(Iterator[Any]):
                 raise StopIteration
         with no_worker():
             batch = self._collate(samples)
-        return torch_pin.pin_memory(batch, self._pin_device) if self._pin_device else batch
+        return pinned(batch, self._pin_device)
 
 
 class _End:

@@ -91,9 +91,7 @@ class ImageTransform:
                 f"got {self.color_jitter}"
             )
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(
-                f"mean and std need three numbers each, std above 0, got {self.mean} and {self.std}"
-            )
+            raise ValueError(f"mean and std need three numbers each, std above 0, got {self.mean} and {self.std}")
         if self.mode not in ("exact", "fast"):
             raise ValueError(f"mode must be 'exact' or 'fast', got {self.mode!r}")
         native = _native.Transform(
@@ -209,9 +207,7 @@ def val(
 ) -> ImageTransform:
     """Resize the shorter side, crop the middle, normalise: the usual for validation.
 
-    Args:
-        size: of the crop.
-        resize: the shorter side before the crop; by default 8/7 of ``size``, as in 256 for 224.
+    ``resize`` is the shorter side before the crop, by default 8/7 of ``size``, as in 256 for 224.
 
     >>> val(224).shorter
     256

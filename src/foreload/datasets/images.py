@@ -149,9 +149,10 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
         path = os.fsdecode(self._files.path(index))
         array = decode_image(self._files.read(index), path)
-        if type(self.transform).__module__.partition(".")[0] == "albumentations":
-            return self.transform(image=array)["image"]
-        return self.transform(Image.fromarray(array))
+        transform: Any = self.transform
+        if type(transform).__module__.partition(".")[0] == "albumentations":
+            return transform(image=array)["image"]
+        return transform(Image.fromarray(array))
 
     def __assembly__(
         self, loader: DataLoader[Any], key: tuple[int, int], buffers: Buffers
@@ -191,9 +192,7 @@ class _ImageAssembly:
         """See :class:`~foreload.stages.batch.Assembly`."""
         dataset, transform = self._dataset, self._transform
         where = np.asarray(indices, np.int64)
-        memory = self._buffers.take(
-            (len(where) * 3 * transform.size[0] * transform.size[1],), transform.dtype
-        )
+        memory = self._buffers.take((len(where) * 3 * transform.size[0] * transform.size[1],), transform.dtype)
         job = _native.ImageJob(
             dataset._files,
             transform.native,

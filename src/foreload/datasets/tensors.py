@@ -56,9 +56,7 @@ def gather(
     shape = (len(rows), *tensor.shape[1:])
     if out is None:
         out = torch.empty(shape, dtype=tensor.dtype)
-    elif (
-        out.shape != shape or out.dtype != tensor.dtype or not out.is_contiguous() or out.device.type != "cpu"
-    ):
+    elif out.shape != shape or out.dtype != tensor.dtype or not out.is_contiguous() or out.device.type != "cpu":
         raise ValueError(
             f"out must be a contiguous CPU tensor of shape {tuple(shape)} and {tensor.dtype}, got "
             f"{tuple(out.shape)}, {out.dtype} on {out.device}"
@@ -115,14 +113,10 @@ class _Rows:
         if not fields:
             raise ValueError("data is empty; give at least one tensor")
         labels = self.names or range(len(fields))
-        self.fields = [
-            _as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)
-        ]
+        self.fields = [_as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)]
         lengths = [len(field) if field.ndim else -1 for field in self.fields]
         if min(lengths) < 0 or len(set(lengths)) != 1:
-            raise ValueError(
-                f"the tensors in data must have one row per sample each; their lengths are {lengths}"
-            )
+            raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
         self.count = lengths[0]
 
     def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
@@ -193,9 +187,7 @@ class CachedDataset(Dataset[Any]):
         return _assembly(self._rows, loader, buffers) if own else None
 
 
-def tensor_assembly(
-    dataset: TensorDataset, loader: DataLoader[Any], buffers: Buffers
-) -> TensorAssembly | None:
+def tensor_assembly(dataset: TensorDataset, loader: DataLoader[Any], buffers: Buffers) -> TensorAssembly | None:
     """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
@@ -226,9 +218,7 @@ class TensorAssembly:
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
         where = _as_indices(indices)
-        outs = [
-            self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields
-        ]
+        outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
@@ -254,9 +244,7 @@ def _split(memory: Array, counts: list[int], field: torch.Tensor) -> list[torch.
     except TypeError:  # numpy has no bfloat16 and its like
         parts = _parts(memory.reshape(sum(counts), -1), counts)
         return [torch.from_numpy(part).view(field.dtype).view(-1, *shape) for part in parts]
-    return [
-        torch.from_numpy(part) for part in _parts(memory.view(dtype).reshape(sum(counts), *shape), counts)
-    ]
+    return [torch.from_numpy(part) for part in _parts(memory.view(dtype).reshape(sum(counts), *shape), counts)]
 
 
 def _parts(rows: Array, counts: list[int]) -> Iterator[Array]:
@@ -310,7 +298,7 @@ def _progress(items: Iterable[int], count: int) -> Iterator[int]:
 def _shared(field: torch.Tensor) -> torch.Tensor:
     try:
         # A copy, so that the caller's own tensor stays where it is.
-        return field.clone().share_memory_()
+        return field.clone().share_memory_()  # type: ignore[no-untyped-call,no-any-return]
     except (RuntimeError, OSError) as error:
         warnings.warn(
             f"CachedDataset: no shared memory for {field.nbytes} bytes ({error}); using private memory, which "
@@ -323,6 +311,6 @@ def _shared(field: torch.Tensor) -> torch.Tensor:
 def _page_lock(field: torch.Tensor) -> None:
     if not torch.cuda.is_available():
         raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin where it helps")
-    code = int(torch.cuda.cudart().cudaHostRegister(field.data_ptr(), field.nbytes, 0))
+    code = int(torch.cuda.cudart().cudaHostRegister(field.data_ptr(), field.nbytes, 0))  # type: ignore[no-untyped-call]
     if code != 0:
         warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=3)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload import _native
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import collate_into, is_default_collate
+from foreload.stages.collate import collate_into, is_default_collate, pinned
 from foreload.workers.info import no_worker
 
 if TYPE_CHECKING:
@@ -27,15 +26,17 @@ __all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "note_sample
 class Batch(NamedTuple):
     """One batch in the making."""
 
-    job: _native.Job | None  # None where it failed before there was anything to do
+    job: _native.Job
     take: Callable[[], Any]  # the batch, or its error, once the job is done
 
 
 class Assembly(Protocol):
     """How the batches of one epoch are made."""
 
-    # Batches worth keeping in the making; None where torch's prefetch_factor x num_workers is right.
-    depth: int | None
+    @property
+    def depth(self) -> int | None:
+        """Batches worth keeping in the making; None where torch's prefetch_factor x num_workers is right."""
+        ...
 
     def start(self, indices: Any) -> Batch:
         """Prepare the batch of these samples. Does no work yet.
@@ -58,8 +59,8 @@ class SampleAssembly:
     _RUN_SECONDS = 2e-3
 
     def __init__(self, loader: DataLoader[Any], workers: int, buffers: Buffers) -> None:
-        self.depth = None
-        self._dataset = loader.dataset
+        self.depth: int | None = None
+        self._dataset: Any = loader.dataset
         self._batched = loader._auto_collation
         self._whole = bool(getattr(loader.dataset, "__getitems__", None)) if self._batched else False
         collate = loader.collate_fn
@@ -111,7 +112,7 @@ class SampleAssembly:
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise
-        return torch_pin.pin_memory(batch, self._pin_device) if self._pin_device else batch
+        return pinned(batch, self._pin_device)
 
 
 class _Failed(Exception):

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload.stages.buffers import Buffers
 
-__all__ = ["Collated", "collate_into", "is_default_collate"]
+__all__ = ["Collated", "collate_into", "is_default_collate", "pinned"]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 _WORTH_BORROWING = 64 << 10
@@ -59,6 +60,11 @@ def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     )
 
 
+def pinned(batch: Any, device: str | None) -> Any:
+    """Copy a batch to page-locked memory for ``device``, as torch does it; None leaves it as it is."""
+    return batch if device is None else torch_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
+
+
 class _TupleSample(tuple[Any, ...]):
     __slots__ = ()
 
@@ -69,7 +75,7 @@ class _DictSample(dict[Any, Any]):
 
 class _TensorSample(torch.Tensor):
     # What is computed from a sample is a plain tensor again.
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
 class Collated(Sequence[Any]):
@@ -128,5 +134,5 @@ def _collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 # Torch's documented way to teach default_collate a type.
 torch_collate.default_collate_fn_map.update(
-    {kind: _collate_collated for kind in (_TupleSample, _DictSample, _TensorSample)}
+    dict.fromkeys((_TupleSample, _DictSample, _TensorSample), _collate_collated)
 )

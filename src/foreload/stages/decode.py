@@ -39,7 +39,7 @@ def decode_with_pillow(path: str, data: bytes) -> Array:
     Raises:
         DecodeError: Pillow cannot read it either.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
@@ -48,11 +48,7 @@ def decode_with_pillow(path: str, data: bytes) -> Array:
             image.load()
             return rgb_array(ImageOps.exif_transpose(image))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        kind = (
-            "no image format that Pillow knows"
-            if isinstance(error, Image.UnidentifiedImageError)
-            else str(error)
-        )
+        kind = "no image format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
         raise DecodeError(f"{path}: {kind}") from error
 
 
@@ -66,9 +62,7 @@ def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8:
-            raise TypeError(
-                f"an image must be uint8, got {image.dtype}; convert it, or transform it yourself"
-            )
+            raise TypeError(f"an image must be uint8, got {image.dtype}; convert it, or transform it yourself")
         if image.ndim == 2:
             image = image[:, :, None]
         if image.ndim != 3 or image.shape[2] not in (1, 3, 4):
@@ -76,9 +70,7 @@ def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
         image = image.repeat(3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
         return np.ascontiguousarray(image)
     if not hasattr(image, "convert"):
-        raise TypeError(
-            f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}"
-        )
+        raise TypeError(f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}")
     if image.mode.startswith("I") or image.mode == "F":
         return rgb_array(_to_8_bits(np.asarray(image), image.mode))
     return np.ascontiguousarray(np.asarray(image.convert("RGB")))

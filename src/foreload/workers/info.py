@@ -20,7 +20,7 @@ __all__ = ["WorkerIdentity", "no_worker"]
 _thread = threading.local()
 
 
-def _get_worker_info():  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _get_worker_info():  # type: ignore[no-untyped-def]
     # Runs with the globals of torch's module.
     return getattr(_foreload_thread, "info", None) or _worker_info  # type: ignore[name-defined]  # noqa: F821
 
@@ -28,7 +28,7 @@ def _get_worker_info():  # type: ignore[no-untyped-def]  # noqa: ANN202
 def _teach_torch() -> None:
     function = cast(FunctionType, torch_worker.get_worker_info)
     if function.__code__ is not _get_worker_info.__code__:
-        torch_worker._foreload_thread = _thread
+        vars(torch_worker)["_foreload_thread"] = _thread
         function.__code__ = _get_worker_info.__code__
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
 from foreload import _native
 from foreload.workers.info import WorkerIdentity
 
-__all__ = ["ThreadPool"]
+__all__ = ["ThreadPool", "no_job"]
 
 
 class ThreadPool:
@@ -50,7 +48,7 @@ class ThreadPool:
             self.failure = error
             watchers = list(self._watchers)
         for watcher in watchers:
-            watcher.push(_nothing())
+            watcher.push(no_job())
 
     def watch(self, completions: _native.Completions) -> None:
         """Wake ``completions`` with an unknown job, now or later, when a worker fails to start."""
@@ -58,7 +56,7 @@ class ThreadPool:
             self._watchers.append(completions)
             failed = self.failure is not None
         if failed:
-            completions.push(_nothing())
+            completions.push(no_job())
 
     def submit(self, job: _native.Job, completions: _native.Completions) -> None:
         """Queue a job, which is pushed to ``completions`` when it is finished."""
@@ -81,5 +79,6 @@ class ThreadPool:
                     thread.join()
 
 
-def _nothing() -> Any:
+def no_job() -> _native.Job:
+    """Make a job that is nothing to do."""
     return _native.PythonJob(1, 1, lambda begin, end: None, lambda: None)
