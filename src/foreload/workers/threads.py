@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+
 from foreload import _native
 from foreload.workers.info import WorkerIdentity
 
