@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Style and types of Python, format of C++.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy
+git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv/bin/clang-format --dry-run --Werror
