@@ -3,27 +3,31 @@
 namespace foreload {
 
 extern const RowKernels row_kernels_baseline;
-
 #if defined(__x86_64__)
 extern const RowKernels row_kernels_avx2;
 extern const RowKernels row_kernels_avx512;
+#endif
+
+size_t available_row_kernels(const RowKernels** out) {
+  size_t count = 0;
+  out[count++] = &row_kernels_baseline;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) out[count++] = &row_kernels_avx2;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    out[count++] = &row_kernels_avx512;
+  }
+#endif
+  return count;
+}
 
 const RowKernels& row_kernels() {
   static const RowKernels& best = []() -> const RowKernels& {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-      return row_kernels_avx512;
-    }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return row_kernels_avx2;
-    return row_kernels_baseline;
+    const RowKernels* available[3];
+    return *available[available_row_kernels(available) - 1];
   }();
   return best;
 }
-#else
-const RowKernels& row_kernels() {
-  return row_kernels_baseline;
-}
-#endif
 
 }  // namespace foreload

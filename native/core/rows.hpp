@@ -24,6 +24,10 @@ struct RowKernels {
                               const float* scale, const float* bias, float* out, size_t out_stride);
 };
 
+// The best one that this processor can run.
 const RowKernels& row_kernels();
+
+// All that it can run, the best one last: the number written to `out`, which holds at least 3.
+size_t available_row_kernels(const RowKernels** out);
 
 }  // namespace foreload

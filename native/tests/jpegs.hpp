@@ -1,0 +1,119 @@
+// JPEGs made in the test, of every kind that matters.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+// jpeglib.h needs stdio.h before it.
+#include <jpeglib.h>
+
+namespace jpegs {
+
+using Bytes = std::vector<uint8_t>;
+
+struct Kind {
+  int horizontal = 2, vertical = 2;  // chroma subsampling
+  bool progressive = false, grey = false, cmyk = false;
+  int restart = 0;  // MCUs between restart markers
+  int orientation = 0;
+  int quality = 90;
+};
+
+// Smooth colours with some noise, as a photograph has.
+inline Bytes pixels(int width, int height, int channels, unsigned seed) {
+  std::mt19937 random(seed);
+  Bytes out(static_cast<size_t>(width) * static_cast<size_t>(height) * static_cast<size_t>(channels));
+  size_t at = 0;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      for (int c = 0; c < channels; ++c) {
+        const unsigned wave = static_cast<unsigned>((x * (c + 2) + y * (5 - c)) / 2 % 256);
+        out[at++] = static_cast<uint8_t>((wave < 128 ? 2 * wave : 510 - 2 * wave) * 3 / 4 + random() % 64);
+      }
+    }
+  }
+  return out;
+}
+
+inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) {
+  const int channels = kind.grey ? 1 : kind.cmyk ? 4 : 3;
+  const Bytes source = pixels(width, height, channels, seed);
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &memory, &size);
+  info.image_width = static_cast<JDIMENSION>(width);
+  info.image_height = static_cast<JDIMENSION>(height);
+  info.input_components = channels;
+  info.in_color_space = kind.grey ? JCS_GRAYSCALE : kind.cmyk ? JCS_CMYK : JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, kind.quality, TRUE);
+  if (channels == 3) {
+    info.comp_info[0].h_samp_factor = kind.horizontal;
+    info.comp_info[0].v_samp_factor = kind.vertical;
+  }
+  if (kind.progressive) jpeg_simple_progression(&info);
+  info.restart_interval = static_cast<unsigned>(kind.restart);
+  jpeg_start_compress(&info, TRUE);
+  if (kind.orientation > 0) {
+    const uint8_t exif[] = {'E', 'x',  'i',  'f', 0,
+                            0,   'I',  'I',  42,  0,
+                            8,   0,    0,    0,   1,
+                            0,   0x12, 0x01, 3,   0,
+                            1,   0,    0,    0,   static_cast<uint8_t>(kind.orientation),
+                            0,   0,    0,    0,   0,
+                            0,   0};
+    jpeg_write_marker(&info, JPEG_APP0 + 1, exif, sizeof(exif));
+  }
+  for (int y = 0; y < height; ++y) {
+    auto* row = const_cast<uint8_t*>(source.data()) +
+                static_cast<size_t>(y) * static_cast<size_t>(width) * static_cast<size_t>(channels);
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  Bytes out(memory, memory + size);
+  jpeg_destroy_compress(&info);
+  std::free(memory);
+  return out;
+}
+
+// A plain full decode, by libjpeg alone: RGB rows without gaps.
+inline Bytes decode(const Bytes& jpeg) {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_decompress(&info);
+  jpeg_mem_src(&info, jpeg.data(), static_cast<unsigned long>(jpeg.size()));
+  jpeg_read_header(&info, TRUE);
+  info.out_color_space = JCS_RGB;
+  jpeg_start_decompress(&info);
+  const size_t stride = size_t{info.output_width} * 3;
+  Bytes out(stride * info.output_height);
+  while (info.output_scanline < info.output_height) {
+    uint8_t* row = out.data() + info.output_scanline * stride;
+    jpeg_read_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_decompress(&info);
+  jpeg_destroy_decompress(&info);
+  return out;
+}
+
+inline std::vector<Kind> kinds() {
+  return {{},
+          {.horizontal = 2, .vertical = 1},
+          {.horizontal = 1, .vertical = 1},
+          {.horizontal = 1, .vertical = 2},
+          {.progressive = true},
+          {.horizontal = 1, .vertical = 1, .progressive = true},
+          {.grey = true},
+          {.restart = 5},
+          {.horizontal = 4, .vertical = 1}};
+}
+
+}  // namespace jpegs

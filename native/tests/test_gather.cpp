@@ -1,0 +1,21 @@
+#include <cstring>
+#include <vector>
+
+#include "check.hpp"
+#include "error.hpp"
+#include "gather.hpp"
+
+int main() {
+  const std::vector<int64_t> indices{4, 0, -1, -5, 2, 2};
+  for (size_t width : {1, 2, 3, 4, 8, 13, 64, 400, 1000}) {
+    std::vector<uint8_t> source(5 * width), out(indices.size() * width);
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 7);
+    foreload::gather(source.data(), 5, width, indices.data(), indices.size(), out.data());
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const size_t row = static_cast<size_t>(indices[i] < 0 ? indices[i] + 5 : indices[i]);
+      CHECK(std::memcmp(out.data() + i * width, source.data() + row * width, width) == 0);
+    }
+  }
+  foreload::check_indices(indices.data(), indices.size(), 5);
+  CHECK_THROWS(foreload::check_indices(indices.data(), indices.size(), 4), index);
+}

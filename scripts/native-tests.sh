@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The core's own tests: plain, under ASan and UBSan, and under TSan.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for sanitizers in "" address,undefined thread; do
+  build=build/native-${sanitizers:-plain}
+  echo "==> core tests, ${sanitizers:-no sanitizer}"
+  cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DFORELOAD_BUILD_TESTS=ON -DFORELOAD_SANITIZE="$sanitizers" >/dev/null
+  cmake --build "$build" --parallel "$(nproc)" >/dev/null
+  ctest --test-dir "$build" --output-on-failure --no-tests=error
+done
