@@ -26,9 +26,10 @@ Permutation::Permutation(uint64_t n, Key key) : n_(n) {
   half_bits_ = std::max(1, (static_cast<int>(std::bit_width(n - 1)) + 1) / 2);
   half_mask_ = (uint64_t{1} << half_bits_) - 1;
   Random random(key, ~uint64_t{0});
-  for (uint64_t& round_key : round_keys_) {
-    round_key = uint64_t{random.bits()} << 32;
-    round_key |= random.bits();
+  rounds_ = half_bits_ <= kSmallHalfBits ? kRoundsOfSmall : kRounds;
+  for (int i = 0; i < rounds_; ++i) {
+    round_keys_[i] = uint64_t{random.bits()} << 32;
+    round_keys_[i] |= random.bits();
   }
 }
 
@@ -37,8 +38,8 @@ uint64_t Permutation::operator()(uint64_t position) const {
   do {
     uint64_t left = value >> half_bits_;
     uint64_t right = value & half_mask_;
-    for (const uint64_t round_key : round_keys_) {
-      const uint64_t next = left ^ (mix(right + round_key) & half_mask_);
+    for (int i = 0; i < rounds_; ++i) {
+      const uint64_t next = left ^ (mix(right + round_keys_[i]) & half_mask_);
       left = right;
       right = next;
     }

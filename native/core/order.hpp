@@ -20,12 +20,15 @@ class Permutation {
   void fill(uint64_t start, size_t count, int64_t* out) const;
 
  private:
-  static constexpr int kRounds = 6;
+  // Over a few bits a round mixes little: with 8 rounds, a permutation of 5 still shows its bias in 400,000
+  // keys; with these numbers it does not.
+  static constexpr int kRounds = 10, kRoundsOfSmall = 24, kSmallHalfBits = 4;
 
   uint64_t n_;
   int half_bits_;
   uint64_t half_mask_;
-  uint64_t round_keys_[kRounds];
+  int rounds_;
+  uint64_t round_keys_[kRoundsOfSmall];
 };
 
 }  // namespace foreload

@@ -1,0 +1,321 @@
+"""The loader: any map-style dataset, torch's arguments, torch's results."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import inspect
+import pickle
+import threading
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, Subset, TensorDataset, get_worker_info
+
+import foreload as fl
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+class Items(Dataset[Any]):
+    """Anything, by a function of the index."""
+
+    def __init__(self, size: int, item: Any = lambda i: i) -> None:
+        self.size = size
+        self.item = item
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.item(index)
+
+
+NESTED = {
+    "int": lambda i: i,
+    "float": lambda i: i / 3,
+    "bool": lambda i: i % 2 == 0,
+    "str": lambda i: f"s{i}",
+    "bytes": lambda i: b"x" * i,
+    "tensor": lambda i: torch.full((3, 2), i),
+    "large": lambda i: torch.full((200, 200), float(i)),
+    "array": lambda i: np.full((4,), i, np.int16),
+    "scalar": lambda i: np.float32(i),
+    "tuple": lambda i: (i, torch.tensor(i), f"{i}"),
+    "list": lambda i: [i, [i + 1, 2.0]],
+    "dict": lambda i: {"a": i, "b": {"c": torch.zeros(2, i // 100 + 1)}},
+    "ordered": lambda i: collections.OrderedDict(a=i, b=torch.tensor([i])),
+    "named": lambda i: Point(torch.tensor([i]), (i, "z")),
+    "bfloat16": lambda i: torch.full((64, 64), i, dtype=torch.bfloat16),
+    "complex": lambda i: torch.full((3,), 1j * i),
+    "empty": lambda i: torch.zeros(0, 3),
+}
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("kind", sorted(NESTED))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_any_form_collate_as_in_torch(kind: str, workers: int) -> None:
+    dataset = Items(10, NESTED[kind])
+    ours = list(fl.DataLoader(dataset, batch_size=4, num_workers=workers))
+    assert_equal(ours, list(TorchDataLoader(dataset, batch_size=4)))
+
+
+@pytest.mark.parametrize("kind", sorted(NESTED))
+def test_without_batching_samples_pass_as_in_torch(kind: str) -> None:
+    dataset = Items(5, NESTED[kind])
+    assert_equal(
+        list(fl.DataLoader(dataset, batch_size=None, num_workers=2)),
+        list(TorchDataLoader(dataset, batch_size=None)),
+    )
+
+
+def test_it_is_a_torch_dataloader_and_keeps_its_arguments() -> None:
+    arguments = {"batch_size": 3, "drop_last": True, "seed": 4, "workers": "threads", "num_workers": 2}
+    loader = fl.DataLoader(Items(10), **arguments)
+    assert isinstance(loader, TorchDataLoader)
+    assert len(loader) == 3
+    for name in inspect.signature(fl.DataLoader.__init__).parameters:
+        if name not in ("self", "shuffle"):
+            assert hasattr(loader, name), name
+    assert {name: getattr(loader, name) for name in arguments} == arguments
+    with pytest.raises(ValueError, match="batch_size"):
+        loader.batch_size = 5
+
+
+def test_copies_and_pickles_load_the_same() -> None:
+    loader = fl.DataLoader(
+        TensorDataset(torch.arange(20)), batch_size=4, shuffle=True, seed=1, persistent_workers=True
+    )
+    expected = [batch[0].tolist() for batch in loader]
+    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+        other.set_epoch(0)
+        assert [batch[0].tolist() for batch in other] == expected
+        other.close()
+    loader.close()
+
+
+def test_collate_fn_gets_the_samples() -> None:
+    for workers in (0, 2):
+        loader = fl.DataLoader(Items(7), batch_size=3, collate_fn=tuple, num_workers=workers)
+        assert list(loader) == [(0, 1, 2), (3, 4, 5), (6,)]
+
+
+def test_getitems_is_called_once_per_batch_with_ints() -> None:
+    class Batched(Items):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            assert type(indices) is list
+            assert all(type(i) is int for i in indices)
+            calls.append(len(indices))
+            return [10 * i for i in indices]
+
+    for workers in (0, 2):
+        calls: list[int] = []
+        batches = list(fl.DataLoader(Batched(7), batch_size=3, shuffle=True, num_workers=workers))
+        assert sorted(calls) == [1, 3, 3]
+        assert sorted(torch.cat(batches).tolist()) == [0, 10, 20, 30, 40, 50, 60]
+
+
+def test_workers_are_threads_that_know_who_they_are() -> None:
+    begun = []
+
+    def item(index: int) -> tuple[int, int, int]:
+        info = get_worker_info()
+        assert info.dataset is dataset
+        assert threading.current_thread().name == f"foreload-worker-{info.id}"
+        time.sleep(0.001)
+        return info.id, info.num_workers, info.seed - info.id
+
+    dataset = Items(200, item)
+    torch.manual_seed(0)
+    loader = fl.DataLoader(dataset, batch_size=10, num_workers=3, worker_init_fn=begun.append)
+    ids, counts, seeds = (torch.cat(column) for column in zip(*loader, strict=True))
+    assert sorted(begun) == [0, 1, 2]
+    assert set(ids.tolist()) == {0, 1, 2}
+    assert set(counts.tolist()) == {3}
+    torch.manual_seed(0)
+    assert set(seeds.tolist()) == {int(torch.empty((), dtype=torch.int64).random_())}
+    assert get_worker_info() is None
+
+
+def test_an_error_in_worker_init_fn_reaches_the_loop() -> None:
+    def init(worker: int) -> None:
+        raise ValueError(f"worker {worker} will not")
+
+    with pytest.raises(ValueError, match="will not"):
+        list(fl.DataLoader(Items(10), num_workers=2, worker_init_fn=init))
+    with fl_open(fl.DataLoader(Items(10), num_workers=2, worker_init_fn=init, persistent_workers=True)) as loader:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="will not"):
+                list(loader)
+
+
+class fl_open:
+    """Closes a loader in the end."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __enter__(self) -> Any:
+        return self.loader
+
+    def __exit__(self, *_: object) -> None:
+        self.loader.close()
+
+
+def test_a_late_batch_is_an_error_that_names_the_limit() -> None:
+    released = threading.Event()
+    loader = fl.DataLoader(Items(4, lambda i: released.wait(20) or i), num_workers=1, timeout=0.2)
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
+        next(iter(loader))
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("foreload"):
+            thread.join(10)
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_prefetch_factor_bounds_how_far_ahead_samples_are_made(factor: int) -> None:
+    asked: list[int] = []
+    loader = fl.DataLoader(
+        Items(100, lambda i: asked.append(i) or i), batch_size=1, num_workers=2, prefetch_factor=factor
+    )
+    iterator = iter(loader)
+    for taken in range(1, 20):
+        next(iterator)
+        assert max(asked) < taken + 2 * factor
+    iterator.close()
+
+
+def test_out_of_order_gives_every_batch_once() -> None:
+    loader = fl.DataLoader(
+        Items(40, lambda i: time.sleep(0.05 if i == 0 else 0) or i), batch_size=2, num_workers=2, in_order=False
+    )
+    batches = [tuple(batch.tolist()) for batch in loader]
+    assert sorted(batches) == [(i, i + 1) for i in range(0, 40, 2)]
+    assert batches[0] != (0, 1)
+
+
+def test_in_order_is_the_default() -> None:
+    loader = fl.DataLoader(
+        Items(40, lambda i: time.sleep(0.02 if i % 7 == 0 else 0) or i), batch_size=3, num_workers=4
+    )
+    assert torch.cat(list(loader)).tolist() == list(range(40))
+
+
+def test_pinning_without_an_accelerator_warns_as_torch_does() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.warns(UserWarning, match="no accelerator is found"):
+        list(fl.DataLoader(Items(3), pin_memory=True))
+
+
+def test_ragged_samples_are_named() -> None:
+    dataset = Items(4, lambda i: torch.zeros(3 + i // 2))
+    for workers in (0, 2):
+        with pytest.raises(RuntimeError, match="equal size") as caught:
+            list(fl.DataLoader(dataset, batch_size=4, num_workers=workers))
+        assert "[0, 1, 2, 3]" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_index_that_is_not_there_is_named(workers: int) -> None:
+    for dataset in (TensorDataset(torch.arange(5)), fl.CachedDataset(torch.arange(5))):
+        with pytest.raises(IndexError, match="9"):
+            list(fl.DataLoader(dataset, sampler=[1, 9], batch_size=2, num_workers=workers))
+    with pytest.raises(IndexError) as caught:
+        list(fl.DataLoader(Items(3, [1, 2, 3].__getitem__), sampler=[1, 9], num_workers=workers))
+    assert "9" in "".join(caught.value.__notes__)
+
+
+def test_a_subset_of_a_native_dataset_is_native_too() -> None:
+    data = fl.CachedDataset((torch.arange(50) * 2, torch.arange(50)))
+    subset = Subset(Subset(data, range(10, 50)), [3, 1, 2])
+    for workers in (0, 2):
+        (batch,) = fl.DataLoader(subset, batch_size=3, num_workers=workers)
+        assert batch[1].tolist() == [13, 11, 12]
+
+
+def test_a_subclass_that_overrides_getitem_is_asked() -> None:
+    class Negated(fl.CachedDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return -super().__getitem__(index)
+
+        __getitems__ = None
+
+    assert next(iter(fl.DataLoader(Negated(torch.arange(1, 5)), batch_size=4))).tolist() == [-1, -2, -3, -4]
+
+
+WRONG = [
+    {"batch_size": 0},
+    {"batch_size": -1},
+    {"num_workers": -1},
+    {"timeout": -1},
+    {"num_workers": 0, "prefetch_factor": 2},
+    {"num_workers": 0, "persistent_workers": True},
+    {"sampler": [1], "shuffle": True},
+    {"batch_sampler": [[1]], "batch_size": 2},
+    {"batch_size": None, "drop_last": True},
+    {"num_workers": 1, "multiprocessing_context": "no such"},
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=str)
+def test_wrong_arguments_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None:
+    with pytest.raises(Exception) as theirs:
+        TorchDataLoader(Items(5), **arguments)
+    with pytest.raises(type(theirs.value)) as ours:
+        fl.DataLoader(Items(5), **arguments)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"num_workers": "many"}, ValueError),
+        ({"num_workers": True}, TypeError),
+        ({"num_workers": 1.5}, TypeError),
+        ({"workers": "elves"}, ValueError),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_of_our_own_are_named(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(arguments))):
+        fl.DataLoader(Items(5), **arguments)
+
+
+def test_empty_datasets_and_those_without_length_are_as_in_torch() -> None:
+    assert list(fl.DataLoader(Items(0), batch_size=2)) == []
+    assert list(fl.DataLoader(TensorDataset(torch.zeros(0, 3)), batch_size=2)) == []
+    for cls in (TorchDataLoader, fl.DataLoader):
+        with pytest.raises(ValueError, match="num_samples"):
+            list(cls(Items(0), shuffle=True))
+
+
+def test_torchs_own_processes_can_be_chosen() -> None:
+    loader = fl.DataLoader(Items(20), batch_size=4, num_workers=2, workers="processes")
+    assert type(iter(loader)).__module__.startswith("torch")
+    assert torch.cat(list(loader)).tolist() == list(range(20))
