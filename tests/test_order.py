@@ -44,9 +44,7 @@ def epochs(cls: Any, make: Any, seed: int, count: int = 2, stop: int | None = No
     torch.manual_seed(seed)
     dataset, arguments, generator = make()
     loader = cls(dataset, **arguments)
-    out = []
-    for _ in range(count):
-        out.append([batch.clone() for batch in itertools.islice(loader, stop)])
+    out = [[batch.clone() for batch in itertools.islice(loader, stop)] for _ in range(count)]
     return out, torch.get_rng_state(), None if generator is None else generator.get_state()
 
 

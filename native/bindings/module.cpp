@@ -11,6 +11,8 @@ NB_MODULE(_native, module) {
       "The instruction set in use: 'avx512', 'avx2' or 'baseline'.");
   module.def("jpeg_library", &foreload::jpeg_library,
              "The JPEG library compiled in, e.g. 'libjpeg-turbo 2.1.5'; empty without one.");
+  // An epoch that is open when the interpreter exits is no mistake of the user's.
+  nb::set_leak_warnings(false);
   bind_errors(module);
   bind_order(module);
   bind_pool(module);

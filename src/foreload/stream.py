@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import queue
 import threading
 import warnings
@@ -40,7 +39,13 @@ class _Batches(Iterator[Any]):
         if self._size is None:
             samples = next(self._items)
         else:
-            samples = list(itertools.islice(self._items, self._size))
+            # By next() alone: a dataset that is its own iterator may start over when asked for another.
+            samples = []
+            for _ in range(self._size):
+                try:
+                    samples.append(next(self._items))
+                except StopIteration:
+                    break
             self._ended = len(samples) < self._size
             if not samples or (self._ended and self._drop_last):
                 raise StopIteration

@@ -257,7 +257,7 @@ def _parts(rows: Array, counts: list[int]) -> Iterator[Array]:
 def _contiguous(data: Any) -> Any:
     if isinstance(data, np.ndarray):
         return np.ascontiguousarray(data)
-    if isinstance(data, torch.Tensor):
+    if isinstance(data, torch.Tensor) and data.layout is torch.strided:
         return data.detach().cpu().contiguous()
     if isinstance(data, Mapping):
         return {name: _contiguous(field) for name, field in data.items()}

@@ -1,0 +1,156 @@
+"""Iterable datasets, as torch streams them."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, get_worker_info
+
+import foreload as fl
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Numbers(IterableDataset[int]):
+    """start ... end - 1, split between workers."""
+
+    def __init__(self, start: int, end: int, *, split: bool = True) -> None:
+        self.start = start
+        self.end = end
+        self.split = split
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info is not None and self.split else (0, 1)
+        return iter(range(self.start + first, self.end, step))
+
+
+class Stateful(IterableDataset[int]):
+    """Its own iterator, as many are."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.at = 0
+
+    def __iter__(self) -> Stateful:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.at >= self.end:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+def take_a_part(worker: int) -> None:
+    """The example in torch's documentation: each worker edits its own copy."""
+    info = get_worker_info()
+    dataset = info.dataset
+    share = -(-(dataset.end - dataset.start) // info.num_workers)
+    dataset.start = dataset.start + worker * share
+    dataset.end = min(dataset.start + share, dataset.end)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"batch_size": 4},
+    "dropped": {"batch_size": 4, "drop_last": True},
+    "single": {"batch_size": None},
+    "exact": {"batch_size": 5},
+    "larger": {"batch_size": 100},
+    "collated": {"batch_size": 3, "collate_fn": sum},
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_streams_are_torchs(case: str, workers: int) -> None:
+    for dataset in (Numbers(0, 25), Numbers(0, 7, split=False), Numbers(0, 0), Stateful(10)):
+        arguments = {**CASES[case], "num_workers": workers}
+        ours = [torch.as_tensor(batch).tolist() for batch in fl.DataLoader(dataset, **arguments)]
+        theirs = [torch.as_tensor(batch).tolist() for batch in TorchDataLoader(dataset, **arguments)]
+        assert ours == theirs
+
+
+def test_the_documented_worker_init_fn_splits_the_data() -> None:
+    dataset = Numbers(3, 17, split=False)
+    for workers in (1, 2, 4):
+        loader = fl.DataLoader(dataset, num_workers=workers, worker_init_fn=take_a_part)
+        assert sorted(int(batch) for batch in loader) == list(range(3, 17))
+    assert (dataset.start, dataset.end) == (3, 17)
+
+
+def test_by_default_one_thread_reads_everything_ahead() -> None:
+    loader = fl.DataLoader(Numbers(0, 20), batch_size=6)
+    for _ in range(2):
+        assert torch.cat(list(loader)).tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_endless_stream_can_be_left(workers: int) -> None:
+    class Endless(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return itertools.count()
+
+    for _ in range(3):
+        first = next(iter(fl.DataLoader(Endless(), batch_size=2, num_workers=workers)))
+        assert first.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_comes_after_the_batches_before_it(workers: int) -> None:
+    class Breaking(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(4)
+            raise KeyError("broken")
+
+    iterator = iter(fl.DataLoader(Breaking(), batch_size=2, num_workers=workers))
+    assert next(iterator).tolist() == [0, 1]
+    assert next(iterator).tolist() == [2, 3]
+    with pytest.raises(KeyError, match="broken"):
+        next(iterator)
+
+
+def test_a_length_that_was_too_short_is_warned_of() -> None:
+    class Short(Numbers):
+        def __len__(self) -> int:
+            return 3
+
+    for workers in (0, 2):
+        loader = fl.DataLoader(Short(0, 8), num_workers=workers)
+        assert len(loader) == 3
+        with pytest.warns(UserWarning, match="Length of IterableDataset"):
+            assert len(list(loader)) == 8
+
+
+@pytest.mark.parametrize("arguments", [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}], ids=str)
+def test_samplers_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError) as theirs:
+        TorchDataLoader(Numbers(0, 3), **arguments)
+    with pytest.raises(ValueError) as ours:
+        fl.DataLoader(Numbers(0, 3), **arguments)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_a_stuck_stream_times_out() -> None:
+    import threading
+
+    released = threading.Event()
+
+    class Stuck(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            released.wait(20)
+            yield 1
+
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iter(fl.DataLoader(Stuck(), num_workers=1, timeout=0.2)))
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("foreload"):
+            thread.join(10)

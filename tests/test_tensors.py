@@ -1,0 +1,217 @@
+"""Tensors in memory: gather, and datasets of rows, in our loader and in torch's."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import TensorDataset
+
+import foreload as fl
+
+DTYPES = [
+    torch.uint8,
+    torch.bool,
+    torch.int16,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.complex128,
+]
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.sampled_from([(), (1,), (3,), (2, 5), (7, 1, 3), (0,), (100,)]),
+    rows=st.integers(1, 20),
+    data=st.data(),
+)
+def test_gather_is_indexing(dtype: torch.dtype, shape: tuple[int, ...], rows: int, data: Any) -> None:
+    source = torch.randint(0, 2, (rows, *shape)).to(dtype)
+    indices = data.draw(st.lists(st.integers(-rows, rows - 1), max_size=30))
+    expected = source[torch.tensor(indices, dtype=torch.int64)]
+    for form in (indices, np.array(indices, np.int32), torch.tensor(indices, dtype=torch.int64)):
+        assert torch.equal(fl.gather(source, form), expected)
+    out = torch.empty(expected.shape, dtype=dtype)
+    assert fl.gather(source, indices, out) is out
+    assert torch.equal(out, expected)
+    assert fl.gather(source, slice(1, None, 2)).data_ptr() == source[1::2].data_ptr()
+
+
+def test_gather_says_what_does_not_fit() -> None:
+    source = torch.arange(12).view(4, 3)
+    for index in (4, -5):
+        out = torch.full((2, 3), 7)
+        with pytest.raises(IndexError, match=f"index {index} at position 1"):
+            fl.gather(source, [0, index], out)
+        assert (out == 7).all()
+    for wrong in (torch.empty(1, 3), torch.empty(2, 3), torch.empty(3, 2, dtype=torch.int64).T):
+        with pytest.raises(ValueError, match="out must be"):
+            fl.gather(source, [0, 1], wrong)
+    with pytest.raises(ValueError, match="source must be contiguous"):
+        fl.gather(source.T, [0])
+    with pytest.raises(ValueError, match="scalar"):
+        fl.gather(torch.tensor(1), [0])
+    with pytest.raises(TypeError, match="source must be a tensor"):
+        fl.gather([1, 2], [0])  # type: ignore[arg-type]
+    for wrong_indices in ([0.5], [[0]], torch.tensor([True])):
+        with pytest.raises(TypeError, match="indices"):
+            fl.gather(source, wrong_indices)
+
+
+X = torch.arange(60.0).view(20, 3)
+Y = torch.arange(20)
+FORMS: dict[str, Any] = {
+    "tensor": X,
+    "array": X.numpy(),
+    "tuple": (X, Y),
+    "list": [X, Y],
+    "dict": {"x": X, "y": Y},
+    "strided": X.T.contiguous().T,
+    "float16": X.half(),
+    "bfloat16": X.bfloat16(),
+}
+
+
+class Reference(torch.utils.data.Dataset[Any]):
+    """The same samples, by plain Python."""
+
+    def __init__(self, form: str) -> None:
+        self.data = FORMS[form]
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.data
+        if isinstance(data, dict):
+            return {name: field[index] for name, field in data.items()}
+        if isinstance(data, (tuple, list)):
+            return tuple(field[index] for field in data)
+        return data[index]
+
+
+def flat(batch: Any) -> tuple[Any, list[Any]]:
+    """The type of a batch, and its values."""
+    if isinstance(batch, dict):
+        return dict, [(name, value.dtype, value.tolist()) for name, value in batch.items()]
+    if isinstance(batch, list):
+        return list, [(value.dtype, value.tolist()) for value in batch]
+    return type(batch), [(batch.dtype, batch.tolist())]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_batches_are_those_of_torch(form: str) -> None:
+    arguments = {"batch_size": 6, "shuffle": True}
+    torch.manual_seed(5)
+    expected = [flat(batch) for batch in TorchDataLoader(Reference(form), **arguments)]
+    data = fl.CachedDataset(FORMS[form])
+    for cls, more in (
+        (TorchDataLoader, {}),
+        (TorchDataLoader, {"num_workers": 2}),
+        (fl.DataLoader, {}),
+        (fl.DataLoader, {"num_workers": 0}),
+        (fl.DataLoader, {"num_workers": 2}),
+    ):
+        torch.manual_seed(5)
+        assert [flat(batch) for batch in cls(data, **arguments, **more)] == expected
+
+
+def test_a_tensor_dataset_is_gathered_natively() -> None:
+    torch.manual_seed(5)
+    expected = [flat(batch) for batch in TorchDataLoader(TensorDataset(X, Y), batch_size=6, shuffle=True)]
+    torch.manual_seed(5)
+    assert [flat(b) for b in fl.DataLoader(TensorDataset(X, Y), batch_size=6, shuffle=True)] == expected
+    graph = TensorDataset(X.clone().requires_grad_())
+    assert next(iter(fl.DataLoader(graph, batch_size=4)))[0].requires_grad
+
+
+def test_samples_are_views_and_a_custom_collate_sees_ordinary_ones() -> None:
+    data = fl.CachedDataset((X, Y), share=False)
+    x, y = data[-1]
+    assert x.tolist() == [57, 58, 59]
+    assert y == 19
+    x += 1
+    assert data[19][0].tolist() == [58, 59, 60]
+    x -= 1
+    with pytest.raises(IndexError):
+        data[20]
+
+    def collate(samples: Any) -> Any:
+        assert len(samples) in (2, 3)
+        assert all(isinstance(sample, tuple) for sample in samples)
+        assert samples[-1][1] == samples[len(samples) - 1][1]
+        assert type(samples[0][0] * 2) is torch.Tensor
+        return torch.stack([x for x, _ in samples])
+
+    for cls in (TorchDataLoader, fl.DataLoader):
+        (first, *_) = cls(data, batch_size=3, collate_fn=collate)
+        assert torch.equal(first, X[:3])
+    singles = fl.CachedDataset(X)
+    plain = TorchDataLoader(
+        singles, batch_size=2, collate_fn=lambda samples: torch.utils.data.default_collate(list(samples))
+    )
+    assert torch.equal(next(iter(plain)), X[:2])
+
+
+def test_a_map_style_dataset_is_preloaded() -> None:
+    data = fl.CachedDataset(Reference("tuple"))
+    assert len(data) == 20
+    assert torch.equal(data[4][0], X[4])
+
+
+def test_the_callers_tensor_stays_its_own() -> None:
+    source = X.clone()
+    data = fl.CachedDataset(source)
+    source.zero_()
+    assert torch.equal(data[1], X[1])
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ((X, Y[:5]), ValueError, "one row per sample"),
+        ((), ValueError, "empty"),
+        ({}, ValueError, "empty"),
+        (torch.tensor(1), ValueError, "one row per sample"),
+        (["a"], TypeError, r"data\[0\]"),
+        (5, TypeError, "data must be"),
+        (X.to_sparse(), ValueError, "contiguous"),
+    ],
+    ids=["ragged", "no fields", "no names", "scalar", "text", "number", "sparse"],
+)
+def test_wrong_data_is_named(data: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        fl.CachedDataset(data)
+
+
+def test_without_shared_memory_private_memory_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: torch.Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.warns(UserWarning, match="/dev/shm"):
+        data = fl.CachedDataset(X)
+    assert torch.equal(next(iter(fl.DataLoader(data, batch_size=20))), X)
+
+
+def test_memory_is_shared_with_processes_not_copied() -> None:
+    assert fl.CachedDataset(X)[0].is_shared()
+    assert not fl.CachedDataset(X, share=False)[0].is_shared()
+
+
+def test_pinning_without_cuda_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is CUDA")
+    with pytest.raises(RuntimeError, match="pin=True needs CUDA"):
+        fl.CachedDataset(X, pin=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fl.CachedDataset(X)

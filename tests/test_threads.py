@@ -1,0 +1,187 @@
+"""What is left behind: after breaks, errors, signals, exits and forks, nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+import foreload as fl
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Slow(Dataset[int]):
+    def __init__(self, size: int, seconds: float = 0.001, broken: int = -1) -> None:
+        self.size = size
+        self.seconds = seconds
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.broken:
+            raise LookupError(f"no {index}")  # the line that a traceback must reach
+        time.sleep(self.seconds)
+        return index
+
+
+def workers_alive() -> int:
+    gc.collect()
+    return sum(thread.name.startswith("foreload") for thread in threading.enumerate())
+
+
+def test_threads_end_with_the_epoch() -> None:
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=3)
+    for _ in loader:
+        assert workers_alive() == 3
+    assert workers_alive() == 0
+
+
+def test_threads_end_when_the_loop_is_left() -> None:
+    loader = fl.DataLoader(Slow(50), batch_size=4, num_workers=2)
+    for _ in loader:
+        break
+    assert workers_alive() == 0
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    assert workers_alive() == 0
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert workers_alive() == 0
+    assert list(iterator) == []
+
+
+def test_persistent_workers_stay_until_the_loader_is_closed_or_gone() -> None:
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        assert torch.cat(list(loader)).tolist() == list(range(20))
+        assert workers_alive() == 2
+    for _ in loader:
+        break
+    assert torch.cat(list(loader)).tolist() == list(range(20))
+    loader.close()
+    assert workers_alive() == 0
+    assert torch.cat(list(loader)).tolist() == list(range(20))
+    del loader
+    assert workers_alive() == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_two_epochs_may_be_open_at_once(persistent: bool) -> None:
+    loader = fl.DataLoader(Slow(30), batch_size=4, num_workers=2, persistent_workers=persistent)
+    pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+    assert [a for a, _ in pairs] == [b for _, b in pairs]
+    assert sum((a for a, _ in pairs), []) == list(range(30))
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_arrives_as_it_was_raised_and_the_epoch_goes_on(workers: int) -> None:
+    iterator = iter(fl.DataLoader(Slow(12, broken=5), batch_size=4, num_workers=workers))
+    assert next(iterator).tolist() == [0, 1, 2, 3]
+    with pytest.raises(LookupError, match="no 5") as caught:
+        next(iterator)
+    assert "the line that a traceback must reach" in "".join(traceback.format_exception(caught.value))
+    assert any("sample 5" in note for note in caught.value.__notes__)
+    assert next(iterator).tolist() == [8, 9, 10, 11]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_errors_in_collate_and_sampler_arrive_too() -> None:
+    def collate(samples: list[int]) -> Any:
+        raise ArithmeticError("not these")
+
+    with pytest.raises(ArithmeticError, match="not these") as caught:
+        list(fl.DataLoader(Slow(4), batch_size=2, num_workers=2, collate_fn=collate))
+    assert "[0, 1]" in caught.value.__notes__[0]
+
+    def sampler() -> Any:
+        yield from (0, 1, 2, 3)
+        raise RuntimeError("the sampler broke")
+
+    iterator = iter(fl.DataLoader(Slow(9), batch_size=2, num_workers=2, sampler=sampler()))
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="the sampler broke"):
+        next(iterator)
+
+
+def test_nothing_grows_over_many_epochs() -> None:
+    loader = fl.DataLoader(Slow(8, 0), batch_size=2, num_workers=2)
+    list(loader)
+    descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    for i in range(100):
+        for batch in loader:
+            if i % 3 == 0 and batch[0] > 2:
+                break
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(os.listdir("/proc/self/task")) <= threads
+
+
+def run(script: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+SLOW_LOADER = """
+    import time, torch, foreload as fl
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self): return 100
+        def __getitem__(self, i):
+            time.sleep({seconds})
+            return i
+    loader = fl.DataLoader(Slow(), batch_size=2, num_workers=2)
+    iterator = iter(loader)
+"""
+
+
+def test_ctrl_c_interrupts_the_wait_for_a_batch() -> None:
+    process = run(SLOW_LOADER.format(seconds=0.5) + "    print('go', flush=True)\n    for _ in iterator: pass\n")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode in (-signal.SIGINT, 1, 130)
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_the_interpreter_exits_with_an_epoch_open() -> None:
+    process = run(SLOW_LOADER.format(seconds=0.05) + "    next(iterator)\n    print('bye')\n")
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "bye\n", "")
+
+
+def test_our_datasets_work_in_forked_and_spawned_workers_beside_an_open_epoch() -> None:
+    data = fl.CachedDataset((torch.arange(40).view(20, 2), torch.arange(20)))
+    open_epoch = iter(fl.DataLoader(Slow(20), num_workers=2))
+    next(open_epoch)
+    for context in ("fork", "spawn"):
+        loader = TorchDataLoader(data, batch_size=4, num_workers=2, multiprocessing_context=context)
+        rows = list(loader)
+        assert torch.equal(torch.cat([x for x, _ in rows]), torch.arange(40).view(20, 2))
+        assert torch.cat([y for _, y in rows]).tolist() == list(range(20))
+    assert len(list(open_epoch)) == 19
