@@ -244,6 +244,8 @@ void bind_image(nb::module_& module) {
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "The whole upright image as height x width x 3 bytes; `path` is for error messages.");
+  module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
+             nb::arg("out"), "Applies a transform to height x width x 3 bytes.");
   module.def(
       "view", &view, nb::arg("transform"), nb::arg("width"), nb::arg("height"), nb::arg("seed"),
       nb::arg("epoch"), nb::arg("index"),

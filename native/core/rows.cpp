@@ -29,7 +29,7 @@ void blend_few(const uint8_t* __restrict rows, size_t stride, const uint16_t* we
   for (int k = 0; k < taps; ++k) weight[k] = weights[k];
   for (size_t i = 0; i < count; ++i) {
     uint16_t sum = rounding(taps);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int k = 0; k < taps; ++k) {
       sum = static_cast<uint16_t>(sum + weigh(rows[static_cast<size_t>(k) * stride + i], weight[k]));
     }
@@ -37,28 +37,28 @@ void blend_few(const uint8_t* __restrict rows, size_t stride, const uint16_t* we
   }
 }
 
+// Sums of many cut products would drift, and a large reduction is rare: these are summed whole.
 void blend_many(const uint8_t* __restrict rows, size_t stride, const uint16_t* weights, int taps,
                 size_t count, uint8_t* __restrict out) {
   constexpr size_t kTile = 512;
-  uint16_t sum[kTile];
+  uint32_t sum[kTile];
   for (size_t start = 0; start < count; start += kTile) {
     const size_t width = count - start < kTile ? count - start : kTile;
-    for (size_t i = 0; i < width; ++i) sum[i] = rounding(taps);
+    for (size_t i = 0; i < width; ++i) sum[i] = 32768;
     int k = 0;
     for (; k + 4 <= taps; k += 4) {
       const uint8_t* row = rows + static_cast<size_t>(k) * stride + start;
-      const uint16_t w0 = weights[k], w1 = weights[k + 1], w2 = weights[k + 2], w3 = weights[k + 3];
+      const uint32_t w0 = weights[k], w1 = weights[k + 1], w2 = weights[k + 2], w3 = weights[k + 3];
       for (size_t i = 0; i < width; ++i) {
-        sum[i] = static_cast<uint16_t>(sum[i] + weigh(row[i], w0) + weigh(row[stride + i], w1) +
-                                       weigh(row[2 * stride + i], w2) + weigh(row[3 * stride + i], w3));
+        sum[i] += row[i] * w0 + row[stride + i] * w1 + row[2 * stride + i] * w2 + row[3 * stride + i] * w3;
       }
     }
     for (; k < taps; ++k) {
       const uint8_t* row = rows + static_cast<size_t>(k) * stride + start;
-      const uint16_t weight = weights[k];
-      for (size_t i = 0; i < width; ++i) sum[i] = static_cast<uint16_t>(sum[i] + weigh(row[i], weight));
+      const uint32_t weight = weights[k];
+      for (size_t i = 0; i < width; ++i) sum[i] += row[i] * weight;
     }
-    for (size_t i = 0; i < width; ++i) out[start + i] = static_cast<uint8_t>(sum[i] >> 8);
+    for (size_t i = 0; i < width; ++i) out[start + i] = static_cast<uint8_t>(sum[i] >> 16);
   }
 }
 

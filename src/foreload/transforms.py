@@ -157,7 +157,11 @@ def _check_range(name: str, values: tuple[float, float], most: float) -> None:
 
 
 def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    if isinstance(size, int):
+        return size, size
+    if len(size) != 2:
+        raise ValueError(f"size must be one number or (height, width), got {size}")
+    return int(size[0]), int(size[1])
 
 
 def train(
