@@ -1,0 +1,157 @@
+"""Contestants in processes of their own, timed in turns."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work
+
+__all__ = ["Result", "compare", "tree_memory"]
+
+
+class Result(NamedTuple):
+    """What one contestant did; lists have one entry per seed."""
+
+    name: str
+    stock: bool
+    samples_per_second: list[float]
+    batch_ms: list[float]
+    first_batch_ms: list[float]
+    memory_mib: float  # the largest PSS of its processes, less that of one which only imports torch
+
+    @property
+    def speed(self) -> float:
+        """The median of samples per second."""
+        return statistics.median(self.samples_per_second)
+
+
+def tree_memory(pid: int) -> int:
+    """Give the bytes of memory of a process and its children, shared pages counted once (PSS)."""
+    total = 0
+    try:
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            try:
+                total += member.memory_full_info().pss
+            except psutil.Error:  # it has just ended
+                continue
+    except psutil.NoSuchProcess:
+        return 0
+    return total
+
+
+class _Child:
+    """A process that runs epochs of one contestant when it is told to."""
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "foreload.bench.measure", name, json.dumps(work)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.memory = 0
+
+    def epoch(self, seed: int) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        done = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(done,))
+        watcher.start()
+        try:
+            self._process.stdin.write(f"{seed}\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        finally:
+            done.set()
+            watcher.join()
+        if not answer:
+            raise RuntimeError(f"the contestant {self.name!r} ended with exit code {self._process.wait()}")
+        result: dict[str, Any] = json.loads(answer)
+        return result
+
+    def _watch(self, done: threading.Event) -> None:
+        while not done.wait(0.1):
+            self.memory = max(self.memory, tree_memory(self._process.pid))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def compare(
+    contestants: Sequence[Contestant], work: Work, seeds: int, tell: Callable[[], object] = lambda: None
+) -> list[Result]:
+    """Run every contestant once per seed, in turns, after an epoch to warm up.
+
+    ``tell`` is called after each epoch.
+
+    Raises:
+        RuntimeError: a contestant died.
+    """
+    children = [_Child(contestant.name, work) for contestant in contestants]
+    idle = _Child("", work)
+    try:
+        idle.epoch(0)
+        base = tree_memory(idle._process.pid)
+        for child in children:
+            child.epoch(0)
+            tell()
+        rounds = []
+        for seed in range(1, seeds + 1):
+            epochs = []
+            for child in children:
+                epochs.append(child.epoch(seed))
+                tell()
+            rounds.append(epochs)
+    finally:
+        for child in [*children, idle]:
+            child.close()
+    results = []
+    for position, (contestant, child) in enumerate(zip(contestants, children, strict=True)):
+        mine = [epochs[position] for epochs in rounds]
+        results.append(
+            Result(
+                contestant.name,
+                contestant.stock,
+                [epoch["samples"] / epoch["seconds"] for epoch in mine],
+                [1e3 * epoch["seconds"] / epoch["batches"] for epoch in mine],
+                [1e3 * epoch["first"] for epoch in mine],
+                max(0, child.memory - base) / 2**20,
+            )
+        )
+    return results
+
+
+def time_epoch(batches: Iterable[Any]) -> dict[str, Any]:
+    """Take all batches; times in seconds, the first one from iter() on."""
+    samples = count = 0
+    started = time.perf_counter()
+    first = None
+    for batch in batches:
+        if first is None:
+            first = time.perf_counter() - started
+        samples += len(batch[0])
+        count += 1
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "samples": samples, "batches": count, "first": first}
+
+
+def _serve(name: str, work: Work) -> None:
+    everyone = {contestant.name: contestant for contestant in (*IMAGE_CONTESTANTS, *TENSOR_CONTESTANTS)}
+    epoch = everyone[name].make(work) if name else None
+    for line in sys.stdin:
+        print(json.dumps(None if epoch is None else time_epoch(epoch(int(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], Work(*json.loads(sys.argv[2])))

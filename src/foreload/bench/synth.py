@@ -1,0 +1,172 @@
+"""Synthetic data that loads like real data: photo-like JPEGs, tensors, text, HDF5."""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foreload.machine import granted_cores
+from foreload.progress import track
+
+__all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
+
+Array = np.ndarray[Any, Any]
+
+_MARK = ".foreload-synth.json"
+_FIELD = 1280
+_WORDS = (
+    "the of and to in is was for on are as with his they at be this from have or by one had not but what all were "
+    "when we there can an your which their said if do will each about how up out them then she many some so these "
+    "would other into has more her two like him see time could no make than first been its who now people my made "
+    "over did down only way find use may water long little very after words called just where most know"
+).split()
+
+
+def claim(folder: Path, what: dict[str, Any], *, force: bool) -> None:
+    """Make ``folder`` ours.
+
+    Raises:
+        FileExistsError: there is something in it that we did not make, and not ``force``.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{str(folder)!r} is a file; name a folder to write to")
+    foreign = folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).exists()
+    if foreign and not force:
+        raise FileExistsError(f"{str(folder)!r} holds other files; name an empty folder, or add --force")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).write_text(json.dumps(what) + "\n")
+
+
+def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, force: bool = False) -> None:
+    """Write ``count`` JPEGs into class folders, with the size and entropy of photographs.
+
+    About 500 x 375 pixels and 97 KiB each, 4:2:0: a 1/f spectrum, smooth and textured regions, objects with
+    edges, correlated colours. The same ``seed`` gives the same files.
+
+    Raises:
+        ValueError: ``count`` is not positive.
+        FileExistsError: the folder holds other files, and not ``force``.
+    """
+    if count < 1:
+        raise ValueError(f"images must be 1 or more, got {count}")
+    claim(folder, {"images": count, "seed": seed}, force=force)
+    classes = min(classes, count)
+    for name in range(classes):
+        (folder / f"class_{name:02}").mkdir(exist_ok=True)
+    fields = _fields(np.random.default_rng([seed, 0]))
+
+    def write(index: int) -> None:
+        data = _photo(fields, np.random.default_rng([seed, 1, index]))
+        (folder / f"class_{index % classes:02}" / f"{index:06}.jpg").write_bytes(data)
+
+    with ThreadPoolExecutor(granted_cores()) as threads:
+        for _ in track(threads.map(write, range(count)), "images", total=count):
+            pass
+
+
+def _fields(rng: np.random.Generator) -> list[Array]:
+    """Make large noise fields with spectra around 1/f, from which pictures are cut."""
+    squared = np.fft.fftfreq(_FIELD)[:, None] ** 2 + np.fft.rfftfreq(_FIELD)[None] ** 2
+    squared[0, 0] = 1
+    fields = []
+    for slope in (0.9, 1.0, 1.1, 1.3, 1.6, 2.2):
+        shape = squared.shape
+        spectrum = (rng.normal(size=shape) + 1j * rng.normal(size=shape)) * squared ** (-slope / 2)
+        spectrum[0, 0] = 0
+        field = np.fft.irfft2(spectrum, (_FIELD, _FIELD)).astype(np.float32)
+        fields.append(field / field.std())
+    return fields
+
+
+def _photo(fields: list[Array], rng: np.random.Generator) -> bytes:
+    from PIL import Image
+
+    width, height = (500, 375) if rng.random() < 0.75 else (375, 500)
+    if rng.random() < 0.15:
+        width, height = int(rng.integers(320, 640)), int(rng.integers(320, 640))
+
+    def cut(slope: int) -> Array:
+        y, x = rng.integers(0, _FIELD - height), rng.integers(0, _FIELD - width)
+        part = fields[slope][y : y + height, x : x + width]
+        return part[:, ::-1] if rng.random() < 0.5 else part
+
+    # Where it is smooth (sky, skin, blur) and where it is textured (leaves, cloth).
+    roughness = 1 / (1 + np.exp(-3 * cut(5) - rng.normal(0.2, 0.5)))
+    luma = 125 + 45 * cut(4) + 42 * roughness * cut(int(rng.integers(0, 3)))
+    chroma = [128 + 16 * cut(4) + 4 * cut(2) + 0.08 * (luma - 125) * sign for sign in (-1, 1)]
+    for _ in range(int(rng.integers(2, 7))):
+        _paint_object([luma, *chroma], rng)
+    planes = [Image.fromarray(np.clip(plane, 0, 255).astype(np.uint8)) for plane in (luma, *chroma)]
+    out = io.BytesIO()
+    Image.merge("YCbCr", planes).save(out, "JPEG", quality=int(rng.integers(92, 97)), subsampling=2)
+    return out.getvalue()
+
+
+def _paint_object(planes: list[Array], rng: np.random.Generator) -> None:
+    """Shift brightness and colour within an ellipse, which gives it an edge."""
+    height, width = planes[0].shape
+    y, x = np.ogrid[0:height, 0:width]
+    center_y, center_x = rng.integers(0, height), rng.integers(0, width)
+    half_y, half_x = rng.uniform(0.05, 0.35, 2) * (height, width)
+    inside = ((y - center_y) / half_y) ** 2 + ((x - center_x) / half_x) ** 2 < 1
+    for plane, spread in zip(planes, (45, 18, 18), strict=True):
+        plane[inside] += rng.normal(0, spread)
+
+
+def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force: bool = False) -> None:
+    """Write ``x.npy`` (float32, rows x columns) and ``y.npy`` (int64 labels from 0 to 9).
+
+    Raises:
+        ValueError: a size is not positive.
+        FileExistsError: the folder holds other files, and not ``force``.
+    """
+    if min(rows, columns) < 1:
+        raise ValueError(f"tensors must be ROWS,COLUMNS, both 1 or more, got {rows},{columns}")
+    claim(folder, {"tensors": [rows, columns], "seed": seed}, force=force)
+    rng = np.random.default_rng(seed)
+    np.save(folder / "x.npy", rng.normal(size=(rows, columns)).astype(np.float32))
+    np.save(folder / "y.npy", rng.integers(0, 10, rows))
+
+
+def synth_text(folder: Path, lines: int, *, seed: int = 0, force: bool = False) -> None:
+    """Write ``lines.txt``: lines of 3 to 60 common words.
+
+    Raises:
+        ValueError: ``lines`` is not positive.
+        FileExistsError: the folder holds other files, and not ``force``.
+    """
+    if lines < 1:
+        raise ValueError(f"text must be 1 line or more, got {lines}")
+    claim(folder, {"text": lines, "seed": seed}, force=force)
+    rng = np.random.default_rng(seed)
+    words = np.array(_WORDS)
+    with (folder / "lines.txt").open("w") as file:
+        for _ in track(range(lines), "lines", total=lines):
+            file.write(" ".join(words[rng.integers(0, len(words), rng.integers(3, 61))]) + "\n")
+
+
+def synth_hdf5(folder: Path, rows: int, columns: int, *, seed: int = 0, force: bool = False) -> None:
+    """Write ``data.h5``: dataset ``data`` (float32, rows x columns, chunked, compressed) and ``labels``.
+
+    Raises:
+        ValueError: a size is not positive.
+        FileExistsError: the folder holds other files, and not ``force``.
+        ImportError: h5py is not installed.
+    """
+    if min(rows, columns) < 1:
+        raise ValueError(f"hdf5 must be ROWS,COLUMNS, both 1 or more, got {rows},{columns}")
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("synthetic HDF5 needs h5py: pip install h5py") from None
+    claim(folder, {"hdf5": [rows, columns], "seed": seed}, force=force)
+    rng = np.random.default_rng(seed)
+    with h5py.File(folder / "data.h5", "w") as file:
+        values = rng.normal(size=(rows, columns)).astype(np.float32).round(2)
+        file.create_dataset("data", data=values, chunks=(min(64, rows), columns), compression="gzip")
+        file.create_dataset("labels", data=rng.integers(0, 10, rows))

@@ -1,0 +1,143 @@
+"""The commands of ``foreload``: parse, call, print."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="A PyTorch data loader that knows what comes next.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def synth(
+    folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")],
+    images: Annotated[int | None, typer.Option(help="How many photo-like JPEGs, in class folders.")] = None,
+    tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels y.npy.")] = None,
+    text: Annotated[int | None, typer.Option(help="How many lines of lines.txt.")] = None,
+    hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data.", min=0)] = 0,
+    force: Annotated[bool, typer.Option(help="Write into a folder that holds other files.")] = False,
+) -> None:
+    """Make synthetic data that loads like real data."""
+    from foreload.bench import synth as data
+
+    if all(kind is None for kind in (images, tensors, text, hdf5)):
+        raise typer.BadParameter("say what to make: --images, --tensors, --text or --hdf5")
+    if images is not None:
+        data.synth_images(folder, images, seed=seed, force=force)
+    if tensors is not None:
+        data.synth_tensors(folder, *_pair("--tensors", tensors), seed=seed, force=force)
+    if text is not None:
+        data.synth_text(folder, text, seed=seed, force=force)
+    if hdf5 is not None:
+        data.synth_hdf5(folder, *_pair("--hdf5", hdf5), seed=seed, force=force)
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 2**20
+    typer.echo(f"{folder}: {len(files)} files, {size:.1f} MiB")
+
+
+@app.command()
+def bench(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Class folders of JPEGs; synthetic ones by default.", metavar="[DIR]")
+    ] = None,
+    images: Annotated[int, typer.Option(help="How many to synthesise where no DIR is given.", min=1)] = 2000,
+    dataset_size: Annotated[
+        str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
+    workers: Annotated[int | None, typer.Option(help="Workers; as many as cores by default.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", min=1)] = 3,
+    multi_seed: Annotated[bool, typer.Option("--multi-seed", help="At least ten seeds.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+) -> None:
+    """Compare foreload with stock torch, on your images or in memory."""
+    from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
+    from foreload.bench.synth import synth_images
+    from foreload.machine import granted_cores
+
+    work = Work(batch_size=batch_size, workers=workers or granted_cores())
+    seeds = max(seeds, 10) if multi_seed else seeds
+    if dataset_size is not None:
+        if folder is not None:
+            raise typer.BadParameter("DIR and --dataset-size exclude each other")
+        rows, columns = _pair("--dataset-size", dataset_size)
+        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot)
+        return
+    if folder is not None:
+        _check_images(folder)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        synth_images(Path(temporary), images)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot)
+
+
+@app.command()
+def doctor(
+    path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
+) -> None:
+    """Say what this machine offers for loading data, and what each absence costs."""
+    from foreload.doctor import examine
+
+    table = Table(show_header=False, box=None)
+    for finding in examine(path):
+        mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
+        advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
+        table.add_row(mark, finding.name, finding.found + advice)
+    Console().print(table)
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    try:
+        rows, columns = (int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{option} must be ROWS,COLUMNS, such as 5000,100, got {text!r}") from None
+    if min(rows, columns) < 1:
+        raise typer.BadParameter(f"{option} must be positive, got {text!r}")
+    return rows, columns
+
+
+def _check_images(folder: Path) -> None:
+    from foreload.datasets.folders import list_images
+
+    if not list_images(folder, None).classes:
+        raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
+    if next(folder.glob("*/*.jpg"), None) is None:
+        raise FileNotFoundError(
+            f"no *.jpg in the class folders of {str(folder)!r}, which stock torch is given here"
+        )
+
+
+def _bench(
+    contestants: Sequence[Any], work: Any, seeds: int, unit: str, json: Path | None, plot: Path | None
+) -> None:
+    from foreload.bench import show
+    from foreload.bench.measure import compare
+
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1))
+        results = compare(contestants, work, seeds, lambda: progress.advance(task))
+    Console().print(show.table(results, unit))
+    if json is not None:
+        show.write_json(json, results, work)
+    if plot is not None:
+        show.plot(plot, results, unit)
+        print(f"plot: {plot}")
+    print(show.sentence(results, unit))
