@@ -1,5 +1,6 @@
 #include "jpeg.hpp"
 
+#include "entropy.hpp"
 #include "error.hpp"
 
 #ifdef FORELOAD_HAVE_JPEG
@@ -115,6 +116,8 @@ struct JpegDecoder::State {
   std::span<const uint8_t> bytes;
   bool complete = false;
   std::vector<uint8_t> pixels;
+  EntropyDecoder entropy;
+  bool own_entropy = false;
 
   State() {
     handler.base.error_exit = escape;
@@ -165,6 +168,20 @@ struct JpegDecoder::State {
     JDIMENSION width = (right < info.output_width ? right : info.output_width) - *left;
     if (width < info.output_width) jpeg_crop_scanline(&info, left, &width);
   }
+
+  // After start(): nothing of libjpeg runs here, so nothing jumps out of it.
+  void take_entropy(JDIMENSION left) {
+#if JPEG_LIB_VERSION >= 70
+    const int column = info.max_h_samp_factor * info.min_DCT_h_scaled_size;
+#else
+    const int column = info.max_h_samp_factor * info.min_DCT_scaled_size;
+#endif
+    const int right = static_cast<int>(left + info.output_width);
+    const std::span<const uint8_t> data(source.next_input_byte, source.bytes_in_buffer);
+    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column - 1, right / column + 1);
+  }
+
+  bool starved() const { return own_entropy ? entropy.starved() : handler.starved; }
 
   void read_rows(const Box& box, uint8_t* rows, size_t stride) {
     if (setjmp(handler.escape) != 0) fail();
@@ -217,11 +234,12 @@ int JpegDecoder::height() const {
 Pixels JpegDecoder::decode(const Box& box, int reduction) {
   JDIMENSION left = 0;
   state_->start(box, reduction, &left);
+  state_->take_entropy(left);
   const size_t stride = (size_t{state_->info.output_width} * 3 + 63) / 64 * 64;
   const size_t size = stride * (static_cast<size_t>(box.height) + 1);
   if (state_->pixels.size() < size) state_->pixels.resize(size);
   state_->read_rows(box, state_->pixels.data(), stride);
-  if (state_->handler.starved && !state_->complete) {
+  if (state_->starved() && !state_->complete) {
     throw Error(ErrorKind::decode, "truncated JPEG: the file ends before its picture does");
   }
   return {state_->pixels.data() + (static_cast<size_t>(box.x) - left) * 3, stride};

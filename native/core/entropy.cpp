@@ -1,0 +1,311 @@
+#include "entropy.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#if defined(FORELOAD_HAVE_JPEG) && __has_include(<jpegint.h>)
+
+// libjpeg's own headers for those who replace a part of it.
+#define JPEG_INTERNALS
+#include <jpeglib.h>
+
+namespace foreload {
+
+namespace {
+
+// From zigzag order to rows.
+constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                                  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                                  35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                                  58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+
+// More than an MCU of 10 blocks can take, so that only its end must be checked.
+constexpr size_t kPadding = 10 * 64 * 4 + 64;
+
+constexpr uint32_t kRunToEnd = 64;
+constexpr int kMostValueBits = 11;
+
+// An entry of Table::coefficient, with the bits of the code, and those of code and value together.
+constexpr uint32_t entry(int size, uint32_t run, int code_bits) {
+  return static_cast<uint32_t>(size) << 24 | static_cast<uint32_t>(code_bits) << 16 | run << 8 |
+         static_cast<uint32_t>(code_bits + size);
+}
+
+// The entry of a symbol of an AC table (a DC table's have no run). What has no value ends the block, but for
+// one that stands for 16 zeros.
+constexpr uint32_t ac_entry(int symbol, int code_bits) {
+  const int size = symbol & 15;
+  return entry(size, size == 0 && symbol != 0xF0 ? kRunToEnd : static_cast<uint32_t>(symbol >> 4), code_bits);
+}
+
+constexpr int extended(int value, int size) {
+  return size > 0 && value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
+}
+
+}  // namespace
+
+void EntropyDecoder::unstuff(std::span<const uint8_t> data) {
+  plain_.resize(std::max(plain_.size(), data.size() + kPadding));
+  segments_.clear();
+  const uint8_t* from = data.data();
+  const uint8_t* const end = from + data.size();
+  uint8_t* to = plain_.data();
+  while (from < end) {
+    const auto* marker =
+        static_cast<const uint8_t*>(std::memchr(from, 0xFF, static_cast<size_t>(end - from)));
+    const uint8_t* const stop = marker == nullptr ? end : marker;
+    std::memcpy(to, from, static_cast<size_t>(stop - from));
+    to += stop - from;
+    if (marker == nullptr) break;
+    while (marker + 1 < end && marker[1] == 0xFF) ++marker;
+    if (marker + 1 >= end) break;
+    const uint8_t code = marker[1];
+    from = marker + 2;
+    if (code == 0) {
+      *to++ = 0xFF;
+    } else if (code >= JPEG_RST0 && code <= JPEG_RST0 + 7) {
+      segments_.push_back(static_cast<size_t>(to - plain_.data()));
+    } else {
+      break;
+    }
+  }
+  segments_.push_back(static_cast<size_t>(to - plain_.data()));
+  std::memset(to, 0, kPadding);
+}
+
+bool EntropyDecoder::load(Table& table, const uint8_t* counts, const uint8_t* symbols, bool ac) {
+  int total = 0;
+  for (int length = 1; length <= 16; ++length) total += counts[length];
+  if (total < 1 || total > 256) return false;
+  if (table.valid && std::equal(table.counts.begin() + 1, table.counts.end(), counts + 1) &&
+      std::equal(symbols, symbols + total, table.symbols.begin())) {
+    return true;
+  }
+  table.valid = false;
+  std::copy(counts, counts + 17, table.counts.begin());
+  std::copy(symbols, symbols + total, table.symbols.begin());
+  table.coefficient.fill(0);
+  int code = 0, at = 0;
+  for (int length = 1; length <= 16; ++length, code <<= 1) {
+    table.offset[static_cast<size_t>(length)] = at - code;
+    for (int i = 0; i < counts[length]; ++i, ++code, ++at) {
+      if (code >= 1 << length) return false;
+      const int symbol = symbols[at];
+      // No value of 8-bit samples is longer; and two of them fit into what a refill gives.
+      if ((ac ? symbol & 15 : symbol) > kMostValueBits) return false;
+      if (length > kBits) continue;
+      const uint32_t found = ac ? ac_entry(symbol, length) : entry(symbol, 0, length);
+      const auto first = table.coefficient.begin() + (code << (kBits - length));
+      std::fill(first, first + (1 << (kBits - length)), found);
+    }
+    table.beyond[static_cast<size_t>(length)] = code << (16 - length);
+  }
+  table.beyond[17] = 1 << 30;
+  if (ac) {
+    for (size_t index = 0; index < kEntries; ++index) {
+      uint32_t used = 0, steps = 0, ended = 0;
+      while (used < kBits && !ended) {
+        // The bits that lie beyond the index are unknown: only codes that are within it count.
+        const uint32_t found = table.coefficient[(index << used) & (kEntries - 1)];
+        if (found == 0 || used + (found >> 16 & 0xFF) > kBits) break;
+        const uint32_t run = found >> 8 & 0xFF;
+        used += found & 0xFF;
+        if (run == kRunToEnd) {
+          ended = 1;
+        } else {
+          steps += run + 1;
+        }
+      }
+      table.passed[index] = static_cast<uint16_t>(ended << 15 | std::min(steps, 127U) << 8 | used);
+      if (steps > 63) table.passed[index] = 0;
+    }
+  }
+  table.valid = true;
+  return true;
+}
+
+bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first,
+                               int last) {
+  if (info->progressive_mode || info->arith_code || info->data_precision != 8 ||
+      info->comps_in_scan != info->num_components || info->blocks_in_MCU > 10) {
+    return false;
+  }
+  for (int i = 0; i < info->blocks_in_MCU; ++i) {
+    const int component = info->MCU_membership[i];
+    const jpeg_component_info* about = info->cur_comp_info[component];
+    const int dc = about->dc_tbl_no, ac = about->ac_tbl_no;
+    if (dc < 0 || dc > 3 || ac < 0 || ac > 3) return false;
+    const JHUFF_TBL* dc_table = info->dc_huff_tbl_ptrs[dc];
+    const JHUFF_TBL* ac_table = info->ac_huff_tbl_ptrs[ac];
+    if (dc_table == nullptr || ac_table == nullptr) return false;
+    if (!load(dc_[static_cast<size_t>(dc)], dc_table->bits, dc_table->huffval, false)) return false;
+    if (!load(ac_[static_cast<size_t>(ac)], ac_table->bits, ac_table->huffval, true)) return false;
+    blocks_[static_cast<size_t>(i)] = {&dc_[static_cast<size_t>(dc)], &ac_[static_cast<size_t>(ac)],
+                                       component};
+  }
+  block_count_ = info->blocks_in_MCU;
+  unstuff(data);
+  columns_ = info->MCUs_per_row;
+  column_ = 0;
+  // In a scan of one component an MCU is a block, whatever its sampling: all are looked at.
+  const bool all = info->comps_in_scan == 1;
+  first_ = all ? 0 : static_cast<unsigned>(std::max(0, first));
+  last_ = all ? columns_ : static_cast<unsigned>(last);
+  mcus_per_segment_ = info->restart_interval;
+  segment_ = 0;
+  starved_ = false;
+  begin_segment();
+  info->client_data = this;
+  info->entropy->decode_mcu =
+      reinterpret_cast<decltype(info->entropy->decode_mcu)>(&EntropyDecoder::decode_mcu);
+  return true;
+}
+
+void EntropyDecoder::begin_segment() {
+  mcus_left_ = mcus_per_segment_;
+  last_dc_.fill(0);
+  exhausted_ = segment_ >= segments_.size();
+  starved_ |= exhausted_;
+  bits_ = {};
+  bits_.next = plain_.data() + (segment_ == 0 || exhausted_ ? 0 : segments_[segment_ - 1]);
+}
+
+inline void EntropyDecoder::refill(Bits& bits) {
+  uint64_t word;
+  std::memcpy(&word, bits.next, sizeof(word));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  word = __builtin_bswap64(word);
+#endif
+  bits.bits |= word >> bits.count;
+  bits.next += (63 - bits.count) >> 3;
+  bits.count |= 56;
+}
+
+namespace {
+
+template <typename Bits>
+inline void drop(Bits& bits, uint32_t count) {
+  bits.bits <<= count;
+  bits.count -= static_cast<int>(count);
+}
+
+}  // namespace
+
+// For a code that is longer than the tables look; one that does not exist is 0, as libjpeg has it.
+int EntropyDecoder::long_symbol(const Table& table, uint64_t bits, int& length) {
+  const auto code = static_cast<int32_t>(bits >> 48);
+  length = kBits + 1;
+  while (length <= 16 && code >= table.beyond[static_cast<size_t>(length)]) ++length;
+  if (length > 16) {
+    length = 16;
+    return 0;
+  }
+  return table
+      .symbols[static_cast<size_t>((code >> (16 - length)) + table.offset[static_cast<size_t>(length)]) &
+               255];
+}
+
+uint32_t EntropyDecoder::long_code(const Table& ac, uint64_t bits) {
+  int length;
+  const int symbol = long_symbol(ac, bits, length);
+  return ac_entry(symbol, length);
+}
+
+void EntropyDecoder::read_block(const Table& ac, Bits& state, int16_t* block) {
+  Bits bits = state;
+  uint32_t k = 1;
+  // Two coefficients of at most 16 + 11 bits need no more than the 56 that a refill gives.
+  const auto step = [&]() __attribute__((always_inline)) {
+    uint32_t found = ac.coefficient[bits.bits >> (64 - kBits)];
+    if (__builtin_expect(found == 0, 0)) found = long_code(ac, bits.bits);
+    // No branch on the size: it is as good as random, and a wrong guess costs more than all of this.
+    const uint32_t size = found >> 24;
+    const uint64_t tail = bits.bits << (found >> 16 & 0xFF);
+    const auto positive = static_cast<int32_t>((tail >> 1) >> (63 - size));
+    const auto negative = static_cast<int32_t>(~(static_cast<int64_t>(tail) >> 63));
+    drop(bits, found & 0xFF);
+    k += found >> 8 & 0xFF;
+    if (k > 63) return false;
+    block[kNatural[k]] = static_cast<int16_t>(positive + (negative & (1 - (1 << size))));
+    return ++k < 64;
+  };
+  do {
+    refill(bits);
+  } while (step() && step());
+  state = bits;
+}
+
+void EntropyDecoder::pass_block(const Table& ac, Bits& state) {
+  Bits bits = state;
+  uint32_t k = 1;
+  for (;;) {
+    refill(bits);
+    const uint32_t found = ac.passed[bits.bits >> (64 - kBits)];
+    const uint32_t steps = found >> 8 & 0x7F;
+    if ((found & 0xFF) != 0 && k + steps <= 63) {
+      drop(bits, found & 0xFF);
+      k += steps;
+      if (found >> 15) break;
+      continue;
+    }
+    uint32_t one = ac.coefficient[bits.bits >> (64 - kBits)];
+    if (one == 0) one = long_code(ac, bits.bits);
+    drop(bits, one & 0xFF);
+    k += (one >> 8 & 0xFF) + 1;
+    if (k > 63) break;
+  }
+  state = bits;
+}
+
+int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]) {
+  auto& self = *static_cast<EntropyDecoder*>(info->client_data);
+  if (self.mcus_per_segment_ != 0) {
+    if (self.mcus_left_ == 0) {
+      ++self.segment_;
+      self.begin_segment();
+    }
+    --self.mcus_left_;
+  }
+  const bool wanted = mcu != nullptr && self.column_ >= self.first_ && self.column_ <= self.last_;
+  if (++self.column_ == self.columns_) self.column_ = 0;
+  if (self.exhausted_) return TRUE;
+  for (int i = 0; i < self.block_count_; ++i) {
+    const Block& block = self.blocks_[static_cast<size_t>(i)];
+    Bits& bits = self.bits_;
+    refill(bits);
+    const uint32_t found = block.dc->coefficient[bits.bits >> (64 - kBits)];
+    int length = static_cast<int>(found >> 16 & 0xFF);
+    const int size = found != 0 ? static_cast<int>(found >> 24) : long_symbol(*block.dc, bits.bits, length);
+    drop(bits, static_cast<uint32_t>(length));
+    const int difference = size == 0 ? 0 : extended(static_cast<int>(bits.bits >> (64 - size)), size);
+    drop(bits, static_cast<uint32_t>(size));
+    // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
+    int& dc = self.last_dc_[static_cast<size_t>(block.component)];
+    dc = static_cast<int16_t>(dc + difference);
+    if (wanted) {
+      int16_t* out = *mcu[i];
+      out[0] = static_cast<int16_t>(dc);
+      read_block(*block.ac, bits, out);
+    } else {
+      pass_block(*block.ac, bits);
+    }
+  }
+  const uint8_t* const end = self.plain_.data() + self.segments_[self.segment_];
+  if ((self.bits_.next - end) * 8 > self.bits_.count) self.exhausted_ = self.starved_ = true;
+  return TRUE;
+}
+
+}  // namespace foreload
+
+#else
+
+namespace foreload {
+
+bool EntropyDecoder::take_over(jpeg_decompress_struct*, std::span<const uint8_t>, int, int) {
+  return false;
+}
+
+}  // namespace foreload
+
+#endif
