@@ -136,7 +136,7 @@ def plot(path: Path, results: Sequence[Result], unit: str) -> None:
     stock = _best_stock(results).speed
     for axis, title, values in (
         (speeds, f"{unit} per second", [result.samples_per_second for result in results]),
-        (firsts, "ms to the first batch (log)", [result.first_batch_ms for result in results]),
+        (firsts, "ms to the first batch", [result.first_batch_ms for result in results]),
     ):
         middles = [statistics.median(value) for value in values]
         reach = [
@@ -159,6 +159,5 @@ def plot(path: Path, results: Sequence[Result], unit: str) -> None:
         )
     speeds.set_xlim(0, 1.3 * max(max(result.samples_per_second) for result in results))
     speeds.invert_yaxis()
-    firsts.set_xscale("log")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

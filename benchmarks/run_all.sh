@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Every figure, one after the other; the machine should have nothing else to do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for program in tensors python_items images memory; do
+  echo "==> benchmarks/$program.py"
+  .venv/bin/python -W ignore "benchmarks/$program.py"
+done

@@ -1,0 +1,84 @@
+"""Tensors in memory, 10,000 x 100 float32 and labels, batch 64, shuffled: microseconds per batch, whole loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from common import Record, median, parser, take_turns
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import TensorDataset
+
+import foreload as fl
+
+BATCH = 64
+X = torch.randn(10000, 100)
+Y = torch.randint(10, (10000,))
+
+
+class Bare:
+    """Rows copied by a ready permutation into one buffer, nothing else."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(len(X))
+        outs = [torch.empty(BATCH, *tensor.shape[1:], dtype=tensor.dtype) for tensor in self.tensors]
+        for start in range(0, len(X) - BATCH + 1, BATCH):
+            where = order[start : start + BATCH]
+            for tensor, out in zip(self.tensors, outs, strict=True):
+                torch.index_select(tensor, 0, where, out=out)
+            yield outs
+
+
+def per_batch(loader: Iterable[Any]) -> Callable[[], float]:
+    """Microseconds per batch, over five epochs."""
+
+    def run() -> float:
+        count = 0
+        started = time.perf_counter()
+        for _ in range(5):
+            for _ in loader:
+                count += 1
+        return 1e6 * (time.perf_counter() - started) / count
+
+    return run
+
+
+def main() -> None:
+    options = parser(__doc__, 9).parse_args()
+    record = Record("tensors")
+    arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True}
+    times = take_turns(
+        {
+            "stock, TensorDataset(x)": per_batch(TorchDataLoader(TensorDataset(X), **arguments)),
+            "stock, TensorDataset(x, y)": per_batch(TorchDataLoader(TensorDataset(X, Y), **arguments)),
+            "stock, CachedDataset((x, y))": per_batch(TorchDataLoader(fl.CachedDataset((X, Y)), **arguments)),
+            "foreload, CachedDataset(x)": per_batch(fl.DataLoader(fl.CachedDataset(X), **arguments)),
+            "foreload, CachedDataset((x, y))": per_batch(fl.DataLoader(fl.CachedDataset((X, Y)), **arguments)),
+            "foreload, TensorDataset(x, y)": per_batch(fl.DataLoader(TensorDataset(X, Y), **arguments)),
+            "bare index_select, x": per_batch(Bare(X)),
+            "bare index_select, x and y": per_batch(Bare(X, Y)),
+        },
+        options.rounds,
+    )
+    record.samples(times, "us/batch")
+
+    def ratio(slow: str, fast: str) -> float:
+        return median(times, slow) / median(times, fast)
+
+    record.verdict("x alone, against stock", ratio("stock, TensorDataset(x)", "foreload, CachedDataset(x)"), 12)
+    pair = "foreload, CachedDataset((x, y))"
+    record.verdict("x and y, against stock", ratio("stock, TensorDataset(x, y)", pair), 12)
+    record.verdict("x alone, of the bare loop", ratio("bare index_select, x", "foreload, CachedDataset(x)"), 0.7)
+    record.verdict("x and y, of the bare loop", ratio("bare index_select, x and y", pair), 0.7)
+    inside = ratio("stock, TensorDataset(x, y)", "stock, CachedDataset((x, y))")
+    record.verdict("CachedDataset inside stock, against TensorDataset", inside, 4)
+    record.write()
+
+
+if __name__ == "__main__":
+    main()
