@@ -45,7 +45,7 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
     long given = 0;
     for (int x = first; x < last; ++x) {
       sum += exact[static_cast<size_t>(x - first)] / total * 65536.0;
-      const long upto = std::lround(sum);
+      const long upto = static_cast<long>(sum + 0.5);
       weights[x - first] = static_cast<uint16_t>(std::min(upto - given, 65535L));
       given = upto;
     }

@@ -96,7 +96,7 @@ def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         memory = np.empty(size + 64, np.uint8)
         start = -memory.ctypes.data % 64
         return memory[start : start + size]
-    pages = mmap.mmap(-1, size)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
