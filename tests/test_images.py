@@ -194,7 +194,10 @@ def test_images_come_upright(tmp_path: Path, orientation: int) -> None:
     path = tmp_path / "turned.jpg"
     path.write_bytes(jpeg(photo(90, 61), exif=exif, subsampling=0))
     upright = ImageOps.exif_transpose(Image.open(path))
-    for transform in (transforms.resize(40, normalize=False), transforms.train(40, color_jitter=None, normalize=False)):
+    for transform in (
+        transforms.resize(40, normalize=False),
+        transforms.train(40, color_jitter=None, normalize=False),
+    ):
         assert_close(loaded(path, transform, 3), by_pillow(upright, transform, 3))
     seen = fl.ImageDataset([path], transform=np.asarray)[0][0]
     assert np.array_equal(seen, np.asarray(upright))
@@ -240,7 +243,10 @@ def test_colour_jitter_stays_in_its_range() -> None:
     assert max(seen) <= 120
     assert len(seen) > 20
     red = Image.new("RGB", (20, 20), (200, 10, 10))
-    turned = {tuple(transforms.train(8, color_jitter=(0, 0, 0, 0.5), normalize=False)(red)[:, 0, 0].tolist()) for _ in range(60)}
+    turned = {
+        tuple(transforms.train(8, color_jitter=(0, 0, 0, 0.5), normalize=False)(red)[:, 0, 0].tolist())
+        for _ in range(60)
+    }
     assert all(max(colour) in (199, 200) and min(colour) in (9, 10) for colour in turned)
     assert len(turned) > 20
 

@@ -88,7 +88,7 @@ def test_two_epochs_may_be_open_at_once(persistent: bool) -> None:
     loader = fl.DataLoader(Slow(30), batch_size=4, num_workers=2, persistent_workers=persistent)
     pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
     assert [a for a, _ in pairs] == [b for _, b in pairs]
-    assert sum((a for a, _ in pairs), []) == list(range(30))
+    assert [index for a, _ in pairs for index in a] == list(range(30))
     loader.close()
 
 

@@ -134,7 +134,9 @@ def _bench(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1))
         results = compare(contestants, work, seeds, lambda: progress.advance(task))
-    Console().print(show.table(results, unit))
+    output = Console()
+    # A file or pipe has no width of its own.
+    (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))
     if json is not None:
         show.write_json(json, results, work)
     if plot is not None:

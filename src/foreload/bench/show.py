@@ -49,7 +49,7 @@ def table(results: Sequence[Result], unit: str) -> Table:
         title=f"medians over {len(results[0].batch_ms)} seeds, contestants in turns", title_justify="left"
     )
     for name in ("", f"{unit}/s", "ms per batch", "spread", "first batch, ms", "memory, MiB", "speed-up"):
-        grid.add_column(name, justify="right" if name else "left")
+        grid.add_column(name, justify="right" if name else "left", no_wrap=not name)
     stock = _best_stock(results).speed
     for result in results:
         batch = statistics.median(result.batch_ms)

@@ -132,13 +132,19 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             raise IndexError(f"index {position} is out of range for {len(self)} images")
         position %= len(self)
         if isinstance(self.transform, ImageTransform):
-            return self.__getitems__([position])[0]
+            return self._load_batch([position])[0]
         return self._transformed(position), int(self._targets[position])
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
-        """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate."""
-        if not isinstance(self.transform, ImageTransform):
-            return [self[index] for index in indices]
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
+        """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
+
+        None where the transform is Python: then samples are loaded one by one.
+        """
+        return self._load_batch if isinstance(self.transform, ImageTransform) else None
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
+        assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
         batch = _ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
         batch.job.run_here()
