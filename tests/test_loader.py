@@ -319,3 +319,19 @@ def test_torchs_own_processes_can_be_chosen() -> None:
     loader = fl.DataLoader(Items(20), batch_size=4, num_workers=2, workers="processes")
     assert type(iter(loader)).__module__.startswith("torch")
     assert torch.cat(list(loader)).tolist() == list(range(20))
+
+
+def test_after_a_timeout_persistent_workers_are_new_ones() -> None:
+    released = threading.Event()
+    slow = [True]
+    dataset = Items(6, lambda i: (released.wait(20) if slow[0] else None) or i)
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=1, timeout=0.2, persistent_workers=True)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iter(loader))
+    slow[0] = False
+    released.set()
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    loader.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("foreload"):
+            thread.join(10)

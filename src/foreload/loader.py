@@ -179,7 +179,9 @@ class DataLoader(TorchDataLoader[T_co]):
         depth = assembly.depth
         if depth is None or self._prefetch_given:
             depth = max(1, (self.prefetch_factor or 0) * self.num_workers)
-        pool = self._pool or self._start_pool(order.base_seed)
+        pool = self._pool
+        if pool is None or pool.closed:
+            pool = self._start_pool(order.base_seed)
         return ThreadEpoch(
             order,
             assembly,
@@ -235,7 +237,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _lend_buffers(self) -> Buffers:
         if self._buffers is None:
-            self._buffers = Buffers(pin=self._pin_device == "cuda")
+            self._buffers = Buffers(pin=self._pin_device is not None)
         return self._buffers
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -11,29 +12,39 @@ __all__ = ["track"]
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], what: str, *, total: int, done: int = 0) -> Iterator[T]:
+def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Iterator[T]:
     """Iterate over ``items`` and show on standard error how many of ``total`` are done.
 
-    >>> list(track([1, 2], "counting", total=2))   # not a terminal: no bar
+    Nothing is shown before ``after`` seconds have passed, nor where standard error is not a terminal.
+
+    >>> list(track([1, 2], "counting", total=2))
     [1, 2]
     """
-    if not sys.stderr.isatty():
-        yield from items
-        return
+    started = time.monotonic()
+    done = 0
+    iterator = iter(items)
+    if after > 0 or not sys.stderr.isatty():
+        for item in iterator:
+            yield item
+            done += 1
+            if sys.stderr.isatty() and time.monotonic() - started >= after:
+                break
+        else:
+            return
     try:
         from rich.console import Console
         from rich.progress import Progress
     except ImportError:
-        yield from _plain(items, what, total, done)
+        yield from _plain(iterator, what, total, done)
         return
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total, completed=done)
-        for item in items:
+        for item in iterator:
             yield item
             progress.advance(task)
 
 
-def _plain(items: Iterable[T], what: str, total: int, done: int) -> Iterator[T]:
+def _plain(items: Iterator[T], what: str, total: int, done: int) -> Iterator[T]:
     for item in items:
         yield item
         done += 1

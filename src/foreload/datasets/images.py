@@ -18,9 +18,10 @@ from foreload.datasets.folders import Labels, list_images
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
 from foreload.options import LoadingMode
+from foreload.progress import track
 from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.collate import Collated, is_default_collate, pinned
 from foreload.stages.decode import decode_image, decode_with_pillow
 from foreload.stages.transform import draw_seed, shaped
 from foreload.transforms import ImageTransform
@@ -93,11 +94,12 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         self._files = self._open([os.fsencode(path) for path in paths])
 
     def _open(self, paths: list[bytes]) -> _native.ImageFiles:
-        kept = {LoadingMode.LAZY: 0, LoadingMode.EAGER: len(paths), LoadingMode.CACHED: self.cache_size}
-        files = _native.ImageFiles(paths, min(len(paths), kept[self.loading_mode]))
+        kept = {LoadingMode.EAGER: len(paths), LoadingMode.CACHED: self.cache_size}
+        files = _native.ImageFiles(paths, min(len(paths), kept.get(self.loading_mode, 0)))
         if self.loading_mode is LoadingMode.EAGER:
             with ThreadPoolExecutor(granted_cores()) as threads:
-                for _ in threads.map(files.keep, range(len(paths))):
+                reading = threads.map(files.keep, range(len(paths)))
+                for _ in track(reading, "reading images", total=len(paths), after=1):
                     pass
         return files
 
@@ -171,7 +173,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         if not own or not isinstance(self.transform, ImageTransform):
             return None
         collate = None if is_default_collate(loader.collate_fn) else loader.collate_fn
-        return _ImageAssembly(self, self.transform, key, buffers, collate)
+        return _ImageAssembly(self, self.transform, key, buffers, collate, loader._pin_device)
 
 
 class _ImageAssembly:
@@ -187,12 +189,14 @@ class _ImageAssembly:
         key: tuple[int, int],
         buffers: Buffers,
         collate: Callable[[Any], Any] | None = None,
+        pin_device: str | None = None,
     ) -> None:
         self._dataset = dataset
         self._transform = transform
         self._key = key
         self._buffers = buffers
         self._collate = collate
+        self._pin_device = pin_device
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
@@ -213,8 +217,10 @@ class _ImageAssembly:
         def take() -> Any:
             for position, error in job.failures():
                 raise _named(error, int(where[position]), position)
-            batch = [shaped(transform, memory, len(where)), targets]
-            return batch if self._collate is None else self._collate(Collated(batch, len(where)))
+            batch: Any = [shaped(transform, memory, len(where)), targets]
+            if self._collate is not None:
+                batch = self._collate(Collated(batch, len(where)))
+            return pinned(batch, self._pin_device)
 
         return Batch(job, take)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import operator
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
+from foreload.progress import track
 from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
@@ -277,22 +277,7 @@ def _preload(dataset: Any) -> Any:
         ) from None
     if count == 0:
         raise ValueError("data is an empty dataset")
-    return default_collate([dataset[i] for i in _progress(range(count), count)])
-
-
-def _progress(items: Iterable[int], count: int) -> Iterator[int]:
-    """Iterate, with a progress bar on a terminal once it has taken a second."""
-    started = time.monotonic()
-    iterator = iter(items)
-    for item in iterator:
-        yield item
-        if time.monotonic() - started > 1:
-            break
-    from foreload.progress import track
-
-    yield from cast(
-        Iterable[int], track(iterator, "preloading", total=count, done=count - operator.length_hint(iterator))
-    )
+    return default_collate([dataset[i] for i in track(range(count), "preloading", total=count, after=1)])
 
 
 def _shared(field: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ class ThreadPool:
 
     def __init__(self, count: int, identity: WorkerIdentity) -> None:
         self.failure: BaseException | None = None
+        self.closed = False
         self._native = _native.Pool()
         self._watchers: list[_native.Completions] = []
         self._lock = threading.Lock()
@@ -72,6 +73,7 @@ class ThreadPool:
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads, after the samples that they are at; ``wait=False`` leaves a stuck one behind."""
+        self.closed = True
         self._native.close()
         if wait:
             for thread in self._threads:
