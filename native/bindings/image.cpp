@@ -26,6 +26,7 @@ using foreload::Fallback;
 using foreload::ImageFiles;
 using foreload::ImageLoader;
 using foreload::Key;
+using foreload::LoaderShelf;
 using foreload::Transform;
 using Decoded = nb::ndarray<const uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
 
@@ -59,20 +60,28 @@ Fallback python_fallback(nb::handle decode) {
   };
 }
 
+// What the batches of a dataset share.
+struct ImageSource {
+  ImageSource(std::vector<std::string> paths, size_t keep) : files(std::move(paths), keep) {}
+
+  ImageFiles files;
+  LoaderShelf shelf;
+};
+
 // A batch of images, made without Python as long as the native decoder knows their format.
 class ImageJob : public foreload::Job {
  public:
-  ImageJob(std::shared_ptr<ImageFiles> files, const Transform& transform, const Indices& indices,
+  ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback, size_t grain)
       : Job(indices.shape(0), grain),
-        files_(std::move(files)),
+        source_(std::move(source)),
         transform_(transform),
         indices_(indices.data(), indices.data() + indices.shape(0)),
         key_{seed, epoch},
         out_(std::move(out)),
         fallback_(std::move(fallback)) {
     for (int64_t& index : indices_) {
-      const auto count = static_cast<int64_t>(files_->size());
+      const auto count = static_cast<int64_t>(source_->files.size());
       if (index < -count || index >= count) {
         throw Error(ErrorKind::index, "index " + std::to_string(index) + " is out of range for " +
                                           std::to_string(count) + " images");
@@ -93,15 +102,17 @@ class ImageJob : public foreload::Job {
 
   void run(size_t begin, size_t end, size_t) override {
     const Fallback fallback = python_fallback(fallback_);
+    std::unique_ptr<ImageLoader> loader = source_->shelf.take();
     for (size_t i = begin; i < end; ++i) {
       try {
-        this_threads_loader().load(*files_, static_cast<size_t>(indices_[i]), transform_, key_, fallback,
-                                   out_.data() + i * sample_bytes_);
+        loader->load(source_->files, static_cast<size_t>(indices_[i]), transform_, key_, fallback,
+                     out_.data() + i * sample_bytes_);
       } catch (...) {
         const std::lock_guard lock(mutex_);
         failures_.emplace_back(i, std::current_exception());
       }
     }
+    source_->shelf.put_back(std::move(loader));
   }
 
   std::vector<std::pair<size_t, nb::object>> failures() {
@@ -114,7 +125,7 @@ class ImageJob : public foreload::Job {
   }
 
  private:
-  std::shared_ptr<ImageFiles> files_;
+  std::shared_ptr<ImageSource> source_;
   Transform transform_;
   std::vector<int64_t> indices_;
   Key key_;
@@ -178,19 +189,19 @@ nb::bytes to_bytes(const std::string& text) {
   return nb::bytes(text.data(), text.size());
 }
 
-void init_files(ImageFiles* files, const std::vector<nb::bytes>& paths, size_t keep) {
+void init_files(ImageSource* source, const std::vector<nb::bytes>& paths, size_t keep) {
   std::vector<std::string> copies;
   copies.reserve(paths.size());
   for (const nb::bytes& path : paths) copies.emplace_back(path.c_str(), path.size());
-  new (files) ImageFiles(std::move(copies), keep);
+  new (source) ImageSource(std::move(copies), keep);
 }
 
-nb::bytes read_bytes(ImageFiles& files, size_t index) {
+nb::bytes read_bytes(ImageSource& source, size_t index) {
   std::vector<uint8_t> buffer;
   std::span<const uint8_t> bytes;
   {
     const nb::gil_scoped_release release;
-    bytes = files.bytes(index, buffer);
+    bytes = source.files.bytes(index, buffer);
   }
   return to_bytes(bytes);
 }
@@ -217,17 +228,17 @@ nb::tuple view(const Transform& transform, int width, int height, uint64_t seed,
 }  // namespace
 
 void bind_image(nb::module_& module) {
-  nb::class_<ImageFiles>(module, "ImageFiles", "A list of encoded images.")
+  nb::class_<ImageSource>(module, "ImageFiles", "A list of encoded images.")
       .def("__init__", &init_files, nb::arg("paths"), nb::arg("keep"))
-      .def("__len__", &ImageFiles::size)
+      .def("__len__", [](const ImageSource& source) { return source.files.size(); })
       .def(
-          "path", [](const ImageFiles& files, size_t index) { return to_bytes(files.path(index)); },
+          "path", [](const ImageSource& source, size_t index) { return to_bytes(source.files.path(index)); },
           nb::arg("index"))
       .def(
           "keep",
-          [](ImageFiles& files, size_t index) {
+          [](ImageSource& source, size_t index) {
             std::vector<uint8_t> buffer;
-            return files.bytes(index, buffer).size();
+            return source.files.bytes(index, buffer).size();
           },
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
@@ -237,7 +248,7 @@ void bind_image(nb::module_& module) {
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
-      .def(nb::init<std::shared_ptr<ImageFiles>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
+      .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, size_t>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("grain"))

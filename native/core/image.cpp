@@ -145,4 +145,18 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
   }
 }
 
+// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
+std::unique_ptr<ImageLoader> LoaderShelf::take() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || idle_.empty()) return std::make_unique<ImageLoader>();
+  auto loader = std::move(idle_.back());
+  idle_.pop_back();
+  return loader;
+}
+
+void LoaderShelf::put_back(std::unique_ptr<ImageLoader> loader) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) idle_.push_back(std::move(loader));
+}
+
 }  // namespace foreload

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,17 @@ class ImageLoader {
   Resizer resizer_;
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
+};
+
+// Loaders that wait for the next image or epoch, warm: what they keep took page faults to get.
+class LoaderShelf {
+ public:
+  std::unique_ptr<ImageLoader> take();
+  void put_back(std::unique_ptr<ImageLoader> loader);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ImageLoader>> idle_;
 };
 
 }  // namespace foreload
