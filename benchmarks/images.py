@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from common import ROOT, Record, images, median, parser, take_turns
 from peer import SimplejpegOpenCV
-from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.bench.stock import StockImages
+from foreload.bench.contestants import Work
+from foreload.bench.measure import Child
 
 BATCH = 64
+SEEDS = itertools.count(1)
 
 
 def epoch_of(make: Callable[[], Iterable[Any]], count: int) -> Callable[[], float]:
@@ -34,16 +35,22 @@ def epoch_of(make: Callable[[], Iterable[Any]], count: int) -> Callable[[], floa
     return run
 
 
-def first_of(make: Callable[[], Iterable[Any]]) -> Callable[[], float]:
-    """Milliseconds from iter() to the first batch."""
+def processes(folder: Path) -> dict[str, Child]:
+    """Stock with any number of workers, and foreload, each in a process of its own; normalised float32."""
+    work = Work(str(folder), BATCH)
+    children = {"stock, 0 workers": Child("stock, in the loop", work)}
+    for workers in (1, 2, 3):
+        children[f"stock, {workers} workers"] = Child("stock, workers", work._replace(workers=workers))
+    children["foreload, 2 workers"] = Child("foreload, workers", work)
+    return children
+
+
+def speed_of(child: Child) -> Callable[[], float]:
+    """Images per second of one epoch."""
 
     def run() -> float:
-        started = time.perf_counter()
-        iterator = iter(make())
-        next(iterator)
-        milliseconds = 1e3 * (time.perf_counter() - started)
-        del iterator
-        return milliseconds
+        epoch = child.epoch(next(SEEDS))
+        return float(epoch["samples"] / epoch["seconds"])
 
     return run
 
@@ -61,31 +68,35 @@ def build_limit() -> Path:
 
 def main() -> None:
     options = parser(__doc__, 5).parse_args()
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
     folder = images()
     count = len(list(folder.glob("*/*.jpg")))
     record = Record("images")
     limit = build_limit()
 
-    def ours(normalize: bool) -> Any:
-        transform = fl.transforms.train(224, color_jitter=None, normalize=normalize)
-        dataset = fl.ImageDataset(folder, transform=transform)
-        return fl.DataLoader(dataset, BATCH, shuffle=True, num_workers=2)
-
-    def stock(normalize: bool, workers: int) -> Any:
-        return TorchDataLoader(StockImages(folder, normalize=normalize), BATCH, shuffle=True, num_workers=workers)
-
-    print("normalised float32")
-    contestants = {f"stock, {workers} workers": stock(True, workers) for workers in (0, 1, 2, 3)}
-    runs = {name: epoch_of(lambda loader=loader: loader, count) for name, loader in contestants.items()}
-    float_loader = ours(True)
-    speeds = take_turns({**runs, "foreload": epoch_of(lambda: float_loader, count)}, options.rounds)
+    print("normalised float32, each contestant in a process of its own")
+    children = processes(folder)
+    try:
+        speeds = take_turns({name: speed_of(child) for name, child in children.items()}, options.rounds)
+        firsts = take_turns(
+            {
+                f"{name}, first batch": lambda name=name: 1e3 * children[name].epoch(next(SEEDS), 1)["first"]
+                for name in ("stock, 2 workers", "foreload, 2 workers")
+            },
+            3 * options.rounds,
+        )
+    finally:
+        for child in children.values():
+            child.close()
     record.samples(speeds, "images/s")
-    best = max(median(speeds, name) for name in contestants)
-    record.verdict("float32, against stock at its best", median(speeds, "foreload") / best, 5)
+    best = max(median(speeds, name) for name in children if name.startswith("stock"))
+    record.verdict("float32, against stock at its best", median(speeds, "foreload, 2 workers") / best, 5)
+    record.samples(firsts, "ms")
+    sooner = median(firsts, "stock, 2 workers, first batch") / median(firsts, "foreload, 2 workers, first batch")
+    record.verdict("first batch, times sooner than stock with 2 workers", sooner, 10)
 
     print("uint8, antialiased")
-    byte_loader = ours(False)
+    dataset = fl.ImageDataset(folder, transform=fl.transforms.train(224, color_jitter=None, normalize=False))
+    byte_loader = fl.DataLoader(dataset, BATCH, shuffle=True, num_workers=2)
     details: list[dict[str, float]] = []
 
     def run_limit() -> float:
@@ -118,18 +129,6 @@ def main() -> None:
     for key, target in (("uint8_ms", 0.15), ("float32_ms", 0.22)):
         added = statistics.median(parts[key]) / decode - 1
         record.verdict(f"{key}: added to the crop decode", added, target, most=True)
-
-    print("first batch, float32")
-    firsts = take_turns(
-        {
-            "stock, 2 workers, first": first_of(lambda: contestants["stock, 2 workers"]),
-            "foreload, first": first_of(lambda: float_loader),
-        },
-        3 * options.rounds,
-    )
-    record.samples(firsts, "ms")
-    sooner = median(firsts, "stock, 2 workers, first") / median(firsts, "foreload, first")
-    record.verdict("first batch, times sooner than stock with 2 workers", sooner, 10)
     record.write()
 
 

@@ -132,7 +132,7 @@ def _bench(
 
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1))
+        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1) + 1)
         results = compare(contestants, work, seeds, lambda: progress.advance(task))
     output = Console()
     # A file or pipe has no width of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ import psutil
 
 from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work
 
-__all__ = ["Result", "compare", "tree_memory"]
+__all__ = ["Child", "Result", "compare", "tree_memory"]
 
 
 class Result(NamedTuple):
@@ -49,8 +50,14 @@ def tree_memory(pid: int) -> int:
     return total
 
 
-class _Child:
-    """A process that runs epochs of one contestant when it is told to."""
+class Child:
+    """A process that runs epochs of one contestant when it is told to; an idle one where ``name`` is empty.
+
+    Contestants must not share a process: one that forks makes the others' memory copy-on-write.
+
+    Attributes:
+        memory: the largest PSS seen in bytes, over the process and its children.
+    """
 
     def __init__(self, name: str, work: Work) -> None:
         self.name = name
@@ -62,29 +69,41 @@ class _Child:
         )
         self.memory = 0
 
-    def epoch(self, seed: int) -> dict[str, Any]:
+    def epoch(self, seed: int, batches: int | None = None) -> dict[str, Any]:
+        """Run an epoch (or its first batches); its ``seconds``, ``samples``, ``batches`` and ``first`` seconds.
+
+        Raises:
+            RuntimeError: the process died.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(done,))
-        watcher.start()
-        try:
-            self._process.stdin.write(f"{seed}\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        finally:
-            done.set()
-            watcher.join()
+        self._process.stdin.write(json.dumps([seed, batches]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"the contestant {self.name!r} ended with exit code {self._process.wait()}")
         result: dict[str, Any] = json.loads(answer)
         return result
 
+    def warm_up(self) -> None:
+        """Run an epoch that is not timed, and watch its memory, which costs it time."""
+        done = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(done,))
+        watcher.start()
+        try:
+            self.epoch(0)
+        finally:
+            done.set()
+            watcher.join()
+
     def _watch(self, done: threading.Event) -> None:
-        while not done.wait(0.1):
+        while True:
             self.memory = max(self.memory, tree_memory(self._process.pid))
+            if done.wait(0.1):
+                return
 
     def close(self) -> None:
+        """End the process."""
         self._process.communicate()
 
 
@@ -98,13 +117,11 @@ def compare(
     Raises:
         RuntimeError: a contestant died.
     """
-    children = [_Child(contestant.name, work) for contestant in contestants]
-    idle = _Child("", work)
+    children = [Child(contestant.name, work) for contestant in contestants]
+    idle = Child("", work)
     try:
-        idle.epoch(0)
-        base = tree_memory(idle._process.pid)
-        for child in children:
-            child.epoch(0)
+        for child in (idle, *children):
+            child.warm_up()
             tell()
         rounds = []
         for seed in range(1, seeds + 1):
@@ -126,7 +143,7 @@ def compare(
                 [epoch["samples"] / epoch["seconds"] for epoch in mine],
                 [1e3 * epoch["seconds"] / epoch["batches"] for epoch in mine],
                 [1e3 * epoch["first"] for epoch in mine],
-                max(0, child.memory - base) / 2**20,
+                max(0, child.memory - idle.memory) / 2**20,
             )
         )
     return results
@@ -150,7 +167,9 @@ def _serve(name: str, work: Work) -> None:
     everyone = {contestant.name: contestant for contestant in (*IMAGE_CONTESTANTS, *TENSOR_CONTESTANTS)}
     epoch = everyone[name].make(work) if name else None
     for line in sys.stdin:
-        print(json.dumps(None if epoch is None else time_epoch(epoch(int(line)))), flush=True)
+        seed, batches = json.loads(line)
+        result = None if epoch is None else time_epoch(itertools.islice(epoch(seed), batches))
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":
