@@ -103,12 +103,13 @@ bool EntropyDecoder::load(Table& table, const uint8_t* counts, const uint8_t* sy
   }
   table.beyond[17] = 1 << 30;
   if (ac) {
-    for (size_t index = 0; index < kEntries; ++index) {
+    constexpr size_t kMask = (size_t{1} << kPassedBits) - 1;
+    for (size_t index = 0; index <= kMask; ++index) {
       uint32_t used = 0, steps = 0, ended = 0;
-      while (used < kBits && !ended) {
+      while (used < kPassedBits && !ended) {
         // The bits that lie beyond the index are unknown: only codes that are within it count.
-        const uint32_t found = table.coefficient[(index << used) & (kEntries - 1)];
-        if (found == 0 || used + (found >> 16 & 0xFF) > kBits) break;
+        const uint32_t found = table.coefficient[(index << used & kMask) << (kBits - kPassedBits)];
+        if (found == 0 || used + (found >> 16 & 0xFF) > kPassedBits) break;
         const uint32_t run = found >> 8 & 0xFF;
         used += found & 0xFF;
         if (run == kRunToEnd) {
@@ -241,7 +242,7 @@ void EntropyDecoder::pass_block(const Table& ac, Bits& state) {
   uint32_t k = 1;
   for (;;) {
     refill(bits);
-    const uint32_t found = ac.passed[bits.bits >> (64 - kBits)];
+    const uint32_t found = ac.passed[bits.bits >> (64 - kPassedBits)];
     const uint32_t steps = found >> 8 & 0x7F;
     if ((found & 0xFF) != 0 && k + steps <= 63) {
       drop(bits, found & 0xFF);

@@ -27,10 +27,11 @@ class EntropyDecoder {
   bool starved() const { return starved_; }
 
  private:
-  static constexpr int kBits = 10;
+  // More bits find more, and take longer to prepare where every file has tables of its own.
+  static constexpr int kBits = 11, kPassedBits = 10;
   static constexpr size_t kEntries = size_t{1} << kBits;
 
-  // A Huffman table as its file gives it, and what it says of the next kBits bits.
+  // A Huffman table as its file gives it, and what it says of the next bits.
   struct Table {
     std::array<uint8_t, 17> counts{};
     std::array<uint8_t, 256> symbols{};
@@ -38,7 +39,7 @@ class EntropyDecoder {
     // (size of value << 24) | (bits of code << 16) | (run << 8) | bits of both; 0: a longer code.
     std::array<uint32_t, kEntries> coefficient;
     // For as many coefficients as fit: (end of block << 15) | (steps << 8) | bits; 0: none fits.
-    std::array<uint16_t, kEntries> passed;
+    std::array<uint16_t, size_t{1} << kPassedBits> passed;
     std::array<int32_t, 18> beyond;  // first code of a length that is too large, left-aligned to 16 bits
     std::array<int32_t, 17> offset;  // from code to symbol
   };

@@ -178,7 +178,7 @@ struct JpegDecoder::State {
 #endif
     const int right = static_cast<int>(left + info.output_width);
     const std::span<const uint8_t> data(source.next_input_byte, source.bytes_in_buffer);
-    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column - 1, right / column + 1);
+    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column);
   }
 
   bool starved() const { return own_entropy ? entropy.starved() : handler.starved; }
