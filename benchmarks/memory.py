@@ -14,8 +14,6 @@ import sys
 import threading
 from typing import Any
 
-from common import Record, images, parser
-
 BATCH = 64
 
 
@@ -33,21 +31,17 @@ def loader(name: str, folder: str) -> Any:
     return fl.DataLoader(fl.ImageDataset(folder, transform=transform), BATCH, shuffle=True, num_workers=2)
 
 
-def child(name: str, folder: str, epochs: int) -> None:
-    """Print the largest PSS within each epoch, in MiB."""
-    import torch
+def child(name: str, count: int, epochs: int) -> list[float]:
+    """Give the largest PSS within each epoch, in MiB."""
+    from common import images
 
     from foreload.bench.measure import tree_memory
 
-    if name == "torch":
-        subprocess_free = [tree_memory(os.getpid()) / 2**20]
-        print(json.dumps(subprocess_free))
-        return
-    batches = loader(name, folder)
+    batches = loader(name, str(images(count)))
     peaks = []
     for _ in range(epochs):
         done = threading.Event()
-        seen = [0]
+        seen: list[int] = []
 
         def watch(done: threading.Event = done, seen: list[int] = seen) -> None:
             while not done.wait(0.05):
@@ -60,45 +54,47 @@ def child(name: str, folder: str, epochs: int) -> None:
         done.set()
         watcher.join()
         peaks.append(max(seen) / 2**20)
-    assert torch
-    print(json.dumps(peaks))
-
-
-def measure(name: str, folder: str, epochs: int) -> list[float]:
-    command = [sys.executable, "-W", "ignore", __file__, "--child", name, folder, str(epochs)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    peaks: list[float] = json.loads(output.splitlines()[-1])
     return peaks
 
 
+def measure(*arguments: object) -> Any:
+    """Run this program as a child; no other process may have torch mapped, or they share its pages."""
+    command = [sys.executable, "-W", "ignore", __file__, "--child", *map(str, arguments)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+ONLY_TORCH = "import os, psutil, torch; print(psutil.Process(os.getpid()).memory_full_info().pss / 2**20)"
+
+
 def only_torch() -> float:
-    code = "import torch, os, psutil; print(psutil.Process(os.getpid()).memory_full_info().pss / 2**20)"
-    return float(
-        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
-    )
+    return float(subprocess.run([sys.executable, "-c", ONLY_TORCH], check=True, stdout=subprocess.PIPE).stdout)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        print(json.dumps(child(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
         return
-    options = parser(__doc__, 3)
-    options.add_argument("--epochs", type=int, default=50)
-    chosen: argparse.Namespace = options.parse_args()
-    folder = str(images())
-    record = Record("memory")
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn")
+    options.add_argument("--epochs", type=int, default=50, help="how many epochs must not grow")
+    chosen = options.parse_args()
     names = [f"{who}, 2 workers, {what}" for what in ("uint8", "float32") for who in ("stock", "foreload")]
+    measure(names[1], 2000, 1)
     base = [only_torch() for _ in range(chosen.rounds)]
     peaks: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(chosen.rounds):
         for name in names:
-            peaks[name].append(max(measure(name, folder, 2)) - statistics.median(base))
+            peaks[name].append(max(measure(name, 2000, 2)) - statistics.median(base))
+    growth = measure("foreload, 2 workers, float32", 400, chosen.epochs)
+
+    from common import Record
+
+    record = Record("memory")
     record.samples({"only torch": base, **peaks}, "MiB")
     for what in ("uint8", "float32"):
         ours, stock = (statistics.median(peaks[f"{who}, 2 workers, {what}"]) for who in ("foreload", "stock"))
         record.verdict(f"memory, {what}, of stock's", ours / stock, 0.5, most=True)
-    small = str(images(400))
-    growth = measure("foreload, 2 workers, float32", small, chosen.epochs)
     record.samples({f"foreload, each of {chosen.epochs} epochs": growth}, "MiB")
     early, late = statistics.median(growth[5:15]), statistics.median(growth[-10:])
     record.verdict("growth from epochs 5-15 to the last ten, in MiB", late - early, 2, most=True)

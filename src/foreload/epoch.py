@@ -142,16 +142,17 @@ class ThreadEpoch(Epoch):
         Raises:
             RuntimeError: it did not come within the timeout.
         """
-        self._fill()
+        self._fill(self._depth)
         if not self._making:
             self.close()
             raise StopIteration
         batch = self._await()
-        self._fill()
+        # The caller still holds the batch before this one, whose memory the last in the making could use.
+        self._fill(max(1, self._depth - 1))
         return batch.take()
 
-    def _fill(self) -> None:
-        while len(self._making) < self._depth and not self._exhausted:
+    def _fill(self, depth: int) -> None:
+        while len(self._making) < depth and not self._exhausted:
             try:
                 indices = next(self._order.indices)
             except StopIteration:

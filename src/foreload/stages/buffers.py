@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Buffers:
 
     Args:
         pin: give page-locked memory (needs CUDA).
-        keep: how many free buffers of one size to keep.
+        keep: how many free buffers to keep.
 
     >>> buffers = Buffers()
     >>> first = buffers.take((2, 3), torch.float32)
@@ -55,6 +56,8 @@ class Buffers:
         self._pin = pin
         self._keep = keep
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        # Collating threads borrow at the same time; a lease that ends only appends, which needs no lock.
+        self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Lend an uninitialised contiguous tensor."""
@@ -71,23 +74,32 @@ class Buffers:
     def take_bytes(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Lend ``size`` bytes."""
         rounded = _round_up(size)
-        free = self._free.setdefault(rounded, [])
-        while len(free) > self._keep:
-            free.pop()
-        try:
-            memory = free.pop()
-        except IndexError:
-            memory = _allocate(rounded)
+        with self._lock:
+            # The size in use moves to the end: what is kept too many is of sizes that were.
+            free = self._free[rounded] = self._free.pop(rounded, [])
+            self._trim()
+            memory = free.pop() if free else _allocate(rounded)
         return np.asarray(_Lease(memory, free))[:size]
+
+    def _trim(self) -> None:
+        excess = sum(map(len, self._free.values())) - self._keep
+        while excess > 0:
+            oldest = next(iter(self._free))
+            if self._free[oldest]:
+                self._free[oldest].pop()
+                excess -= 1
+            else:
+                del self._free[oldest]
 
     def clear(self) -> None:
         """Let go of the memory that nobody holds."""
-        self._free.clear()
+        with self._lock:
+            self._free.clear()
 
 
 def _round_up(size: int) -> int:
-    # Steps of an eighth: batches of nearly the same size share buffers, and little is wasted.
-    step = max(64, 1 << max(0, size.bit_length() - 4))
+    # Steps of a 32nd: batches of nearly the same size share buffers, and little is wasted.
+    step = max(64, 1 << max(0, size.bit_length() - 6))
     return -(-size // step) * step
 
 
