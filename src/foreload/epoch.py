@@ -5,13 +5,12 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from foreload import _native
 from foreload.stages.batch import Assembly, Batch
-from foreload.stages.order import batches
+from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.transform import draw_seed
 from foreload.workers.threads import ThreadPool, no_job
 
@@ -30,6 +29,26 @@ class Order:
         self.base_seed = draw_seed(loader.generator)
         self.key = (self.base_seed, 0) if loader.seed is None else (loader.seed, epoch & 0xFFFFFFFF)
         self._sampler = loader._index_sampler
+        self._auto = loader._auto_workers
+
+    @property
+    def known(self) -> bool:
+        """Whether the indices come as arrays that foreload made, not from code of the user's."""
+        return isinstance(self.indices, ArrayBatches)
+
+    @property
+    def ready(self) -> int:
+        """How many batches can be asked for ahead of use with no effect that anyone could notice."""
+        return self.indices.ready if isinstance(self.indices, ArrayBatches) else 0
+
+    @property
+    def hurried(self) -> bool:
+        """Whether workers may ask ahead of use as torch's do.
+
+        With ``num_workers="auto"`` a generator of the user's is drawn from as torch does it by default, without
+        workers: what it gives after a loop that was left early is the same.
+        """
+        return not (self._auto and isinstance(self.indices, ArrayBatches) and self.indices.shared)
 
     def __len__(self) -> int:
         """Count the batches, where the sampler knows."""
@@ -78,26 +97,34 @@ class GatherEpoch(Epoch):
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
+        self._asked: deque[Any] = deque()
 
     def __next__(self) -> Any:
         """Give the next batch."""
+        if self._asked:
+            return self._alone(self._asked.popleft())
         if not self._ready:
-            self._ready = list(self._assembly.gather(self._indices()))
+            together = self._indices()
+            try:
+                self._ready = list(self._assembly.gather(together))
+            except IndexError:
+                # Only one of them has an index that is not there.
+                self._asked.extend(together)
+                return next(self)
             self._ready.reverse()
         return self._ready.pop()
 
+    def _alone(self, indices: Any) -> Any:
+        (batch,) = self._assembly.gather([indices])
+        return batch
+
     def _indices(self) -> list[Any]:
         first = next(self._order.indices)
-        together = [first]
-        # A user's own sampler may mind being asked ahead of use; torch's do not.
-        if isinstance(first, np.ndarray):
-            size = max(1, len(first) * self._assembly.sample_bytes)
-            for _ in range(min(self._MOST, self._BYTES // size) - 1):
-                following = next(self._order.indices, None)
-                if following is None:
-                    break
-                together.append(following)
-        return together
+        if not self._order.ready:
+            return [first]
+        size = max(1, len(first) * self._assembly.sample_bytes)
+        more = min(self._MOST - 1, self._BYTES // size - 1, self._order.ready)
+        return [first, *islice(self._order.indices, max(0, more))]
 
 
 class ThreadEpoch(Epoch):
@@ -153,6 +180,8 @@ class ThreadEpoch(Epoch):
 
     def _fill(self, depth: int) -> None:
         while len(self._making) < depth and not self._exhausted:
+            if self._making and not (self._order.hurried or self._order.ready):
+                return
             try:
                 indices = next(self._order.indices)
             except StopIteration:

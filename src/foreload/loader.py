@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -87,10 +88,10 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(num_workers, str):
             if num_workers != "auto":
                 raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")
-        elif isinstance(num_workers, bool) or not isinstance(num_workers, int):
+        elif isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
             raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
         if seed is not None:
-            check_seed(seed)
+            seed = check_seed(seed)
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
                 sampler, shuffle = KeyedSampler(dataset, seed), None  # type: ignore[arg-type]
         self.workers = workers
@@ -106,7 +107,7 @@ class DataLoader(TorchDataLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            self._choose_workers(dataset) if num_workers == "auto" else num_workers,
+            self._choose_workers(dataset) if isinstance(num_workers, str) else operator.index(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -171,7 +172,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return StreamEpoch(self, order, buffers)
         assembly = self._native_assembly(self.dataset, order.key, buffers)
         if assembly is None:
-            assembly = SampleAssembly(self, self.num_workers, buffers)
+            assembly = SampleAssembly(self, self.num_workers, buffers, arrays=order.known)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:

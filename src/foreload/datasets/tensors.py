@@ -71,12 +71,20 @@ def gather(
 def _as_indices(indices: Any) -> Array:
     if isinstance(indices, torch.Tensor):
         indices = indices.numpy()
+    elif not isinstance(indices, (np.ndarray, Sequence)):
+        indices = list(indices)
     rows = np.asarray(indices)
     if rows.size == 0:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
     return np.ascontiguousarray(rows, np.int64)
+
+
+def _some(rows: Array) -> Array:
+    if not len(rows):
+        raise IndexError("the batch sampler gave a batch without samples, which default_collate cannot collate")
+    return rows
 
 
 def _as_tensor(name: str, data: Any) -> torch.Tensor:
@@ -86,7 +94,8 @@ def _as_tensor(name: str, data: Any) -> torch.Tensor:
         raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
         raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
-    return data.detach()
+    # Conjugates and negatives may be marks on a view, which bytes know nothing of.
+    return data.detach().resolve_conj().resolve_neg()
 
 
 def _byte_rows(tensor: torch.Tensor) -> Array:
@@ -194,6 +203,7 @@ def tensor_assembly(dataset: TensorDataset, loader: DataLoader[Any], buffers: Bu
         or tensor.device.type != "cpu"
         or not tensor.is_contiguous()
         or tensor.requires_grad
+        or tensor.is_quantized
         for tensor in dataset.tensors
     ):
         return None
@@ -217,15 +227,15 @@ class TensorAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        where = _as_indices(indices)
+        where = _some(_as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
     def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
         """Gather several batches at once, which share one piece of memory but no storage."""
-        counts = [len(batch) for batch in batches]
-        where = _as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches))
+        where = _some(_as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
+        counts = [len(where)] if len(batches) == 1 else [len(batch) for batch in batches]
         columns = []
         for field, source in zip(self._rows.fields, self._sources, strict=True):
             width = source.shape[1]
@@ -239,6 +249,8 @@ class TensorAssembly:
 def _split(memory: Array, counts: list[int], field: torch.Tensor) -> list[torch.Tensor]:
     """Cut ``memory`` into one tensor per batch, each with a storage of its own."""
     shape = field.shape[1:]
+    if not len(memory):
+        return [torch.empty((count, *shape), dtype=field.dtype) for count in counts]
     try:
         dtype = field[:0].numpy().dtype
     except TypeError:  # numpy has no bfloat16 and its like

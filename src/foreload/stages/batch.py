@@ -58,8 +58,9 @@ class SampleAssembly:
     # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
     _RUN_SECONDS = 2e-3
 
-    def __init__(self, loader: DataLoader[Any], workers: int, buffers: Buffers) -> None:
+    def __init__(self, loader: DataLoader[Any], workers: int, buffers: Buffers, *, arrays: bool) -> None:
         self.depth: int | None = None
+        self._arrays = arrays
         self._dataset: Any = loader.dataset
         self._batched = loader._auto_collation
         self._whole = bool(getattr(loader.dataset, "__getitems__", None)) if self._batched else False
@@ -71,16 +72,19 @@ class SampleAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`Assembly`."""
-        if isinstance(indices, np.ndarray):
+        if self._arrays:
             indices = indices.tolist()
+        elif self._batched and not self._whole and not isinstance(indices, (list, tuple)):
+            # A user's own batch sampler may yield anything that can be iterated.
+            indices = list(indices)
         samples = _Samples(self, indices)
-        count = len(indices) if self._batched else 1
+        count = len(indices) if self._batched and not self._whole else 1
         job = _native.PythonJob(max(1, count), self._grain(count), samples.run, samples.finish)
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:
-        if self._whole or count <= 1:
-            return max(1, count)
+        if count <= 1:
+            return 1
         if self._sample_seconds is None:
             return -(-count // self._workers)
         return max(1, min(count, int(self._RUN_SECONDS / self._sample_seconds)))
@@ -136,7 +140,7 @@ class _Samples:
         try:
             if not assembly._batched:
                 self._parts[0] = assembly._dataset[self._indices]
-            elif len(self._indices) or assembly._whole:
+            elif assembly._whole or self._indices:
                 self._parts[begin] = assembly.fetch(self._indices, begin, end)
             else:
                 self._parts[0] = []

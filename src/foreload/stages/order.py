@@ -6,8 +6,9 @@ anything else is iterated as torch iterates it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from foreload import _native
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["Indices", "KeyedSampler", "batches"]
+__all__ = ["ArrayBatches", "Indices", "KeyedSampler", "batches"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -44,9 +45,8 @@ class KeyedSampler(Sampler[int]):
     """
 
     def __init__(self, data_source: Sized, seed: int, epoch: int = 0) -> None:
-        check_seed(seed)
         self.data_source = data_source
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -59,6 +59,8 @@ class KeyedSampler(Sampler[int]):
         Raises:
             IndexError: the epoch is shorter than that.
         """
+        if start < 0 or count < 0:
+            raise IndexError(f"there is no position {start} with {count} after it")
         out = np.empty(count, np.int64)
         if count:
             _native.permute(len(self), self.seed, self.epoch & 0xFFFFFFFF, start, out)
@@ -74,26 +76,29 @@ class KeyedSampler(Sampler[int]):
         return len(self.data_source)
 
 
-def check_seed(seed: int) -> None:
-    """Raise TypeError or ValueError unless ``seed`` is an int from 0 to 2**64 - 1."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
+def check_seed(seed: SupportsIndex) -> int:
+    """Give ``seed`` as an int; raise TypeError or ValueError unless it is one from 0 to 2**64 - 1."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise TypeError(f"seed must be an int, got {seed!r}")
-    if not 0 <= seed < 1 << 64:
+    number = operator.index(seed)
+    if not 0 <= number < 1 << 64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
+    return number
 
 
 def batches(loader: DataLoader[Any]) -> Iterator[Any]:
     """Iterate over what ``loader`` asks its dataset for, one item per batch.
 
-    Yields:
-        int64 arrays where the order is known as arrays, otherwise what the user's sampler or batch sampler
-        yields, untouched.
+    Returns:
+        :class:`ArrayBatches` where the order is known as arrays, otherwise the iterator of the user's sampler or
+        batch sampler, untouched.
     """
     sampler = loader._index_sampler
     if type(sampler) is BatchSampler:
         blocks = _blocks(sampler.sampler)
         if blocks is not None:
-            return _rebatch(blocks, sampler.batch_size, sampler.drop_last)
+            shared = getattr(sampler.sampler, "generator", None) is not None
+            return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared)
     return iter(sampler)
 
 
@@ -139,18 +144,36 @@ def _random_blocks(sampler: RandomSampler) -> Iterator[Indices]:
         yield torch.randperm(size, generator=generator).numpy()[: wanted % size]
 
 
-def _rebatch(blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
-    parts: list[Indices] = []
-    missing = size
-    for block in blocks:
-        start = 0
-        while len(block) - start >= missing:
-            piece = block[start : start + missing]
-            yield np.concatenate([*parts, piece]) if parts else piece
-            start += missing
-            parts, missing = [], size
-        if start < len(block):
-            parts.append(block[start:])
-            missing -= len(block) - start
-    if parts and not drop_last:
-        yield np.concatenate(parts)
+class ArrayBatches(Iterator[Indices]):
+    """Batches cut from blocks of indices.
+
+    Attributes:
+        ready: how many batches can be had without drawing another block.
+        shared: whether a draw changes a generator that the user may look at, or draw from.
+    """
+
+    def __init__(self, blocks: Iterator[Indices], size: int, drop_last: bool, *, shared: bool) -> None:
+        self.ready = 0
+        self.shared = shared
+        self._batches = self._cut(blocks, size, drop_last)
+
+    def __next__(self) -> Indices:
+        """Give the indices of the next batch."""
+        return next(self._batches)
+
+    def _cut(self, blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
+        parts: list[Indices] = []
+        missing = size
+        for block in blocks:
+            start = 0
+            while len(block) - start >= missing:
+                piece = block[start : start + missing]
+                start += missing
+                self.ready = (len(block) - start) // size
+                yield np.concatenate([*parts, piece]) if parts else piece
+                parts, missing = [], size
+            if start < len(block):
+                parts.append(block[start:])
+                missing -= len(block) - start
+        if parts and not drop_last:
+            yield np.concatenate(parts)
