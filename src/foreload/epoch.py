@@ -172,6 +172,9 @@ class ThreadEpoch(Epoch):
         self._fill(self._depth)
         if not self._making:
             self.close()
+            # It may have come too late for any batch.
+            if self._pool.failure is not None:
+                raise self._pool.failure
             raise StopIteration
         batch = self._await()
         # The caller still holds the batch before this one, whose memory the last in the making could use.
@@ -217,6 +220,10 @@ class ThreadEpoch(Epoch):
                     self._making.remove(batch)
                     self._finished.discard(batch.job)
                     return batch
+            if self._pool.closed:
+                raise RuntimeError(
+                    "this epoch's threads have ended, or stayed behind in a fork; begin another epoch"
+                )
             job = self._completions.wait(self._timeout)
             if self._pool.failure is not None:
                 self.close()

@@ -101,6 +101,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._epoch = 0
         self._buffers: Buffers | None = None
         self._pool: ThreadPool | None = None
+        self._pool_end: weakref.finalize[Any, Any] | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -141,9 +142,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def close(self) -> None:
         """End persistent workers and let go of free buffers. The loader can be iterated again."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self._pool_end is not None:
+            self._pool_end()
+        self._pool = self._pool_end = None
         self._buffers = None
 
     def __iter__(self) -> Any:
@@ -216,8 +217,10 @@ class DataLoader(TorchDataLoader[T_co]):
         identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
         pool = ThreadPool(self.num_workers, identity)
         if self.persistent_workers:
+            if self._pool_end is not None:
+                self._pool_end.detach()
             self._pool = pool
-            weakref.finalize(self, pool.close)
+            self._pool_end = weakref.finalize(self, pool.close)
         return pool
 
     def _warn_without_accelerator(self) -> None:
@@ -243,4 +246,4 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration; threads and buffers are made again where they are needed."""
-        return {**self.__dict__, "_pool": None, "_buffers": None, "_iterator": None}
+        return {**self.__dict__, "_pool": None, "_pool_end": None, "_buffers": None, "_iterator": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import queue
 import threading
 import warnings
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from foreload.epoch import Epoch, Order
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
-from foreload.workers.info import WorkerIdentity, no_worker
+from foreload.workers.info import WorkerIdentity
+from foreload.workers.threads import join
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -49,9 +51,7 @@ class _Batches(Iterator[Any]):
             self._ended = len(samples) < self._size
             if not samples or (self._ended and self._drop_last):
                 raise StopIteration
-        with no_worker():
-            batch = self._collate(samples)
-        return pinned(batch, self._pin_device)
+        return pinned(self._collate(samples), self._pin_device)
 
 
 class _End:
@@ -70,18 +70,19 @@ class _Worker:
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=self._work,
             args=(worker, loader, identity, buffers),
             name=f"foreload-stream-{worker}",
             daemon=True,
         )
-        self._thread.start()
+        self.thread.start()
 
     def _work(self, worker: int, loader: DataLoader[Any], identity: WorkerIdentity, buffers: Buffers) -> None:
         try:
-            # As in a worker process: what a worker does to its dataset stays its own.
-            dataset = copy.copy(loader.dataset)
+            # As in a worker process: what a worker does to its dataset stays its own. A reader that nobody asked
+            # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
+            dataset = loader.dataset if loader._auto_workers else copy.copy(loader.dataset)
             identity.assume(worker, dataset)
             batches = _Batches(loader, dataset, buffers)
         except BaseException as error:
@@ -100,11 +101,9 @@ class _Worker:
                 error.add_note(f"foreload: in the iterable dataset, worker {worker}")
                 self.batches.put((None, error))
 
-    def stop(self, *, wait: bool = True) -> None:
+    def stop(self) -> None:
         self._stopped = True
         self.permits.release()
-        if wait and self._thread is not threading.current_thread():
-            self._thread.join()
 
 
 class StreamEpoch(Epoch):
@@ -123,6 +122,7 @@ class StreamEpoch(Epoch):
         self._inline: _Batches | None = None
         self._workers: list[_Worker] = []
         self._count = loader.num_workers
+        self._process = os.getpid()
         self._turn = 0
         if self._count == 0:
             self._inline = _Batches(loader, loader.dataset, buffers)
@@ -130,7 +130,7 @@ class StreamEpoch(Epoch):
             identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
             ahead = max(1, loader.prefetch_factor or 1)
             self._workers = [_Worker(i, loader, identity, buffers, ahead) for i in range(self._count)]
-        self._close = weakref.finalize(self, _stop, list(self._workers))
+        self._close = weakref.finalize(self, _stop, list(self._workers), self._process)
 
     def __next__(self) -> Any:
         """Give the next batch.
@@ -151,12 +151,16 @@ class StreamEpoch(Epoch):
 
     def _from_worker(self) -> Any:
         while self._workers:
+            if self._process != os.getpid():
+                raise RuntimeError(
+                    "this epoch was begun before a fork, and its threads stayed there; begin another"
+                )
             worker = self._workers[self._turn % len(self._workers)]
             try:
                 item = worker.batches.get(timeout=self._timeout)
             except queue.Empty:
                 self._close.detach()
-                _stop(self._workers, wait=False)
+                _stop(self._workers, self._process, wait=False)
                 self._workers = []
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
             if isinstance(item, _End):
@@ -181,8 +185,10 @@ class StreamEpoch(Epoch):
         self._close()
 
 
-def _stop(workers: list[_Worker], *, wait: bool = True) -> None:
+def _stop(workers: list[_Worker], process: int, *, wait: bool = True) -> None:
+    if process != os.getpid():
+        return  # after a fork; the threads, and whatever they have locked, stayed behind
     for worker in workers:
-        worker._stopped = True
-    for worker in workers:
-        worker.stop(wait=wait)
+        worker.stop()
+    if wait:
+        join([worker.thread for worker in workers])

@@ -15,7 +15,6 @@ import numpy as np
 from foreload import _native
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
-from foreload.workers.info import no_worker
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -110,9 +109,7 @@ class SampleAssembly:
     def finish(self, indices: Any, samples: Any) -> Any:
         """Collate (and pin) what was fetched."""
         try:
-            # See no_worker: this is a thread, and its memory is everybody's already.
-            with no_worker():
-                batch = self._collate(samples)
+            batch = self._collate(samples)
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise

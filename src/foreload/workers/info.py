@@ -7,28 +7,38 @@ the calling thread first. Nothing changes for threads that are no workers.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, cast
 
+from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
-__all__ = ["WorkerIdentity", "no_worker"]
+__all__ = ["WorkerIdentity"]
 
 _thread = threading.local()
 
 
 def _get_worker_info():  # type: ignore[no-untyped-def]
     # Runs with the globals of torch's module.
-    return getattr(_foreload_thread, "info", None) or _worker_info  # type: ignore[name-defined]  # noqa: F821
+    return _foreload_info() or _worker_info  # type: ignore[name-defined]  # noqa: F821
+
+
+def _info() -> Any:
+    info = getattr(_thread, "info", None)
+    # Torch's own collate asks only to allocate shared memory, a file descriptor per tensor, for another process.
+    # This is a thread, and its memory is everybody's already.
+    if info is not None and sys._getframe(2).f_code is torch_collate.collate_tensor_fn.__code__:
+        return None
+    return info
 
 
 def _teach_torch() -> None:
     function = cast(FunctionType, torch_worker.get_worker_info)
     if function.__code__ is not _get_worker_info.__code__:
-        vars(torch_worker)["_foreload_thread"] = _thread
+        vars(torch_worker)["_foreload_info"] = _info
         function.__code__ = _get_worker_info.__code__
 
 
@@ -55,18 +65,3 @@ class WorkerIdentity:
         _thread.info = torch_worker.WorkerInfo(**fields)
         if self._init is not None:
             self._init(worker)
-
-
-@contextmanager
-def no_worker() -> Iterator[None]:
-    """For the calling thread, be no worker meanwhile.
-
-    Torch's ``default_collate`` allocates shared memory and a file descriptor per tensor where it believes
-    itself in a worker process.
-    """
-    info = getattr(_thread, "info", None)
-    _thread.info = None
-    try:
-        yield
-    finally:
-        _thread.info = info

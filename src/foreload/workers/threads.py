@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from collections.abc import Iterable
 
 from foreload import _native
 from foreload.workers.info import WorkerIdentity
 
-__all__ = ["ThreadPool", "no_job"]
+__all__ = ["ThreadPool", "join", "no_job"]
+
+# Seconds that torch, too, gives a worker to end by itself.
+_PATIENCE = 5.0
 
 
 class ThreadPool:
@@ -23,10 +29,12 @@ class ThreadPool:
 
     def __init__(self, count: int, identity: WorkerIdentity) -> None:
         self.failure: BaseException | None = None
-        self.closed = False
+        self._closed = False
+        self._process = os.getpid()
         self._native = _native.Pool()
         self._watchers: list[_native.Completions] = []
-        self._lock = threading.Lock()
+        # The garbage collector may close an epoch in the middle of anything, here too.
+        self._lock = threading.RLock()
         self._threads = [
             threading.Thread(
                 target=self._work, args=(worker, identity), name=f"foreload-worker-{worker}", daemon=True
@@ -35,6 +43,11 @@ class ThreadPool:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are no threads: they have been ended, or stayed behind in a fork."""
+        return self._closed or self._process != os.getpid()
 
     def _work(self, worker: int, identity: WorkerIdentity) -> None:
         try:
@@ -66,20 +79,30 @@ class ThreadPool:
 
     def forget(self, completions: _native.Completions) -> None:
         """Drop what is queued for ``completions``."""
+        if self._process != os.getpid():
+            return  # after a fork; the threads, and whatever they have locked, stayed behind
         self._native.cancel(completions)
         with self._lock:
             if completions in self._watchers:
                 self._watchers.remove(completions)
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads, after the samples that they are at; ``wait=False`` leaves a stuck one behind."""
-        self.closed = True
+        """End the threads, after the samples that they are at; ``wait=False`` does not wait for that."""
+        if self.closed:
+            return
+        self._closed = True
         self._native.close()
         if wait:
-            for thread in self._threads:
-                # The garbage collector may close a pool from within one of its own threads.
-                if thread is not threading.current_thread():
-                    thread.join()
+            join(self._threads)
+
+
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads that have been told to end, except for one that is stuck in a sample."""
+    deadline = time.monotonic() + _PATIENCE
+    for thread in threads:
+        # The garbage collector may end a worker's threads from within one of them.
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def no_job() -> _native.Job:
