@@ -1,4 +1,4 @@
-"""Order: torch's own, bit for bit; and the keyed one."""
+"""Order: torch's own, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -62,7 +63,7 @@ def assert_same(make: Any, seed: int, workers: Any, *, stop: int | None = None) 
             assert a.dtype == b.dtype
             assert torch.equal(a, b)
     assert torch.equal(our_rng, their_rng)
-    if our_generator is not None and stop is None:
+    if our_generator is not None:
         assert torch.equal(our_generator, their_generator)
 
 
@@ -116,11 +117,12 @@ SAMPLERS = {
     size=st.integers(1, 70),
     own_generator=st.booleans(),
     batched=st.booleans(),
-    workers=st.sampled_from([0, 2]),
+    workers=st.sampled_from([0, 2, "auto"]),
     seed=st.integers(0, 1000),
+    stop=st.sampled_from([None, 1, 3]),
 )
 def test_any_sampler_is_read_as_torch_reads_it(
-    kind: str, size: int, own_generator: bool, batched: bool, workers: int, seed: int
+    kind: str, size: int, own_generator: bool, batched: bool, workers: Any, seed: int, stop: int | None
 ) -> None:
     def make() -> Any:
         generator = torch.Generator().manual_seed(seed) if own_generator else None
@@ -129,7 +131,26 @@ def test_any_sampler_is_read_as_torch_reads_it(
             return Squares(size), {"batch_sampler": BatchSampler(sampler, 7, False)}, generator
         return Squares(size), {"batch_size": 5, "sampler": sampler}, generator
 
-    assert_same(make, seed, workers)
+    assert_same(make, seed, workers, stop=stop)
+
+
+@given(
+    size=st.integers(1, 40),
+    batch_size=st.integers(1, 12),
+    kind=st.sampled_from(["random", "fewer", "more", "replacement"]),
+    native=st.booleans(),
+    workers=st.sampled_from([0, 1, 2, "auto"]),
+    stop=st.integers(1, 6),
+)
+def test_a_loop_that_is_left_early_leaves_the_users_generator_where_torch_does(
+    size: int, batch_size: int, kind: str, native: bool, workers: Any, stop: int
+) -> None:
+    def make() -> Any:
+        generator = torch.Generator().manual_seed(size)
+        dataset: Any = fl.CachedDataset(torch.arange(size)) if native else Squares(size)
+        return dataset, {"batch_size": batch_size, "sampler": SAMPLERS[kind](size, generator)}, generator
+
+    assert_same(make, 1, workers, stop=stop)
 
 
 def test_a_batch_sampler_may_yield_anything() -> None:
@@ -143,67 +164,84 @@ def test_a_batch_sampler_may_yield_anything() -> None:
         assert [batch.tolist() for batch in got] == [[2, 4], [6]]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000])
-def test_the_keyed_order_visits_everything_once(n: int) -> None:
-    sampler = fl.KeyedSampler(range(n), seed=n, epoch=3)
-    order = list(sampler)
-    assert sorted(order) == list(range(n))
-    assert order == sampler.positions(0, n).tolist()
-    if n > 20:
-        assert order != list(range(n))
-        assert order[7:19] == sampler.positions(7, 12).tolist()
-        assert order != list(fl.KeyedSampler(range(n), seed=n, epoch=4))
-        assert order != list(fl.KeyedSampler(range(n), seed=n + 1, epoch=3))
+BATCHES: dict[str, Any] = {
+    "tuple": lambda: [(0, 2), (1,)],
+    "set": lambda: [{0, 2}, {1}],
+    "dict": lambda: [{0: "a", 2: "b"}],
+    "range": lambda: [range(0, 4, 2)],
+    "iterator": lambda: [iter([0, 2]), iter([1])],
+    "array": lambda: [np.array([0, 2]), np.array([1])],
+    "tensor": lambda: [torch.tensor([0, 2])],
+    "scalars": lambda: [[np.int32(0), torch.tensor(2)]],
+    "empty": lambda: [[0, 2], [], [1]],
+}
 
 
-def test_the_keyed_order_is_uniform() -> None:
-    # Where each sample lands over many keys; the bounds are those of 99.99 % of chi-squares.
-    for n, bound in ((5, 45), (8, 94), (40, 1733)):
-        keys = 20000
-        counts = np.zeros((n, n))
-        for key in range(keys):
-            counts[np.arange(n), fl.KeyedSampler(range(n), seed=key).positions(0, n)] += 1
-        expected = keys / n
-        assert ((counts - expected) ** 2 / expected).sum() < bound
-    # Neighbours in a long order are as far apart as chance has it: a third of the range on average.
-    order = fl.KeyedSampler(range(100_000), seed=1).positions(0, 100_000)
-    assert abs(np.abs(np.diff(order)).mean() / 100_000 - 1 / 3) < 0.005
-    assert abs(np.corrcoef(np.arange(100_000), order)[0, 1]) < 0.02
+class Types(Squares):
+    """Says what it was asked with."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return type(index).__name__, int(index)
 
 
-def test_a_position_of_a_huge_epoch_costs_nothing() -> None:
-    sampler = fl.KeyedSampler(range(2**40), seed=5)
-    tail = sampler.positions(2**40 - 3, 3)
-    assert len(set(tail.tolist())) == 3
-    assert (tail >= 0).all()
-    assert (tail < 2**40).all()
+class TypesOfBatches(Types):
+    def __getitems__(self, indices: Any) -> Any:
+        return [(type(indices).__name__, int(index)) for index in indices]
 
 
-def test_a_seed_gives_every_epoch_its_own_order() -> None:
-    dataset = Squares(100)
+@pytest.mark.parametrize("form", sorted(BATCHES))
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_whatever_can_be_iterated_is_a_batch(form: str, workers: Any) -> None:
+    def outcomes(cls: Any, dataset: Any, **more: Any) -> list[Any]:
+        """Each batch, or the type of the error in its place."""
+        iterator = iter(cls(dataset, batch_sampler=BATCHES[form](), **more))
+        out: list[Any] = []
+        while "StopIteration" not in out:
+            try:
+                out.append(str(next(iterator)))
+            except Exception as error:
+                out.append(type(error).__name__)
+        return out
 
-    def order(loader: Any) -> list[int]:
-        return [int(row[0]) for batch in loader for row in batch]
-
-    loader = fl.DataLoader(dataset, batch_size=8, shuffle=True, seed=1)
-    first, second = order(loader), order(loader)
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(100))
-    again = fl.DataLoader(dataset, batch_size=32, shuffle=True, seed=1, num_workers=0)
-    again.set_epoch(1)
-    assert order(again) == second
-    again.set_epoch(0)
-    assert order(again) == first
-    torch.manual_seed(99)
-    assert order(fl.DataLoader(dataset, shuffle=True, seed=1)) == first
+    rows = torch.arange(12).view(4, 3)
+    for dataset in (Types(4), TypesOfBatches(4), TensorDataset(rows), fl.CachedDataset(rows)):
+        assert outcomes(fl.DataLoader, dataset, num_workers=workers) == outcomes(TorchDataLoader, dataset)
+    ours, theirs = (
+        list(cls(Squares(4), batch_sampler=BATCHES[form](), collate_fn=len))
+        for cls in (fl.DataLoader, TorchDataLoader)
+    )
+    assert ours == theirs
 
 
-@pytest.mark.parametrize(
-    ("seed", "error"), [(-1, ValueError), (2**64, ValueError), ("a", TypeError), (True, TypeError)]
-)
-def test_a_wrong_seed_is_named(seed: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="seed"):
-        fl.DataLoader(Squares(3), seed=seed)
+def test_a_sampler_of_whole_batches_is_read_as_in_torch() -> None:
+    # Torch's documentation recommends it for datasets that load a batch at once.
+    for cls in (TorchDataLoader, fl.DataLoader):
+        sampler = BatchSampler(RandomSampler(range(10), generator=torch.Generator().manual_seed(1)), 4, False)
+        asked: list[Any] = []
+
+        class Asked(Squares):
+            def __getitem__(self, index: Any) -> Any:
+                asked.append(index)
+                return torch.tensor(index)
+
+        got = list(cls(Asked(10), sampler=sampler, batch_size=None, num_workers=0))
+        assert [type(index) for index in asked] == [list] * 3
+        assert [batch.tolist() for batch in got] == asked
+        assert sorted(itertools.chain.from_iterable(asked)) == list(range(10))
+
+
+def test_one_index_that_is_not_there_fails_its_own_batch_only() -> None:
+    for more in ({"num_workers": 0}, {"num_workers": 2}, {}):
+        iterator = iter(
+            fl.DataLoader(
+                TensorDataset(torch.arange(10)), batch_size=4, sampler=SequentialSampler(range(14)), **more
+            )
+        )
+        assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                next(iterator)
+        assert list(iterator) == []
 
 
 def test_set_epoch_reaches_the_users_sampler() -> None:

@@ -29,7 +29,6 @@ class Order:
         self.base_seed = draw_seed(loader.generator)
         self.key = (self.base_seed, 0) if loader.seed is None else (loader.seed, epoch & 0xFFFFFFFF)
         self._sampler = loader._index_sampler
-        self._auto = loader._auto_workers
 
     @property
     def known(self) -> bool:
@@ -42,13 +41,13 @@ class Order:
         return self.indices.ready if isinstance(self.indices, ArrayBatches) else 0
 
     @property
-    def hurried(self) -> bool:
-        """Whether workers may ask ahead of use as torch's do.
+    def patient(self) -> bool:
+        """Whether to ask ahead of use for what is ``ready`` only.
 
-        With ``num_workers="auto"`` a generator of the user's is drawn from as torch does it by default, without
-        workers: what it gives after a loop that was left early is the same.
+        A generator of the user's is then, also after a loop that was left early, where torch leaves it without
+        workers, however many there are.
         """
-        return not (self._auto and isinstance(self.indices, ArrayBatches) and self.indices.shared)
+        return isinstance(self.indices, ArrayBatches) and self.indices.shared
 
     def __len__(self) -> int:
         """Count the batches, where the sampler knows."""
@@ -178,12 +177,12 @@ class ThreadEpoch(Epoch):
             raise StopIteration
         batch = self._await()
         # The caller still holds the batch before this one, whose memory the last in the making could use.
-        self._fill(max(1, self._depth - 1))
+        self._fill(max(1, self._depth - 1), ahead=True)
         return batch.take()
 
-    def _fill(self, depth: int) -> None:
+    def _fill(self, depth: int, *, ahead: bool = False) -> None:
         while len(self._making) < depth and not self._exhausted:
-            if self._making and not (self._order.hurried or self._order.ready):
+            if (self._making or ahead) and self._order.patient and not self._order.ready:
                 return
             try:
                 indices = next(self._order.indices)

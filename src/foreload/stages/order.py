@@ -59,8 +59,8 @@ class KeyedSampler(Sampler[int]):
         Raises:
             IndexError: the epoch is shorter than that.
         """
-        if start < 0 or count < 0:
-            raise IndexError(f"there is no position {start} with {count} after it")
+        if start < 0 or count < 0 or start + count > len(self):
+            raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
         out = np.empty(count, np.int64)
         if count:
             _native.permute(len(self), self.seed, self.epoch & 0xFFFFFFFF, start, out)
