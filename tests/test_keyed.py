@@ -147,3 +147,24 @@ def test_the_keyed_sampler_serves_torchs_loader_too() -> None:
         sampler.set_epoch(epoch)
         assert [batch.tolist() for batch in stock] == [batch.tolist() for batch in ours]
     assert len(sampler) == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_epochs_that_are_open_at_once_keep_their_own_orders(workers: Any) -> None:
+    data = fl.CachedDataset(torch.arange(5000))
+    loader = fl.DataLoader(data, batch_size=50, shuffle=True, seed=1, num_workers=workers)
+    first, second = (torch.cat(epoch) for epoch in zip(*zip(loader, loader, strict=True), strict=True))
+    again = fl.DataLoader(data, batch_size=50, shuffle=True, seed=1, num_workers=0)
+    assert torch.equal(first, torch.cat(list(again)))
+    assert torch.equal(second, torch.cat(list(again)))
+
+
+def test_a_keyed_sampler_of_the_users_is_at_the_epoch_that_the_user_chose() -> None:
+    sampler = fl.KeyedSampler(range(10), seed=4)
+    loader = fl.DataLoader(Squares(10), batch_size=10, sampler=sampler)
+    sampler.set_epoch(5)
+    assert next(iter(loader))[:, 0].tolist() == list(sampler)
+    iterator = iter(sampler)
+    expected = list(sampler)
+    sampler.set_epoch(6)
+    assert list(iterator) == expected

@@ -163,8 +163,10 @@ class DataLoader(TorchDataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if self._is_torchs:
             return super()._get_iterator()
-        if isinstance(self.sampler, KeyedSampler):
-            self.sampler.set_epoch(self._epoch)
+        if self.seed is not None:
+            for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
+                if isinstance(sampler, KeyedSampler):
+                    sampler.set_epoch(self._epoch)
         order = Order(self, self._epoch)
         self._epoch += 1
         self._warn_without_accelerator()

@@ -67,9 +67,8 @@ class KeyedSampler(Sampler[int]):
         return out
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the indices of this epoch."""
-        for block in _keyed_blocks(self):
-            yield from block.tolist()
+        """Iterate over the indices of this epoch, also when another one is chosen meanwhile."""
+        return (index for block in _keyed_blocks(self) for index in block.tolist())
 
     def __len__(self) -> int:
         """Count the samples of an epoch."""
@@ -119,6 +118,11 @@ def _sequential_blocks(sampler: SequentialSampler) -> Iterator[Indices]:
 
 
 def _keyed_blocks(sampler: KeyedSampler) -> Iterator[Indices]:
+    # The epoch of now: a generator would look only when it is first asked.
+    return _blocks_of_epoch(KeyedSampler(sampler.data_source, sampler.seed, sampler.epoch))
+
+
+def _blocks_of_epoch(sampler: KeyedSampler) -> Iterator[Indices]:
     size = len(sampler)
     # The first block is short, so that the first batch need not wait for a long one.
     start, count = 0, 1024

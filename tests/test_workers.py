@@ -1,0 +1,153 @@
+"""What code that runs in a worker sees, and what it may do there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, default_collate, get_worker_info
+
+import foreload as fl
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Rows(Dataset[torch.Tensor]):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), index)
+
+
+def who(samples: Any) -> Any:
+    """A collate_fn that asks where it runs."""
+    info = get_worker_info()
+    return None if info is None else (info.num_workers, info.dataset.size)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_collate_fn_knows_its_worker_as_in_torch(workers: int) -> None:
+    loaders = [
+        cls(Rows(4), batch_size=2, num_workers=workers, collate_fn=who) for cls in (fl.DataLoader, TorchDataLoader)
+    ]
+    ours, theirs = map(list, loaders)
+    assert ours == theirs
+
+
+def test_default_collate_within_a_worker_takes_no_file_descriptors() -> None:
+    def collate(samples: Any) -> Any:
+        return default_collate(list(samples))
+
+    before = len(os.listdir("/proc/self/fd"))
+    batches = list(fl.DataLoader(Rows(100), batch_size=2, num_workers=2, collate_fn=collate))
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert not any(batch.is_shared() for batch in batches)
+    assert torch.cat(batches)[:, 0].tolist() == list(range(100))
+
+
+def test_a_worker_that_fails_to_start_is_heard_of_even_when_nobody_needed_it() -> None:
+    def init(worker: int) -> None:
+        if worker == 1:
+            time.sleep(0.2)
+            raise ValueError("worker 1 will not")
+
+    with pytest.raises(ValueError, match="worker 1 will not"):
+        list(fl.DataLoader(Rows(4), batch_size=2, num_workers=2, worker_init_fn=init))
+
+
+def test_threads_other_than_workers_are_no_workers() -> None:
+    seen: list[Any] = []
+
+    class Asking(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            thread = threading.Thread(target=lambda: seen.append(get_worker_info()))
+            thread.start()
+            thread.join()
+            return super().__getitem__(index)
+
+    list(fl.DataLoader(Asking(3), num_workers=2))
+    assert seen == [None] * 3
+
+
+def test_thread_local_state_lasts_as_long_as_the_workers() -> None:
+    local = threading.local()
+    opened: list[int] = []
+
+    class Opening(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if not hasattr(local, "file"):
+                local.file = object()
+                opened.append(index)
+            return super().__getitem__(index)
+
+    loader = fl.DataLoader(Opening(20), num_workers=2, persistent_workers=True)
+    for _ in range(5):
+        list(loader)
+    loader.close()
+    assert 1 <= len(opened) <= 2
+
+
+def test_a_loader_within_a_worker_is_a_loader() -> None:
+    class Nested(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.cat(list(fl.DataLoader(Rows(index + 1), num_workers=1))).sum()
+
+    totals = torch.cat(list(fl.DataLoader(Nested(4), num_workers=2)))
+    assert totals.tolist() == [0, 3, 9, 18]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_dataset_and_loader_are_let_go_of(persistent: bool) -> None:
+    dataset = Rows(6)
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=persistent)
+    next(iter(loader))
+    list(loader)
+    gone = weakref.ref(dataset)
+    del dataset, loader
+    assert gone() is None
+
+
+def test_closing_and_starting_again_keeps_nothing_of_the_workers_before() -> None:
+    loader = fl.DataLoader(Rows(6), batch_size=2, num_workers=1, persistent_workers=True)
+    pools = []
+    for _ in range(3):
+        list(loader)
+        pools.append(weakref.ref(loader._pool))
+        loader.close()
+    assert [pool() for pool in pools] == [None] * 3
+
+
+def test_an_open_epoch_whose_workers_were_closed_says_so() -> None:
+    loader = fl.DataLoader(Rows(1000), batch_size=2, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(RuntimeError, match="begin another epoch"):
+        list(iterator)
+
+
+def test_attributes_are_enough_to_make_the_loader_again() -> None:
+    # As Lightning does, to put in another sampler.
+    loader = fl.DataLoader(Rows(10), batch_size=3, shuffle=True, seed=5, num_workers=2, prefetch_factor=3)
+    # (The sampler is within the batch sampler then.)
+    kept = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
+    parameters = fl.DataLoader.__init__.__annotations__
+    arguments = {name: kept[name] for name in parameters if name in kept}
+    for name in ("batch_size", "drop_last"):
+        arguments.pop(name)
+    again = fl.DataLoader(**{**arguments, "sampler": None})
+    assert (again.seed, again.prefetch_factor, again.num_workers) == (5, 3, 2)
+    epochs = [[batch.tolist() for batch in again] for _ in range(2)]
+    assert epochs == [[batch.tolist() for batch in loader] for _ in range(2)]
+    assert epochs[0] != epochs[1]
