@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -139,8 +140,6 @@ def test_samplers_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None
 
 
 def test_a_stuck_stream_times_out() -> None:
-    import threading
-
     released = threading.Event()
 
     class Stuck(IterableDataset[int]):
@@ -154,3 +153,80 @@ def test_a_stuck_stream_times_out() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("foreload"):
             thread.join(10)
+
+
+def test_the_default_leaves_in_the_dataset_what_it_learns() -> None:
+    class Counting(IterableDataset[int]):
+        epoch = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.epoch += 1
+            return iter([self.epoch] * 2)
+
+    ours, theirs = (cls(Counting()) for cls in (fl.DataLoader, TorchDataLoader))
+    for _ in range(3):
+        assert [int(batch) for batch in ours] == [int(batch) for batch in theirs]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_uneven_shards_take_turns_as_in_torch(workers: int, drop_last: bool) -> None:
+    class Uneven(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            info = get_worker_info()
+            worker = 0 if info is None else info.id
+            return iter(range(100 * worker, 100 * worker + (7, 0, 13)[worker]))
+
+    arguments = {"batch_size": 2, "num_workers": workers, "drop_last": drop_last}
+    ours, theirs = (
+        [batch.tolist() for batch in cls(Uneven(), **arguments)] for cls in (fl.DataLoader, TorchDataLoader)
+    )
+    assert ours == theirs
+
+
+def test_workers_have_ids_seeds_and_copies_as_in_torch() -> None:
+    class Asking(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            info = get_worker_info()
+            yield info.id, info.num_workers, info.seed, info.dataset is self
+
+    def told(cls: Any) -> list[Any]:
+        torch.manual_seed(7)
+        return list(cls(Asking(), batch_size=None, num_workers=2))
+
+    assert told(fl.DataLoader) == told(TorchDataLoader)
+
+
+def test_a_worker_init_fn_that_fails_is_heard_of() -> None:
+    def init(worker: int) -> None:
+        raise ValueError(f"worker {worker} will not")
+
+    with pytest.raises(ValueError, match="will not"):
+        list(fl.DataLoader(Numbers(0, 5), num_workers=2, worker_init_fn=init))
+
+
+def test_streams_that_are_left_leave_no_thread() -> None:
+    loader = fl.DataLoader(Numbers(0, 10**9), batch_size=3, num_workers=2)
+    for _ in range(5):
+        for batch in loader:
+            if batch[0] > 20:
+                break
+    # The fixture looks for threads.
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_streams_may_be_open_at_once(workers: int) -> None:
+    loader = fl.DataLoader(Numbers(0, 12), batch_size=2, num_workers=workers)
+    for a, b in zip(loader, loader, strict=True):
+        assert a.tolist() == b.tolist()
+
+
+def test_torchs_datapipes_stay_torchs() -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    pipe = IterableWrapper(range(10)).shuffle()
+    for _ in range(2):
+        torch.manual_seed(3)
+        ours = [int(batch) for batch in fl.DataLoader(pipe, shuffle=True)]
+        torch.manual_seed(3)
+        assert ours == [int(batch) for batch in TorchDataLoader(pipe, shuffle=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -185,3 +186,81 @@ def test_our_datasets_work_in_forked_and_spawned_workers_beside_an_open_epoch() 
         assert torch.equal(torch.cat([x for x, _ in rows]), torch.arange(40).view(20, 2))
         assert torch.cat([y for _, y in rows]).tolist() == list(range(20))
     assert len(list(open_epoch)) == 19
+
+
+def test_after_ctrl_c_the_epoch_can_go_on() -> None:
+    loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1)
+    iterator = iter(loader)
+    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    timer.join()
+    assert torch.cat(list(iterator)).tolist() == list(range(8))
+
+
+STUCK = """
+    import threading, torch, foreload as fl
+    class Stuck(torch.utils.data.Dataset):
+        def __len__(self): return 10
+        def __getitem__(self, i): return threading.Event().wait() if i == 3 else i
+    class StuckStream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield 1
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("dataset", ["Stuck", "StuckStream"])
+def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str) -> None:
+    process = run(
+        STUCK + f"    for batch in fl.DataLoader({dataset}(), num_workers=1): break\n    print('left')\n"
+    )
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "left\n", "")
+
+
+def child(action: Any) -> int:
+    """The exit status of a fork that does ``action``; one that hangs is killed."""
+    process = os.fork()
+    if process == 0:
+        signal.alarm(15)
+        try:
+            action()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool) -> None:
+    dataset: Any = Endless() if stream else Slow(10_000, 0)
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+    epochs = [iter(loader)]
+
+    def close() -> None:
+        epochs.clear()
+        gc.collect()
+        loader.close()
+
+    def iterate() -> None:
+        assert next(iter(loader)).tolist() == [0, 1]
+
+    def carry_on() -> None:
+        with pytest.raises(RuntimeError, match="fork"):
+            for _ in range(100):  # some batches may be there already
+                next(epochs[0])
+
+    for action in (close, iterate, carry_on) * 4:
+        next(epochs[0])
+        assert child(action) == 0
+    assert len(next(epochs[0])) == 2
+    epochs[0].close()
+    loader.close()
+
+
+class Endless(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return itertools.count()

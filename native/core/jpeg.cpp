@@ -166,7 +166,10 @@ struct JpegDecoder::State {
     *left = static_cast<JDIMENSION>(box.x > kMargin ? box.x - kMargin : 0);
     const JDIMENSION right = static_cast<JDIMENSION>(box.x + box.width + kMargin);
     JDIMENSION width = (right < info.output_width ? right : info.output_width) - *left;
-    if (width < info.output_width) jpeg_crop_scanline(&info, left, &width);
+    // libjpeg-turbo loses its place where it both crops and shrinks chroma of an eighth of the pixels.
+    const bool croppable = reduction == 1 || info.max_h_samp_factor * info.max_v_samp_factor <= 4;
+    if (!croppable) *left = 0;
+    if (width < info.output_width && croppable) jpeg_crop_scanline(&info, left, &width);
   }
 
   // After start(): nothing of libjpeg runs here, so nothing jumps out of it.

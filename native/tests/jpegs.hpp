@@ -20,6 +20,8 @@ struct Kind {
   int restart = 0;  // MCUs between restart markers
   int orientation = 0;
   int quality = 90;
+  bool optimise = false;  // Huffman tables of its own
+  bool noise = false;     // nothing but noise, whose codes are long
 };
 
 // Smooth colours with some noise, as a photograph has.
@@ -40,7 +42,11 @@ inline Bytes pixels(int width, int height, int channels, unsigned seed) {
 
 inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) {
   const int channels = kind.grey ? 1 : kind.cmyk ? 4 : 3;
-  const Bytes source = pixels(width, height, channels, seed);
+  Bytes source = pixels(width, height, channels, seed);
+  std::mt19937 random(seed);
+  if (kind.noise) {
+    for (auto& value : source) value = random() % 2 ? 255 : static_cast<uint8_t>(random());
+  }
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -58,6 +64,7 @@ inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) 
     info.comp_info[0].h_samp_factor = kind.horizontal;
     info.comp_info[0].v_samp_factor = kind.vertical;
   }
+  info.optimize_coding = kind.optimise ? TRUE : FALSE;
   if (kind.progressive) jpeg_simple_progression(&info);
   info.restart_interval = static_cast<unsigned>(kind.restart);
   jpeg_start_compress(&info, TRUE);
@@ -83,8 +90,8 @@ inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) 
   return out;
 }
 
-// A plain full decode, by libjpeg alone: RGB rows without gaps.
-inline Bytes decode(const Bytes& jpeg) {
+// A plain full decode, by libjpeg alone: RGB rows without gaps, 1 / reduction of the size.
+inline Bytes decode(const Bytes& jpeg, int reduction = 1) {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -92,6 +99,7 @@ inline Bytes decode(const Bytes& jpeg) {
   jpeg_mem_src(&info, jpeg.data(), static_cast<unsigned long>(jpeg.size()));
   jpeg_read_header(&info, TRUE);
   info.out_color_space = JCS_RGB;
+  info.scale_denom = static_cast<unsigned>(reduction);
   jpeg_start_decompress(&info);
   const size_t stride = size_t{info.output_width} * 3;
   Bytes out(stride * info.output_height);

@@ -12,22 +12,36 @@ using foreload::JpegDecoder;
 
 namespace {
 
-void check_boxes(const jpegs::Kind& kind, int width, int height) {
-  const auto jpeg = jpegs::encode(width, height, kind);
-  const auto whole = jpegs::decode(jpeg);
-  JpegDecoder decoder;
-  std::mt19937 random(5);
-  for (int i = 0; i < 60; ++i) {
+std::mt19937 random_bits(5);
+
+int below(int count) {
+  return static_cast<int>(random_bits() % static_cast<unsigned>(count));
+}
+
+// One decoder for all, as in a worker: nothing of a picture may stay for the next.
+JpegDecoder decoder;
+
+void check_boxes(const jpegs::Kind& kind, int full_width, int full_height, int boxes, int reduction = 1) {
+  const auto jpeg = jpegs::encode(full_width, full_height, kind, random_bits());
+  const auto whole = jpegs::decode(jpeg, reduction);
+  const int width = (full_width + reduction - 1) / reduction;
+  const int height = (full_height + reduction - 1) / reduction;
+  for (int i = 0; i < boxes; ++i) {
     Box box{0, 0, width, height};
     if (i > 0) {
-      box.x = static_cast<int>(random() % static_cast<unsigned>(width));
-      box.y = static_cast<int>(random() % static_cast<unsigned>(height));
-      box.width = 1 + static_cast<int>(random() % static_cast<unsigned>(width - box.x));
-      box.height = 1 + static_cast<int>(random() % static_cast<unsigned>(height - box.y));
+      box.x = below(width);
+      box.y = below(height);
+      box.width = 1 + below(width - box.x);
+      box.height = 1 + below(height - box.y);
+      // Boxes that touch an edge, and single rows and columns.
+      if (below(4) == 0) box.width = width - box.x;
+      if (below(4) == 0) box.height = height - box.y;
+      if (below(8) == 0) box.width = 1;
+      if (below(8) == 0) box.height = 1;
     }
     CHECK(decoder.open(jpeg));
-    CHECK(decoder.width() == width && decoder.height() == height);
-    const auto pixels = decoder.decode(box, 1);
+    CHECK(decoder.width() == full_width && decoder.height() == full_height);
+    const auto pixels = decoder.decode(box, reduction);
     for (int y = 0; y < box.height; ++y) {
       const size_t from = static_cast<size_t>((box.y + y) * width + box.x) * 3;
       CHECK(std::memcmp(pixels.pixels + static_cast<size_t>(y) * pixels.stride, whole.data() + from,
@@ -36,15 +50,33 @@ void check_boxes(const jpegs::Kind& kind, int width, int height) {
   }
 }
 
+// Any sampling, size, quality and coding that an encoder may choose.
+void check_any() {
+  jpegs::Kind kind;
+  do {
+    kind.horizontal = 1 + below(4);
+    kind.vertical = 1 + below(4);
+  } while (kind.horizontal * kind.vertical > 8);
+  kind.progressive = below(4) == 0;
+  kind.grey = below(6) == 0;
+  kind.restart = below(3) == 0 ? 1 + below(20) : 0;
+  kind.quality = 1 + below(100);
+  kind.optimise = below(2) == 0;
+  kind.noise = below(3) == 0;
+  check_boxes(kind, 1 + below(120), 1 + below(120), 8, below(3) ? 1 : 1 << below(4));
+}
+
 }  // namespace
 
-int main() {
+// test_jpeg [PICTURES]
+int main(int count, char** arguments) {
   for (const auto& kind : jpegs::kinds()) {
-    check_boxes(kind, 100, 75);
-    check_boxes(kind, 33, 64);
-    check_boxes(kind, 7, 5);
+    check_boxes(kind, 100, 75, 60);
+    check_boxes(kind, 33, 64, 60);
+    check_boxes(kind, 7, 5, 60);
   }
-  JpegDecoder decoder;
+  for (int i = count > 1 ? std::atoi(arguments[1]) : 300; i > 0; --i) check_any();
+
   auto jpeg = jpegs::encode(100, 75, {});
   const Box top{0, 0, 20, 5};
 
