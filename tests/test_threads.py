@@ -191,7 +191,7 @@ def test_our_datasets_work_in_forked_and_spawned_workers_beside_an_open_epoch() 
 def test_after_ctrl_c_the_epoch_can_go_on() -> None:
     loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1)
     iterator = iter(loader)
-    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         next(iterator)

@@ -17,5 +17,6 @@ NB_MODULE(_native, module) {
   bind_order(module);
   bind_pool(module);
   bind_gather(module);
+  bind_plan(module);
   bind_image(module);
 }

@@ -38,6 +38,22 @@ def gather(source: Array, indices: Array, out: Array) -> None: ...
 class GatherJob(Job):
     def __init__(self, sources: Sequence[Array], indices: Array, outs: Sequence[Array], grain: int) -> None: ...
 
+# plan
+def compile_plan(
+    accesses: Array,
+    samples: int,
+    sizes: Array | None,
+    costs: Array | None,
+    resident: Array | None,
+    policy: str,
+    budget: int,
+    tail: bool,
+    seed: int,
+    hits: Array,
+    keep: Array,
+    retained: Array,
+) -> None: ...
+
 # image
 Fallback = Callable[[str, bytes], Array]
 

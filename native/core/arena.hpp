@@ -1,0 +1,59 @@
+// Blocks of memory within a segment: segregated free lists, neighbours joined at once. All of its state lies in
+// the segment, by offsets, so that any process can use it. Callers hold a lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace foreload {
+
+class Arena {
+ public:
+  static constexpr size_t kAlignment = 64;
+  // What a block takes beyond the bytes asked for, rounded up to the alignment.
+  static constexpr size_t kOverhead = 64;
+
+  static constexpr size_t block_size(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment + kOverhead;
+  }
+
+  // In front of every block.
+  struct Block {
+    uint64_t size;       // with this head
+    uint64_t size_before;  // of the block in front of it; 0 for the first
+    uint64_t next, previous;  // in a free list, or whatever the holder of the block likes
+    uint64_t note;            // for the holder
+    uint32_t is_free;
+  };
+  static_assert(sizeof(Block) <= kOverhead);
+
+  static constexpr int kBins = 256;
+  struct State {
+    uint64_t size, used, peak;
+    uint64_t heads[kBins];
+    uint64_t filled[kBins / 64];
+  };
+
+  Arena(State* state, uint8_t* memory) : state_(state), memory_(memory) {}
+
+  // Once, in zeroed memory that is aligned: all of it is free.
+  void format(size_t size);
+  // The offset of a block for `bytes`, or kNone.
+  uint64_t take(size_t bytes);
+  void give_back(uint64_t offset);
+
+  static constexpr uint64_t kNone = UINT64_MAX;
+  Block* block(uint64_t offset) const { return reinterpret_cast<Block*>(memory_ + offset); }
+  uint8_t* bytes(uint64_t offset) const { return memory_ + offset + kOverhead; }
+  const State& state() const { return *state_; }
+
+ private:
+  void enlist(uint64_t offset);
+  void unlist(uint64_t offset);
+  void set_size(uint64_t offset, uint64_t size);
+
+  State* state_;
+  uint8_t* memory_;
+};
+
+}  // namespace foreload

@@ -1,0 +1,33 @@
+// A stretch of memory that processes share: no name, no file, gone with the last process that has it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace foreload {
+
+class Segment {
+ public:
+  // Zeroed memory that takes room only where it is written. Where the system gives none that can be shared, it
+  // is private (`file()` is -1). Throws Error(system) where there is none at all.
+  static std::unique_ptr<Segment> create(size_t bytes);
+  // What another process created, by a descriptor of it, which is duplicated. Throws Error(system).
+  static std::unique_ptr<Segment> open(int file);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  uint8_t* memory() const { return memory_; }
+  size_t size() const { return size_; }
+  int file() const { return file_; }
+
+ private:
+  Segment(int file, uint8_t* memory, size_t size) : file_(file), memory_(memory), size_(size) {}
+
+  int file_;
+  uint8_t* memory_;
+  size_t size_;
+};
+
+}  // namespace foreload

@@ -1,0 +1,188 @@
+// Samples come back as they went in, whatever is dropped, refilled or killed meanwhile.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "error.hpp"
+#include "store.hpp"
+
+using namespace foreload;
+
+namespace {
+
+size_t size_of(size_t sample) {
+  return 100 + sample * 37 % 3000;
+}
+
+void fill(uint8_t* to, size_t sample, size_t size) {
+  for (size_t i = 0; i < size; ++i) to[i] = static_cast<uint8_t>(sample * 31 + i);
+}
+
+bool is_right(const Store::Found& found, size_t sample) {
+  if (found.size != size_of(sample) || found.form != Form::encoded) return false;
+  for (size_t i = 0; i < found.size; ++i) {
+    if (found.bytes[i] != static_cast<uint8_t>(sample * 31 + i)) return false;
+  }
+  return true;
+}
+
+// Whether it was a hit.
+bool load(Store& store, size_t sample) {
+  {
+    Store::Section section(store);
+    const auto found = store.request(section, sample);
+    if (found.outcome == Store::Outcome::hit) {
+      CHECK(is_right(found, sample));
+      return true;
+    }
+    if (found.outcome == Store::Outcome::miss) return false;
+  }
+  if (sample % 11 == 7) {
+    store.abandon(sample);
+    return false;
+  }
+  uint8_t* const to = store.reserve(sample, size_of(sample), Form::encoded);
+  if (to == nullptr) return false;
+  fill(to, sample, size_of(sample));
+  store.commit(sample);
+  return false;
+}
+
+void test_arena() {
+  std::vector<uint64_t> memory(1 << 14);
+  Arena::State state;
+  Arena arena(&state, reinterpret_cast<uint8_t*>(memory.data()));
+  const size_t room = memory.size() * 8;
+  arena.format(room);
+  std::mt19937 random(1);
+  std::vector<std::pair<uint64_t, size_t>> held;
+  for (int round = 0; round < 20000; ++round) {
+    if (held.empty() || random() % 2 == 0) {
+      const size_t size = random() % 5000;
+      const uint64_t block = arena.take(size);
+      if (block == Arena::kNone) continue;
+      std::memset(arena.bytes(block), static_cast<int>(block % 251), size);
+      held.emplace_back(block, size);
+    } else {
+      std::swap(held[random() % held.size()], held.back());
+      const auto [block, size] = held.back();
+      for (size_t i = 0; i < size; ++i) CHECK(arena.bytes(block)[i] == block % 251);
+      arena.give_back(block);
+      held.pop_back();
+    }
+    CHECK(arena.state().used <= arena.state().size);
+  }
+  for (const auto& [block, size] : held) arena.give_back(block);
+  CHECK(arena.state().used == 0);
+  const uint64_t all = arena.take(room - Arena::kOverhead);
+  CHECK(all == 0 && arena.take(1) == Arena::kNone);
+  // Blocks of one size leave no gaps.
+  arena.give_back(all);
+  size_t count = 0;
+  while (arena.take(1000) != Arena::kNone) ++count;
+  CHECK(count == room / Arena::block_size(1000));
+}
+
+void test_plan_is_followed() {
+  const auto store = Store::create(3, 1 << 16, 6, 0);
+  const int64_t accesses[] = {0, 1, 0, 2, 0, 1};
+  const uint8_t keep[] = {1, 0, 1, 0, 0, 0}, retained[] = {0, 0, 0};
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    store->follow(accesses, 6, keep, retained);
+    const bool hits[] = {false, false, true, false, true, false};
+    for (int t = 0; t < 6; ++t) CHECK(load(*store, static_cast<size_t>(accesses[t])) == hits[t]);
+    CHECK(!store->contains(0) && store->counts().unforeseen == 0);
+  }
+  load(*store, 0);
+  CHECK(store->counts().unforeseen == 1);
+  const uint8_t members[] = {0, 1, 0};
+  store->follow(members);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (size_t i = 0; i < 3; ++i) CHECK(load(*store, i) == (epoch > 0 && i == 1));
+  }
+}
+
+void test_recent() {
+  const auto store = Store::create(10, 1 << 20, 0, 3);
+  store->follow(Keeping::recent);
+  for (const size_t sample : {0, 1, 2, 0, 3}) load(*store, sample);
+  CHECK(store->contains(0) && !store->contains(1) && store->contains(2) && store->contains(3));
+}
+
+void test_threads(Keeping keeping) {
+  constexpr size_t kSamples = 200;
+  const auto store = Store::create(kSamples, 100'000, 100'000, 0);
+  std::vector<int64_t> accesses;
+  std::vector<uint8_t> keep, none(kSamples, 0);
+  std::mt19937 random(2);
+  for (int i = 0; i < 20000; ++i) {
+    accesses.push_back(static_cast<int64_t>(random() % kSamples));
+    keep.push_back(random() % 2);
+  }
+  if (keeping == Keeping::planned) {
+    store->follow(accesses.data(), accesses.size(), keep.data(), none.data());
+  } else {
+    store->follow(keeping);
+  }
+  std::vector<std::thread> threads;
+  for (size_t worker = 0; worker < 4; ++worker) {
+    threads.emplace_back([&, worker] {
+      for (size_t i = worker; i < accesses.size(); i += 4) load(*store, static_cast<size_t>(accesses[i]));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const auto counts = store->counts();
+  CHECK(counts.hits + counts.misses == accesses.size() && counts.hits > 0);
+  CHECK(counts.peak <= counts.room && counts.room <= 100'000);
+  store->clear();
+}
+
+// Workers are killed while they fill, read and allocate; the others go on and see nothing wrong.
+void test_kills() {
+  const auto store = Store::create(50, 40'000, 0, 0);
+  store->follow(Keeping::recent);
+  std::mt19937 random(3);
+  for (int round = 0; round < 30; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::mt19937 own(static_cast<unsigned>(round));
+      for (;;) load(*store, own() % 50);
+    }
+    usleep(random() % 3000);
+    kill(child, SIGKILL);
+    for (int i = 0; i < 200; ++i) load(*store, random() % 50);
+    CHECK(waitpid(child, nullptr, 0) == child);
+  }
+  const auto counts = store->counts();
+  CHECK(counts.peak <= counts.room && counts.hits > 0);
+}
+
+void test_another_process() {
+  const auto store = Store::create(5, 1 << 16, 0, 0);
+  load(*store, 3);
+  CHECK(store->file() >= 0);
+  const auto other = Store::open(store->file());
+  CHECK(load(*other, 3) && other->counts().hits == 1 && store->counts().hits == 1);
+  CHECK_THROWS(Store::open(-1), system);
+}
+
+}  // namespace
+
+int main() {
+  test_arena();
+  test_plan_is_followed();
+  test_recent();
+  for (const Keeping keeping : {Keeping::planned, Keeping::all, Keeping::recent}) test_threads(keeping);
+  test_another_process();
+#ifndef __SANITIZE_THREAD__
+  test_kills();
+#endif
+  const auto store = Store::create(5, 10, 0, 0);
+  CHECK(!load(*store, 0) && !load(*store, 0) && store->counts().refused == 2);
+}
