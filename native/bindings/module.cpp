@@ -18,5 +18,6 @@ NB_MODULE(_native, module) {
   bind_pool(module);
   bind_gather(module);
   bind_plan(module);
+  bind_store(module);
   bind_image(module);
 }

@@ -114,6 +114,7 @@ struct Store::Entry {
   std::atomic<uint64_t> block;  // offset + 1; 0: none
   std::atomic<uint64_t> size_and_form;
   std::atomic<uint64_t> stamp;
+  std::atomic<uint64_t> cost, cost_before;  // nanoseconds
 };
 
 namespace {
@@ -323,7 +324,7 @@ void Store::reclaim() {
 
 // Requests.
 
-Store::Found Store::request(Section& section, size_t sample) {
+Store::Found Store::request(Section& section, size_t sample, bool wait) {
   if (sample >= header_->samples) throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
   Entry& entry = entries_[sample];
   Slot& slot = slots_[section.slot_];
@@ -332,6 +333,7 @@ Store::Found Store::request(Section& section, size_t sample) {
     uint64_t word = entry.word.load();
     const State state = static_cast<State>(state_of(word));
     if (state == filling) {
+      if (!wait && is_alive(owner_of(word))) return {Outcome::busy, nullptr, 0, Form::packed};
       if (!counted_wait) header_->waits.fetch_add(1, std::memory_order_relaxed);
       counted_wait = true;
       wait_for(slot, entry, word);
@@ -389,6 +391,7 @@ void Store::recover(size_t sample, uint64_t seen) {
 uint8_t* Store::reserve(size_t sample, size_t size, Form form) {
   Entry& entry = entries_[sample];
   entry.block = 0;
+  entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
   uint64_t block = Arena::kNone;
   // What was dropped may still be read by others, for a moment.
   for (int attempt = 0; attempt < 4 && header_->frozen.load() == 0; ++attempt) {
@@ -410,7 +413,6 @@ uint8_t* Store::reserve(size_t sample, size_t size, Form form) {
         block = arena().take(size);
       }
       if (block != Arena::kNone) {
-        entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
         entry.block = block + 1;
         break;
       }
@@ -450,6 +452,25 @@ void Store::abandon(size_t sample) {
   }
   if (block != 0) retire(block - 1);
   if (header_->waiting.load() != 0) wake();
+}
+
+void Store::note_cost(size_t sample, uint64_t nanoseconds) {
+  Entry& entry = entries_[sample];
+  entry.cost_before.store(entry.cost.exchange(std::max<uint64_t>(1, nanoseconds)), std::memory_order_relaxed);
+}
+
+void Store::sizes(int64_t* out) const {
+  for (size_t i = 0; i < header_->samples; ++i) {
+    const uint64_t size_and_form = entries_[i].size_and_form.load(std::memory_order_relaxed);
+    out[i] = size_and_form == 0 ? 0 : static_cast<int64_t>(Arena::block_size(size_and_form >> 2));
+  }
+}
+
+void Store::costs(int64_t* last, int64_t* before) const {
+  for (size_t i = 0; i < header_->samples; ++i) {
+    last[i] = static_cast<int64_t>(entries_[i].cost.load(std::memory_order_relaxed));
+    before[i] = static_cast<int64_t>(entries_[i].cost_before.load(std::memory_order_relaxed));
+  }
 }
 
 bool Store::contains(size_t sample) const {

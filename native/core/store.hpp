@@ -65,6 +65,7 @@ class Store {
     hit,
     miss,     // load it; nothing else is to be done
     claimed,  // load it, then put() or abandon() it: others may be waiting for it
+    busy,     // another worker is loading it, and the caller would not wait; ask again
   };
   struct Found {
     Outcome outcome = Outcome::miss;
@@ -72,14 +73,21 @@ class Store {
     size_t size = 0;
     Form form = Form::packed;
   };
-  // The next request for a sample. Waits where another worker is loading what the plan wants kept.
-  Found request(Section& section, size_t sample);
+  // The next request for a sample. Waits where another worker is loading what the plan wants kept; whoever has
+  // claimed something may not wait.
+  Found request(Section& section, size_t sample, bool wait = true);
 
   // Memory for a claimed sample, or null where there is no room; then it is abandoned already. Not within a
   // section of the caller's own, which would stand in the way.
   uint8_t* reserve(size_t sample, size_t size, Form form);
   void commit(size_t sample);
   void abandon(size_t sample);
+
+  // What loading a sample took, for the next plan.
+  void note_cost(size_t sample, uint64_t nanoseconds);
+  // Per sample, 0 where nothing is known: what it takes of the room, what loading it took last and before.
+  void sizes(int64_t* out) const;
+  void costs(int64_t* last, int64_t* before) const;
 
   // Whether it is there, without asking for it.
   bool contains(size_t sample) const;

@@ -10,13 +10,14 @@ from foreload import errors, transforms
 from foreload.datasets.images import ImageDataset
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.loader import DataLoader
-from foreload.options import LoadingMode
+from foreload.options import Cache, LoadingMode
 from foreload.stages.order import KeyedSampler
 from foreload.transforms import get_train_transforms, get_val_transforms
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cache",
     "CachedDataset",
     "DataLoader",
     "ImageDataset",

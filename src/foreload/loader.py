@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import warnings
 import weakref
@@ -16,8 +17,10 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from foreload.datasets.tensors import TensorAssembly, tensor_assembly
 from foreload.epoch import GatherEpoch, InlineEpoch, Order, ThreadEpoch
 from foreload.machine import granted_cores
+from foreload.options import Cache
 from foreload.stages.batch import Assembly, SampleAssembly, SubsetAssembly
 from foreload.stages.buffers import Buffers
+from foreload.stages.cache import LoaderCache, Prepared, warn_of_randomness
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stream import StreamEpoch
 from foreload.workers.info import WorkerIdentity
@@ -49,9 +52,12 @@ class DataLoader(TorchDataLoader[T_co]):
         workers: who they are. ``"threads"``, or ``"processes"`` (torch's own); ``"auto"`` means threads.
         seed: makes order (with ``shuffle=True``) and augmentation a pure function of (seed, epoch, index), the
             same for any number and kind of workers. Each iteration is the next epoch; see :meth:`set_epoch`.
+        cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
+            :class:`~foreload.Cache`. What is kept is computed from the order, which is known.
+        transform: applied to each sample after the cache; what is random belongs here.
 
     Raises:
-        ValueError, TypeError: as torch does, and where ``seed``, ``workers`` or ``num_workers`` makes no sense.
+        ValueError, TypeError: as torch does, and where an argument makes no sense.
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
@@ -82,6 +88,8 @@ class DataLoader(TorchDataLoader[T_co]):
         in_order: bool = True,
         workers: Workers = "auto",
         seed: int | None = None,
+        cache: Cache | int | str | None = None,
+        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         if workers not in ("auto", "threads", "processes"):
             raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
@@ -94,8 +102,15 @@ class DataLoader(TorchDataLoader[T_co]):
             seed = check_seed(seed)
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
                 sampler, shuffle = KeyedSampler(dataset, seed), None  # type: ignore[arg-type]
+        if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
+            raise ValueError("cache and transform need a map-style dataset, whose samples can be asked for by index")
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform must be callable, got {transform!r}")
         self.workers = workers
         self.seed = seed
+        self.cache = None if cache is None else Cache.of(cache)
+        self.transform = transform
+        self._cache: LoaderCache | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
@@ -146,10 +161,17 @@ class DataLoader(TorchDataLoader[T_co]):
             self._pool_end()
         self._pool = self._pool_end = None
         self._buffers = None
+        self._cache = None
+
+    def stats(self) -> dict[str, Any]:
+        """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like."""
+        return {"cache": None if self._cache is None else self._cache.stats()}
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
         if self._is_torchs:
+            # Torch draws a base seed for its workers, which outlive an epoch if they are persistent.
+            self._plan_cache(draws=(self._iterator is None, not self.persistent_workers))
             return super().__iter__()
         return self._get_iterator()
 
@@ -162,7 +184,10 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _get_iterator(self) -> Any:
         if self._is_torchs:
-            return super()._get_iterator()
+            # Torch hands its workers the dataset of the loader that it is given.
+            loader = copy.copy(self)
+            loader.__dict__["dataset"] = self._prepared
+            return TorchDataLoader._get_iterator(loader)
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, KeyedSampler):
@@ -170,12 +195,13 @@ class DataLoader(TorchDataLoader[T_co]):
         order = Order(self, self._epoch)
         self._epoch += 1
         self._warn_without_accelerator()
+        self._plan_cache(draws=(False, True))
         buffers = self._lend_buffers()
         if isinstance(self.dataset, IterableDataset):
             return StreamEpoch(self, order, buffers)
         assembly = self._native_assembly(self.dataset, order.key, buffers)
         if assembly is None:
-            assembly = SampleAssembly(self, self.num_workers, buffers, arrays=order.known)
+            assembly = SampleAssembly(self, self._prepared, self.num_workers, buffers, arrays=order.known)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:
@@ -196,10 +222,26 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=self.in_order,
         )
 
+    def _plan_cache(self, draws: tuple[bool, bool]) -> None:
+        if self.cache is None:
+            return
+        if self._cache is None:
+            warn_of_randomness(self.dataset)
+            self._cache = LoaderCache(self, self.cache)
+        self._cache.begin(self, draws)
+
+    @property
+    def _prepared(self) -> Any:
+        """The dataset as workers see it."""
+        store = None if self._cache is None else self._cache.store
+        if store is None and self.transform is None:
+            return self.dataset
+        return Prepared(self.dataset, store, self.transform)
+
     def _native_assembly(self, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
-        if not self._auto_collation:
+        if not self._auto_collation or self.transform is not None:
             return None
-        if type(dataset) is Subset:
+        if type(dataset) is Subset and self.cache is None:
             whole = self._native_assembly(dataset.dataset, key, buffers)
             return None if whole is None else SubsetAssembly(whole, dataset.indices)
         if type(dataset) is TensorDataset:
@@ -248,4 +290,4 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration; threads and buffers are made again where they are needed."""
-        return {**self.__dict__, "_pool": None, "_pool_end": None, "_buffers": None, "_iterator": None}
+        return {**self.__dict__, "_pool": None, "_pool_end": None, "_buffers": None, "_cache": None, "_iterator": None}

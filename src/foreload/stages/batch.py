@@ -57,12 +57,14 @@ class SampleAssembly:
     # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
     _RUN_SECONDS = 2e-3
 
-    def __init__(self, loader: DataLoader[Any], workers: int, buffers: Buffers, *, arrays: bool) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], dataset: Any, workers: int, buffers: Buffers, *, arrays: bool
+    ) -> None:
         self.depth: int | None = None
         self._arrays = arrays
-        self._dataset: Any = loader.dataset
+        self._dataset = dataset
         self._batched = loader._auto_collation
-        self._whole = bool(getattr(loader.dataset, "__getitems__", None)) if self._batched else False
+        self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = loader.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._pin_device = loader._pin_device

@@ -6,20 +6,30 @@ anything else is iterated as torch iterates it.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterator, Sized
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from foreload import _native
+from foreload.stages.transform import draw_seed
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["ArrayBatches", "Indices", "KeyedSampler", "batches"]
+__all__ = ["ArrayBatches", "Foreseen", "Indices", "KeyedSampler", "batches", "foresee"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -181,3 +191,81 @@ class ArrayBatches(Iterator[Indices]):
                 missing -= len(block) - start
         if parts and not drop_last:
             yield np.concatenate(parts)
+
+
+class Foreseen(NamedTuple):
+    """What will be asked for.
+
+    Attributes:
+        epochs: the samples of the coming epoch in order, and of later ones as far as they are known.
+        once: whether every epoch asks for the same samples, each once.
+    """
+
+    epochs: list[Indices]
+    once: bool
+
+
+def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = (False, True)) -> Foreseen | None:
+    """Tell what the epoch that begins now asks for, and the ones after it, without changing any of it.
+
+    Samplers of torch and of foreload are run ahead, and the generators that they draw from are set back. Later
+    epochs are known where the order is a function of the epoch, or comes from a generator of the user's own, as
+    long as nobody else draws from that. What a user's own sampler will do is not known, and None is returned.
+
+    Args:
+        loader: whose order.
+        epochs: how many to look ahead; fewer may be given back.
+        draws: whether the coming epoch, and each later one, still draws a base seed from ``loader.generator``.
+    """
+    batch_sampler = loader._index_sampler
+    if type(batch_sampler) is BatchSampler:
+        sampler: Any = batch_sampler.sampler
+        whole = not batch_sampler.drop_last
+    else:
+        sampler, whole = batch_sampler, True
+    kind = type(sampler)
+    if kind not in (
+        SequentialSampler,
+        RandomSampler,
+        KeyedSampler,
+        WeightedRandomSampler,
+        SubsetRandomSampler,
+        DistributedSampler,
+    ):
+        return None
+    once = kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler) or (
+        kind is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    )
+    if once:
+        # Which of the same samples comes when makes no difference to what is best kept.
+        epochs = 1
+    if kind in (DistributedSampler, KeyedSampler):
+        ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
+        return Foreseen([_list(later, whole, batch_sampler) for later in ahead_of_time], once)
+    generator = getattr(sampler, "generator", None)
+    drawn_from = [torch.default_generator, *{id(g): g for g in (generator, loader.generator) if g is not None}.values()]
+    states = [source.get_state() for source in drawn_from]
+    known = []
+    try:
+        for ahead in range(epochs if generator is not None else 1):
+            if draws[ahead > 0]:
+                draw_seed(loader.generator)
+            known.append(_list(sampler, whole, batch_sampler))
+    finally:
+        for source, state in zip(drawn_from, states, strict=True):
+            source.set_state(state)
+    return Foreseen(known, once)
+
+
+def _of_epoch(sampler: Any, epoch: int) -> Any:
+    other = copy.copy(sampler)
+    other.epoch = epoch
+    return other
+
+
+def _list(sampler: Any, whole: bool, batch_sampler: Any) -> Indices:
+    if type(sampler) is KeyedSampler:
+        indices = sampler.positions(0, len(sampler))
+    else:
+        indices = np.fromiter(iter(sampler), np.int64)
+    return indices if whole else indices[: len(indices) // batch_sampler.batch_size * batch_sampler.batch_size]

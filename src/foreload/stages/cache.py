@@ -1,0 +1,217 @@
+"""Stage ``cache``: samples are loaded through the store, which each epoch is given a plan for."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Sequence, Sized
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from foreload.options import Cache
+from foreload.stages.order import foresee
+from foreload.stages.plan import Plan, compile_plan, fixed_set
+from foreload.stages.store import SampleStore
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["LoaderCache", "Prepared", "warn_of_randomness"]
+
+# Epochs to look ahead, and accesses that this may come to.
+_EPOCHS = 8
+_ACCESSES = 1 << 25
+
+# A fixed set is exchanged for one that saves this much more: what is there has been paid for.
+_WORTH_A_CHANGE = 1.1
+
+
+class LoaderCache:
+    """The cache of one loader: the store, and the plan of each epoch.
+
+    Attributes:
+        store: what is kept.
+        plan: of the present epoch; None where the samples to keep are chosen without one.
+        order: what is known of the order: ``"once"`` (each sample once per epoch), ``"known"``, ``"unknown"``.
+    """
+
+    def __init__(self, loader: DataLoader[Any], options: Cache) -> None:
+        self.options = options
+        sampler = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+        self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
+        samples = len(loader.dataset)  # type: ignore[arg-type]
+        self.store = SampleStore(samples, options.bytes, accesses=self._accesses)
+        self.plan: Plan | None = None
+        self.order = "unknown"
+        self._epochs = 0
+
+    def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool]) -> None:
+        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.order.foresee`."""
+        self._epochs += 1
+        samples = len(self.store)
+        self.plan = None
+        foreseen = foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws)
+        policy = self.options.policy
+        if foreseen is None:
+            self.order = "unknown"
+        elif foreseen.once and policy in ("opt", "fixed"):
+            self.order = "once"
+            self._keep_the_best()
+            return
+        else:
+            self.order = "known"
+        if foreseen is None or (policy == "lru" and len(foreseen.epochs) == 1):
+            # First come, first kept, is as good as any where nothing is known, and best for permutations.
+            self.store.native.follow_rule("recent" if policy == "lru" else "all")
+            return
+        self._compile(loader, foreseen.epochs)
+
+    def _keep_the_best(self) -> None:
+        """Keep what saves most per byte, once that is known; until then, what comes first."""
+        resident = self.store.residents()
+        sizes, costs = self.store.sizes(), self.store.costs()
+        known = (sizes > 0) & (costs > 0)
+        if self._epochs > 1 and known.any():
+            members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.options.bytes)
+            if costs[members].sum() > _WORTH_A_CHANGE * costs[resident].sum():
+                self.store.native.follow_members(members.view(np.uint8))
+                return
+        self.store.native.follow_rule("all")
+
+    def _compile(self, loader: DataLoader[Any], epochs: Sequence[np.ndarray[Any, Any]]) -> None:
+        now = epochs[0]
+        if not len(now):
+            return
+        if len(now) > max(self._accesses, len(self.store)) or not 0 <= now.min() <= now.max() < len(self.store):
+            self.store.native.follow_rule("all")  # what is wrong with that is for the dataset to say
+            return
+        sizes = self.store.sizes()
+        if not sizes.any():
+            sizes = self._try(loader, int(now[0]))
+        if not sizes.any():
+            self.store.native.follow_rule("all")
+            return
+        sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()))
+        window = compile_plan(
+            np.concatenate(epochs),
+            len(self.store),
+            self._room(loader, int(sizes.mean())),
+            self.options.policy,
+            sizes=sizes,
+            resident=self.store.residents(),
+            tail=True,
+        )
+        self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
+        self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
+
+    def _try(self, loader: DataLoader[Any], index: int) -> np.ndarray[Any, Any]:
+        """Load the epoch's first sample now, to know how large samples are."""
+        if not loader._is_torchs:
+            self.store.native.follow_rule("all")
+            try:
+                self.store.load(index, loader.dataset.__getitem__)
+            except Exception:  # noqa: S110  the epoch meets it again, where it can be reported
+                pass
+        return self.store.sizes()
+
+    def _room(self, loader: DataLoader[Any], size: int) -> int:
+        """What the plan may use: workers are not quite in step, so some of the memory changes hands late."""
+        room = self.store.native.counts()["room"]
+        if loader.num_workers == 0:
+            return room
+        return room - min(room // 8, (loader.batch_size or 1) * loader.num_workers * size)
+
+    def stats(self) -> dict[str, Any]:
+        """Tell what has happened since the start."""
+        counts: dict[str, Any] = self.store.native.counts()
+        requests = counts["hits"] + counts["misses"]
+        counts["hit_rate"] = counts["hits"] / requests if requests else 0.0
+        counts["samples"] = int(self.store.residents().sum())
+        counts["order"] = self.order
+        counts["predicted_hit_rate"] = None if self.plan is None else self.plan.hit_rate
+        return counts
+
+
+class Prepared(Dataset[Any]):
+    """A dataset seen through a loader's cache and ``transform``.
+
+    Everything else about it (attributes, methods) is the dataset's own.
+    """
+
+    def __init__(
+        self, dataset: Any, store: SampleStore | None, transform: Callable[[Any], Any] | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._store = store
+        self._transform = transform
+        # A dataset may tell what is the same each time from what is random.
+        self._read = getattr(dataset, "__prepare__", dataset.__getitem__)
+        self._finish = getattr(dataset, "__finish__", None) if store is not None else None
+        if self._finish is None:
+            self._read = dataset.__getitem__
+
+    def __getitem__(self, index: Any) -> Any:
+        """Load one sample."""
+        store = self._store
+        if store is not None and (position := _position(index, len(store))) is not None:
+            sample = store.load(position, self._read)
+        else:
+            sample = self._read(index)
+        return self._done(sample)
+
+    def _done(self, sample: Any) -> Any:
+        if self._finish is not None:
+            sample = self._finish(sample)
+        return sample if self._transform is None else self._transform(sample)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """Load several samples at once, where the dataset can."""
+        many = getattr(self._dataset, "__getitems__", None)
+        if not callable(many) or self._finish is not None:
+            return None
+
+        def load(indices: Sequence[Any]) -> Sequence[Any]:
+            store = self._store
+            if store is None:
+                samples = many(indices)
+            else:
+                positions = [_position(index, len(store)) for index in indices]
+                if None in positions:
+                    return [self[index] for index in indices]
+                samples = store.load_many(positions, many)  # type: ignore[arg-type]
+            return samples if self._transform is None else [self._transform(sample) for sample in samples]
+
+        return load
+
+    def __getattr__(self, name: str) -> Any:
+        """Give the dataset's own attribute."""
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self._dataset)
+
+
+def _position(index: Any, samples: int) -> int | None:
+    """Give the sample's place in the store; None where the index is of another kind."""
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+        return None
+    position = operator.index(index)
+    return position if 0 <= position < samples else None
+
+
+def warn_of_randomness(dataset: Any) -> None:
+    """Say it where the dataset has a transform of its own, which would be cached with the sample."""
+    for name in ("transform", "transforms"):
+        if getattr(dataset, name, None) is not None and not hasattr(dataset, "__finish__"):
+            warnings.warn(
+                f"the cache keeps samples as {type(dataset).__name__} gives them, after its own '{name}'; if that is "
+                "random, give it to DataLoader(transform=...) instead, which is applied after the cache",
+                stacklevel=4,
+            )
+            return

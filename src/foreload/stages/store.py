@@ -1,0 +1,199 @@
+"""Samples in memory that all workers share: the native store, and how it reaches another process."""
+
+from __future__ import annotations
+
+import multiprocessing.reduction
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.stages.samples import pack, unpack
+
+__all__ = ["SampleStore"]
+
+Array = np.ndarray[Any, Any]
+
+# The rank correlation between two measurements from which on they are believed.
+_RELIABLE = 0.5
+
+
+class SampleStore:
+    """Keeps samples by their index, for the threads and processes that load them.
+
+    A request is told by the store what to do (see :mod:`foreload.stages.plan`), so every worker calls
+    :meth:`load` and nothing else. A forked or spawned worker shares the memory; any other copy begins empty.
+
+    Args:
+        samples: how many there are in the dataset.
+        room: bytes.
+        accesses: the longest schedule that it is to follow.
+        most: the most samples that an order nobody foresaw may fill it with; 0: as many as fit.
+
+    >>> store = SampleStore(3, 1 << 20)
+    >>> store.load(1, lambda index: [index]), store.load(1, None)
+    ([1], [1])
+    """
+
+    def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
+        self._arguments = (samples, room, accesses, most)
+        self._told = False
+        self.native = _native.Store(samples, room, accesses, most)
+        if self.native.file < 0:
+            warnings.warn(
+                "the system gives no memory that processes can share (memfd_create fails); the cache is private "
+                "memory: threads share it, worker processes keep a copy each",
+                stacklevel=3,
+            )
+
+    def __len__(self) -> int:
+        """Count the samples that there could be."""
+        return len(self.native)
+
+    def load(self, index: int, read: Callable[[int], Any]) -> Any:
+        """Give the sample, from memory or by ``read(index)``; then it is kept if that is the plan."""
+        found = self.native.request(index)
+        if found is None:
+            return read(index)
+        if found is not True:
+            return unpack(found)
+        started = time.perf_counter_ns()
+        try:
+            sample = read(index)
+        except BaseException:
+            self.native.abandon(index)
+            raise
+        self.keep(index, sample, time.perf_counter_ns() - started)
+        return sample
+
+    def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
+        """Give several samples; what is missing is read by one call of ``read(indices)``."""
+        indices = list(indices)
+        samples: list[Any] = [None] * len(indices)
+        missing: dict[int, int] = {}  # index to position
+        later: list[int] = []
+        claimed: set[int] = set()
+        try:
+            for position, index in enumerate(indices):
+                # Who has claimed something must not wait for others, who may be waiting for that.
+                found = False if index in missing else self.native.request(index, wait=not claimed)
+                if found is False:
+                    later.append(position)
+                elif found is None or found is True:
+                    missing[index] = position
+                    if found:
+                        claimed.add(index)
+                else:
+                    samples[position] = unpack(found)
+            if missing:
+                started = time.perf_counter_ns()
+                loaded = read(list(missing))
+                each = (time.perf_counter_ns() - started) // len(missing)
+                for (index, position), sample in zip(missing.items(), loaded, strict=True):
+                    samples[position] = sample
+                    if index in claimed:
+                        claimed.discard(index)
+                        self.keep(index, sample, each)
+        finally:
+            for index in claimed:
+                self.native.abandon(index)
+        for position in later:
+            samples[position] = self.load(indices[position], lambda index: read([index])[0])
+        return samples
+
+    def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
+        """Keep what was claimed, if it can be and there is room."""
+        try:
+            parts = pack(sample)
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, NotImplementedError) as error:
+            self.native.abandon(index)
+            self._tell(f"sample {index} cannot be cached, it cannot be pickled ({error}); it is loaded each time")
+            return
+        self.native.note_cost(index, nanoseconds)
+        size = sum(map(len, parts))
+        if not self.native.put(index, parts) and size > self.native.counts()["room"]:
+            self._tell(
+                f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
+                f"{self._arguments[1]:,}; it is loaded each time. Give a larger budget"
+            )
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(message, stacklevel=4)
+
+    def residents(self) -> Array:
+        """Tell for each sample whether it is there (bool)."""
+        out = np.empty(len(self), np.bool_)
+        self.native.residents(out.view(np.uint8))
+        return out
+
+    def sizes(self) -> Array:
+        """Give the bytes that each sample takes; 0 where that is not known yet (int64)."""
+        out = np.empty(len(self), np.int64)
+        self.native.sizes(out)
+        return out
+
+    def costs(self) -> Array:
+        """Give the seconds that loading each sample takes; 0 where that is not known yet (float64).
+
+        One measurement says little: a thread may have lost its turn. Samples that were loaded twice tell how far
+        a measurement can be relied on; where it cannot, all samples cost the same.
+        """
+        last, before = np.empty(len(self), np.int64), np.empty(len(self), np.int64)
+        self.native.costs(last, before)
+        twice = (last > 0) & (before > 0)
+        if twice.sum() < 8 or _rank_correlation(last[twice], before[twice]) < _RELIABLE:
+            return np.where(last > 0, 1e-9 * np.median(last[last > 0]) if (last > 0).any() else 0.0, 0.0)
+        return np.where(before > 0, np.minimum(last, before), last) * 1e-9
+
+    def __reduce__(self) -> Any:
+        """Share with a process that is being spawned; otherwise copy the configuration."""
+        if get_spawning_popen() is not None and self.native.file >= 0:
+            descriptor = multiprocessing.reduction.DupFd(self.native.file)
+            return _attach, (descriptor, self._arguments)
+        return _fresh, self._arguments
+
+    @classmethod
+    def of_process(cls, process: int, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
+        """Open what another process of the same user holds under its descriptor ``file``.
+
+        Raises:
+            OSError: it is gone, or belongs to somebody else.
+        """
+        own = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls._opened(own, arguments)
+        finally:
+            os.close(own)
+
+    @classmethod
+    def _opened(cls, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
+        store = cls.__new__(cls)
+        store._arguments = arguments
+        store._told = False
+        store.native = _native.Store.open(file)
+        return store
+
+
+def _attach(descriptor: Any, arguments: tuple[int, int, int, int]) -> SampleStore:
+    file = descriptor.detach()
+    try:
+        return SampleStore._opened(file, arguments)
+    finally:
+        os.close(file)
+
+
+def _fresh(samples: int, room: int, accesses: int, most: int) -> SampleStore:
+    return SampleStore(samples, room, accesses=accesses, most=most)
+
+
+def _rank_correlation(a: Array, b: Array) -> float:
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
