@@ -145,6 +145,8 @@ void bind_store(nb::module_& module) {
              check_length(out.shape(0), store.samples(), "out");
              store.residents(out.data());
            })
+      .def("belongs_to", &Store::belongs_to, nb::arg("owner"), "Whether `owner` was the first to ask.")
+      .def("first_to_tell", &Store::first_to_tell, "True for one caller of all.")
       .def("clear", &Store::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("counts", &counts);
 }

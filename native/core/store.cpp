@@ -99,6 +99,8 @@ struct Store::Header {
   std::atomic<uint32_t> changes;    // counts what somebody may be waiting for
   std::atomic<uint32_t> waiting;
   std::atomic<uint64_t> kept, refused, waits, unforeseen, entries;
+  std::atomic<uint64_t> owner;
+  std::atomic<uint32_t> told;
   std::atomic<uint32_t> frozen;  // a process died while it held the lock: nothing new is kept
   pthread_mutex_t lock;          // guards the arena
   Arena::State arena;
@@ -452,6 +454,15 @@ void Store::abandon(size_t sample) {
   }
   if (block != 0) retire(block - 1);
   if (header_->waiting.load() != 0) wake();
+}
+
+bool Store::belongs_to(uint64_t owner) {
+  uint64_t nobody = 0;
+  return header_->owner.compare_exchange_strong(nobody, owner) || nobody == owner;
+}
+
+bool Store::first_to_tell() {
+  return header_->told.exchange(1) == 0;
 }
 
 void Store::note_cost(size_t sample, uint64_t nanoseconds) {

@@ -83,6 +83,11 @@ class Store {
   void commit(size_t sample);
   void abandon(size_t sample);
 
+  // Whether the store is this one's (an object's, say): the first to ask has it.
+  bool belongs_to(uint64_t owner);
+  // True for one caller of all.
+  bool first_to_tell();
+
   // What loading a sample took, for the next plan.
   void note_cost(size_t sample, uint64_t nanoseconds);
   // Per sample, 0 where nothing is known: what it takes of the room, what loading it took last and before.

@@ -7,9 +7,11 @@
 """
 
 from foreload import errors, transforms
+from foreload.caches import LRUCache, cached
 from foreload.datasets.images import ImageDataset
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.loader import DataLoader
+from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
 from foreload.stages.order import KeyedSampler
 from foreload.transforms import get_train_transforms, get_val_transforms
@@ -22,7 +24,11 @@ __all__ = [
     "DataLoader",
     "ImageDataset",
     "KeyedSampler",
+    "LRUCache",
     "LoadingMode",
+    "OPTCache",
+    "OPTInit",
+    "cached",
     "errors",
     "gather",
     "get_train_transforms",

@@ -103,7 +103,7 @@ class DataLoader(TorchDataLoader[T_co]):
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
                 sampler, shuffle = KeyedSampler(dataset, seed), None  # type: ignore[arg-type]
         if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
-            raise ValueError("cache and transform need a map-style dataset, whose samples can be asked for by index")
+            raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {transform!r}")
         self.workers = workers
@@ -290,4 +290,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration; threads and buffers are made again where they are needed."""
-        return {**self.__dict__, "_pool": None, "_pool_end": None, "_buffers": None, "_cache": None, "_iterator": None}
+        return {
+            **self.__dict__,
+            "_pool": None,
+            "_pool_end": None,
+            "_buffers": None,
+            "_cache": None,
+            "_iterator": None,
+        }

@@ -122,8 +122,8 @@ class Cache:
         most = int(_MOST * granted_memory())
         if wanted > most:
             warnings.warn(
-                f"the cache's budget of {wanted:,} bytes is more than this process may use; it gets {most:,} bytes, "
-                f"{_MOST:.0%} of its memory. Give a smaller budget, or the container more memory",
+                f"the cache's budget of {wanted:,} bytes is more than this process may use; it gets {most:,} "
+                f"bytes, {_MOST:.0%} of its memory. Give a smaller budget, or the container more memory",
                 stacklevel=4,
             )
 

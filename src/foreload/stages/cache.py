@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import warnings
 from collections.abc import Callable, Sequence, Sized
@@ -39,7 +40,9 @@ class LoaderCache:
 
     def __init__(self, loader: DataLoader[Any], options: Cache) -> None:
         self.options = options
-        sampler = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+        sampler = (
+            loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+        )
         self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
         samples = len(loader.dataset)  # type: ignore[arg-type]
         self.store = SampleStore(samples, options.bytes, accesses=self._accesses)
@@ -110,10 +113,9 @@ class LoaderCache:
         """Load the epoch's first sample now, to know how large samples are."""
         if not loader._is_torchs:
             self.store.native.follow_rule("all")
-            try:
+            # A failure comes again in the epoch, where it can be reported.
+            with contextlib.suppress(Exception):
                 self.store.load(index, loader.dataset.__getitem__)
-            except Exception:  # noqa: S110  the epoch meets it again, where it can be reported
-                pass
         return self.store.sizes()
 
     def _room(self, loader: DataLoader[Any], size: int) -> int:
@@ -121,7 +123,8 @@ class LoaderCache:
         room = self.store.native.counts()["room"]
         if loader.num_workers == 0:
             return room
-        return room - min(room // 8, (loader.batch_size or 1) * loader.num_workers * size)
+        batches = loader.num_workers if loader._is_torchs else 1
+        return room - min(room // 8, (loader.batch_size or 1) * batches * size)
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since the start."""
@@ -210,8 +213,8 @@ def warn_of_randomness(dataset: Any) -> None:
     for name in ("transform", "transforms"):
         if getattr(dataset, name, None) is not None and not hasattr(dataset, "__finish__"):
             warnings.warn(
-                f"the cache keeps samples as {type(dataset).__name__} gives them, after its own '{name}'; if that is "
-                "random, give it to DataLoader(transform=...) instead, which is applied after the cache",
+                f"the cache keeps samples as {type(dataset).__name__} gives them, after its own '{name}'; if that "
+                "is random, give it to DataLoader(transform=...) instead, which is applied after the cache",
                 stacklevel=4,
             )
             return

@@ -243,7 +243,10 @@ def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = 
         ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
         return Foreseen([_list(later, whole, batch_sampler) for later in ahead_of_time], once)
     generator = getattr(sampler, "generator", None)
-    drawn_from = [torch.default_generator, *{id(g): g for g in (generator, loader.generator) if g is not None}.values()]
+    drawn_from = [
+        torch.default_generator,
+        *{id(g): g for g in (generator, loader.generator) if g is not None}.values(),
+    ]
     states = [source.get_state() for source in drawn_from]
     known = []
     try:

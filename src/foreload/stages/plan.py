@@ -1,7 +1,7 @@
 """Stage ``plan``: what to keep, compiled from an order that is known before it is executed.
 
-A plan is one bit per access: whether the sample stays cached until its next access. All policies compile to it, and
-an access is a hit exactly if the access before it, of the same sample, said "keep".
+A plan is one bit per access: whether the sample stays cached until its next access. All policies compile to it,
+and an access is a hit exactly if the access before it, of the same sample, said "keep".
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         rows = value.contiguous()
         memory = rows.view(-1).view(torch.uint8) if rows.numel() else torch.empty(0, dtype=torch.uint8)
-        return _tensor, (pickle.PickleBuffer(memory.numpy()), value.dtype, tuple(value.shape))
+        return _tensor, (pickle.PickleBuffer(memory.numpy().data), value.dtype, tuple(value.shape))
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -81,4 +81,4 @@ def unpack(memory: Array) -> Any:
         at += -at % _ALIGNMENT if length else 0
         parts.append(memory[at : at + length])
         at += length
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return pickle.loads(parts[0].data, buffers=parts[1:])

@@ -23,6 +23,9 @@ Array = np.ndarray[Any, Any]
 # The rank correlation between two measurements from which on they are believed.
 _RELIABLE = 0.5
 
+# What pickle, and the classes that it asks, raise where there is no way.
+_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, NotImplementedError)
+
 
 class SampleStore:
     """Keeps samples by their index, for the threads and processes that load them.
@@ -61,7 +64,7 @@ class SampleStore:
         found = self.native.request(index)
         if found is None:
             return read(index)
-        if found is not True:
+        if not isinstance(found, bool):
             return unpack(found)
         started = time.perf_counter_ns()
         try:
@@ -111,7 +114,14 @@ class SampleStore:
         """Keep what was claimed, if it can be and there is room."""
         try:
             parts = pack(sample)
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, NotImplementedError) as error:
+        except (
+            pickle.PicklingError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            RuntimeError,
+            NotImplementedError,
+        ) as error:
             self.native.abandon(index)
             self._tell(f"sample {index} cannot be cached, it cannot be pickled ({error}); it is loaded each time")
             return
@@ -196,4 +206,4 @@ def _fresh(samples: int, room: int, accesses: int, most: int) -> SampleStore:
 
 def _rank_correlation(a: Array, b: Array) -> float:
     ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
