@@ -23,11 +23,15 @@ using foreload::DecodedImage;
 using foreload::Error;
 using foreload::ErrorKind;
 using foreload::Fallback;
+using foreload::ImageCache;
+using foreload::ImageCosts;
 using foreload::ImageFiles;
 using foreload::ImageLoader;
 using foreload::Key;
 using foreload::LoaderShelf;
+using foreload::SampleStore;
 using foreload::Transform;
+using Forms = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Decoded = nb::ndarray<const uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
 
 ImageLoader& this_threads_loader() {
@@ -62,9 +66,10 @@ Fallback python_fallback(nb::handle decode) {
 
 // What the batches of a dataset share.
 struct ImageSource {
-  ImageSource(std::vector<std::string> paths, size_t keep) : files(std::move(paths), keep) {}
+  ImageSource(std::vector<std::string> paths, size_t keep) : files(std::move(paths), keep), costs(files.size()) {}
 
   ImageFiles files;
+  ImageCosts costs;
   LoaderShelf shelf;
 };
 
@@ -72,14 +77,20 @@ struct ImageSource {
 class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
-           uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback, size_t grain)
+           uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback, size_t grain,
+           std::shared_ptr<SampleStore> store, std::optional<Forms> forms)
       : Job(indices.shape(0), grain),
         source_(std::move(source)),
         transform_(transform),
         indices_(indices.data(), indices.data() + indices.shape(0)),
         key_{seed, epoch},
         out_(std::move(out)),
-        fallback_(std::move(fallback)) {
+        fallback_(std::move(fallback)),
+        store_(std::move(store)),
+        forms_(std::move(forms)) {
+    if (store_ && (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
+      throw Error(ErrorKind::value, "a store needs a form for each image");
+    }
     for (int64_t& index : indices_) {
       const auto count = static_cast<int64_t>(source_->files.size());
       if (index < -count || index >= count) {
@@ -98,6 +109,7 @@ class ImageJob : public foreload::Job {
     failures_.clear();
     out_ = Bytes();
     fallback_.reset();
+    forms_.reset();
   }
 
   void run(size_t begin, size_t end, size_t) override {
@@ -105,8 +117,14 @@ class ImageJob : public foreload::Job {
     std::unique_ptr<ImageLoader> loader = source_->shelf.take();
     for (size_t i = begin; i < end; ++i) {
       try {
-        loader->load(source_->files, static_cast<size_t>(indices_[i]), transform_, key_, fallback,
-                     out_.data() + i * sample_bytes_);
+        const auto index = static_cast<size_t>(indices_[i]);
+        uint8_t* const out = out_.data() + i * sample_bytes_;
+        if (store_) {
+          const ImageCache cache{store_.get(), forms_->data(), &source_->costs};
+          loader->load(cache, source_->files, index, transform_, key_, fallback, out);
+        } else {
+          loader->load(source_->files, index, transform_, key_, fallback, out);
+        }
       } catch (...) {
         const std::lock_guard lock(mutex_);
         failures_.emplace_back(i, std::current_exception());
@@ -131,6 +149,8 @@ class ImageJob : public foreload::Job {
   Key key_;
   Bytes out_;
   nb::object fallback_;
+  std::shared_ptr<SampleStore> store_;
+  std::optional<Forms> forms_;
   size_t sample_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::pair<size_t, std::exception_ptr>> failures_;
@@ -196,6 +216,17 @@ void init_files(ImageSource* source, const std::vector<nb::bytes>& paths, size_t
   new (source) ImageSource(std::move(copies), keep);
 }
 
+void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+  const size_t count = source.files.size();
+  if (out.shape(0) != 4 || out.shape(1) != count) throw Error(ErrorKind::value, "out must be 4 x images");
+  for (size_t i = 0; i < count; ++i) {
+    out(0, i) = source.costs.read[i].load(std::memory_order_relaxed);
+    out(1, i) = source.costs.decode[i].load(std::memory_order_relaxed);
+    out(2, i) = source.costs.encoded[i].load(std::memory_order_relaxed);
+    out(3, i) = source.costs.pixels[i].load(std::memory_order_relaxed);
+  }
+}
+
 nb::bytes read_bytes(ImageSource& source, size_t index) {
   std::vector<uint8_t> buffer;
   std::span<const uint8_t> bytes;
@@ -242,6 +273,8 @@ void bind_image(nb::module_& module) {
           },
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
+      .def("costs", &costs, nb::arg("out"),
+           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels.")
       .def("read", &read_bytes, nb::arg("index"), "The encoded bytes of file `index`.");
   nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
@@ -249,9 +282,10 @@ void bind_image(nb::module_& module) {
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
-                    nb::callable, size_t>(),
+                    nb::callable, size_t, std::shared_ptr<SampleStore>, std::optional<Forms>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
-           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"))
+           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"),
+           nb::arg("store").none() = nb::none(), nb::arg("forms").none() = nb::none())
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "The whole upright image as height x width x 3 bytes; `path` is for error messages.");

@@ -16,7 +16,7 @@ namespace {
 using foreload::Error;
 using foreload::ErrorKind;
 using foreload::Keeping;
-using foreload::Store;
+using foreload::SampleStore;
 using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -26,12 +26,12 @@ void check_length(size_t length, size_t expected, const char* name) {
                                     std::to_string(length));
 }
 
-size_t checked(const Store& store, size_t sample) {
+size_t checked(const SampleStore& store, size_t sample) {
   if (sample < store.samples()) return sample;
   throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
 }
 
-void follow_accesses(Store& store, const Indices& accesses, const Flags& keep, const Flags& retained) {
+void follow_accesses(SampleStore& store, const Indices& accesses, const Flags& keep, const Flags& retained) {
   check_length(keep.shape(0), accesses.shape(0), "keep");
   check_length(retained.shape(0), store.samples(), "retained");
   const nb::gil_scoped_release release;
@@ -39,40 +39,40 @@ void follow_accesses(Store& store, const Indices& accesses, const Flags& keep, c
   store.follow(accesses.data(), accesses.shape(0), keep.data(), retained.data());
 }
 
-void follow_members(Store& store, const Flags& members) {
+void follow_members(SampleStore& store, const Flags& members) {
   check_length(members.shape(0), store.samples(), "members");
   const nb::gil_scoped_release release;
   store.follow(members.data());
 }
 
-void follow_rule(Store& store, const std::string& rule) {
+void follow_rule(SampleStore& store, const std::string& rule) {
   store.follow(rule == "recent" ? Keeping::recent : Keeping::all);
 }
 
 // A copy of what is kept, True where the caller has claimed the sample, None where nothing is kept of it, False
 // where another worker is loading it and the caller does not wait.
-nb::object request(Store& store, size_t sample, bool wait) {
+nb::object request(SampleStore& store, size_t sample, bool wait) {
   std::unique_ptr<uint8_t[]> copy;
-  Store::Found found;
+  SampleStore::Found found;
   {
     const nb::gil_scoped_release release;
-    Store::Section section(store);
+    SampleStore::Section section(store);
     found = store.request(section, sample, wait);
-    if (found.outcome == Store::Outcome::hit) {
+    if (found.outcome == SampleStore::Outcome::hit) {
       copy.reset(new uint8_t[found.size > 0 ? found.size : 1]);
       std::memcpy(copy.get(), found.bytes, found.size);
     }
   }
-  if (found.outcome == Store::Outcome::claimed) return nb::bool_(true);
-  if (found.outcome == Store::Outcome::busy) return nb::bool_(false);
-  if (found.outcome == Store::Outcome::miss) return nb::none();
+  if (found.outcome == SampleStore::Outcome::claimed) return nb::bool_(true);
+  if (found.outcome == SampleStore::Outcome::busy) return nb::bool_(false);
+  if (found.outcome == SampleStore::Outcome::miss) return nb::none();
   uint8_t* const bytes = copy.release();
   const nb::capsule owner(bytes, [](void* memory) noexcept { delete[] static_cast<uint8_t*>(memory); });
   return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes, {found.size}, owner));
 }
 
 // Puts what lies in `parts` one behind the other.
-bool put(Store& store, size_t sample, const std::vector<Flags>& parts) {
+bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
   size_t size = 0;
   for (const Flags& part : parts) size += part.shape(0);
   checked(store, sample);
@@ -87,8 +87,8 @@ bool put(Store& store, size_t sample, const std::vector<Flags>& parts) {
   return true;
 }
 
-nb::dict counts(const Store& store) {
-  const Store::Counts counts = store.counts();
+nb::dict counts(const SampleStore& store) {
+  const SampleStore::Counts counts = store.counts();
   nb::dict out;
   out["hits"] = counts.hits;
   out["misses"] = counts.misses;
@@ -105,12 +105,12 @@ nb::dict counts(const Store& store) {
 }  // namespace
 
 void bind_store(nb::module_& module) {
-  nb::class_<Store>(module, "Store", "Samples in memory that processes share.")
-      .def(nb::new_(&Store::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
+  nb::class_<SampleStore>(module, "Store", "Samples in memory that processes share.")
+      .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
            nb::arg("most") = 0)
-      .def_static("open", &Store::open, nb::arg("file"))
-      .def_prop_ro("file", &Store::file, "A descriptor for Store.open in another process; -1 if memory is private.")
-      .def("__len__", &Store::samples)
+      .def_static("open", &SampleStore::open, nb::arg("file"))
+      .def_prop_ro("file", &SampleStore::file, "A descriptor for SampleStore.open in another process; -1 if memory is private.")
+      .def("__len__", &SampleStore::samples)
       .def("follow_accesses", &follow_accesses, nb::arg("accesses"), nb::arg("keep"), nb::arg("retained"))
       .def("follow_members", &follow_members, nb::arg("members"))
       .def("follow_rule", &follow_rule, nb::arg("rule"), "'all' or 'recent'.")
@@ -119,34 +119,34 @@ void bind_store(nb::module_& module) {
            "kept, False where another worker is loading it and `wait` is false.")
       .def("put", &put, nb::arg("sample"), nb::arg("parts"))
       .def(
-          "abandon", [](Store& store, size_t sample) { store.abandon(checked(store, sample)); }, nb::arg("sample"))
+          "abandon", [](SampleStore& store, size_t sample) { store.abandon(checked(store, sample)); }, nb::arg("sample"))
       .def(
-          "contains", [](const Store& store, size_t sample) { return store.contains(checked(store, sample)); },
+          "contains", [](const SampleStore& store, size_t sample) { return store.contains(checked(store, sample)); },
           nb::arg("sample"))
       .def(
           "note_cost",
-          [](Store& store, size_t sample, uint64_t nanoseconds) {
+          [](SampleStore& store, size_t sample, uint64_t nanoseconds) {
             store.note_cost(checked(store, sample), nanoseconds);
           },
           nb::arg("sample"), nb::arg("nanoseconds"))
       .def("sizes",
-           [](const Store& store, Counts out) {
+           [](const SampleStore& store, Counts out) {
              check_length(out.shape(0), store.samples(), "out");
              store.sizes(out.data());
            })
       .def("costs",
-           [](const Store& store, Counts last, Counts before) {
+           [](const SampleStore& store, Counts last, Counts before) {
              check_length(last.shape(0), store.samples(), "last");
              check_length(before.shape(0), store.samples(), "before");
              store.costs(last.data(), before.data());
            })
       .def("residents",
-           [](const Store& store, Bytes out) {
+           [](const SampleStore& store, Bytes out) {
              check_length(out.shape(0), store.samples(), "out");
              store.residents(out.data());
            })
-      .def("belongs_to", &Store::belongs_to, nb::arg("owner"), "Whether `owner` was the first to ask.")
-      .def("first_to_tell", &Store::first_to_tell, "True for one caller of all.")
-      .def("clear", &Store::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("belongs_to", &SampleStore::belongs_to, nb::arg("owner"), "Whether `owner` was the first to ask.")
+      .def("first_to_tell", &SampleStore::first_to_tell, "True for one caller of all.")
+      .def("clear", &SampleStore::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("counts", &counts);
 }

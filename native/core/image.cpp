@@ -1,6 +1,7 @@
 #include "image.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "error.hpp"
@@ -25,6 +26,12 @@ std::span<const uint8_t> ImageFiles::bytes(size_t index, std::vector<uint8_t>& b
 }
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 void check_size(int width, int height) {
   if (static_cast<int64_t>(width) * height > kMostPixels) {
@@ -51,23 +58,132 @@ void ImageLoader::load(ImageFiles& files, size_t index, const Transform& transfo
                        const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   try {
-    const auto bytes = files.bytes(index, file_);
-    if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
-      Random random(key, index);
-      const int orientation = exif_orientation(bytes);
-      int width = decoder_.width(), height = decoder_.height();
-      check_size(width, height);
-      if (sideways(orientation)) std::swap(width, height);
-      const View view = choose_view(transform, width, height, random);
-      const auto decode = [&](const Box& box, int reduction) {
-        return decode_upright(box, reduction, orientation);
-      };
-      render(decode, view, transform, random, transform.fast ? 8 : 1, out);
-      return;
-    }
-    show(fallback(path, bytes), index, transform, key, out);
+    show_encoded(path, files.bytes(index, file_), index, transform, key, fallback, out);
   } catch (Error& error) {
     if (error.file.empty()) error.file = path;
+    throw;
+  }
+}
+
+void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
+                               const Transform& transform, Key key, const Fallback& fallback, void* out) {
+  if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) {
+    const auto begin = Clock::now();
+    const DecodedImage image = fallback(path, bytes);
+    decode_seconds_ = seconds_since(begin);
+    pixels_ = int64_t{image.width} * image.height;
+    show(image, index, transform, key, out);
+    return;
+  }
+  Random random(key, index);
+  const int orientation = exif_orientation(bytes);
+  int width = decoder_.width(), height = decoder_.height();
+  check_size(width, height);
+  pixels_ = int64_t{width} * height;
+  if (sideways(orientation)) std::swap(width, height);
+  const View view = choose_view(transform, width, height, random);
+  const auto decode = [&](const Box& box, int reduction) {
+    const auto begin = Clock::now();
+    const Pixels pixels = decode_upright(box, reduction, orientation);
+    decode_seconds_ = seconds_since(begin);
+    return pixels;
+  };
+  render(decode, view, transform, random, transform.fast ? 8 : 1, out);
+}
+
+// Decoded images are kept behind their width and height.
+struct ImageLoader::Picture {
+  int32_t width, height;
+  uint8_t unused[56];  // pixels begin on a cache line
+
+  static const Picture* in(const uint8_t* bytes) { return reinterpret_cast<const Picture*>(bytes); }
+  static size_t rgb_bytes(int64_t pixels) { return sizeof(Picture) + 3 * static_cast<size_t>(pixels); }
+};
+
+void ImageLoader::show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
+                            const Transform& transform, Key key, const Fallback& fallback, void* out) {
+  if (found.form == Form::encoded) {
+    show_encoded(path, {found.bytes, found.size}, index, transform, key, fallback, out);
+    return;
+  }
+  const Picture* picture = Picture::in(found.bytes);
+  show({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform, key, out);
+}
+
+bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes,
+                       size_t index, const Transform& transform, Key key, const Fallback& fallback, void* out) {
+  SampleStore& store = *cache.store;
+  if (static_cast<Form>(cache.forms[index]) == Form::encoded) {
+    if (uint8_t* const to = store.reserve(index, bytes.size(), Form::encoded)) {
+      std::memcpy(to, bytes.data(), bytes.size());
+      store.commit(index);
+    }
+    return false;
+  }
+  DecodedImage image;
+  uint8_t* to = nullptr;
+  const auto begin = Clock::now();
+  if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
+    const int orientation = exif_orientation(bytes);
+    image.width = decoder_.width(), image.height = decoder_.height();
+    check_size(image.width, image.height);
+    if (sideways(orientation)) std::swap(image.width, image.height);
+    pixels_ = int64_t{image.width} * image.height;
+    to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
+    if (to == nullptr) return false;
+    const Pixels all = decode_upright({0, 0, image.width, image.height}, 1, orientation);
+    const size_t row = static_cast<size_t>(image.width) * 3;
+    for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
+      std::memcpy(to + sizeof(Picture) + y * row, all.pixels + y * all.stride, row);
+    }
+    // The pixels stay in the store at least until it is committed, and until then nobody drops them.
+    image.pixels = to + sizeof(Picture);
+  } else {
+    image = fallback(path, bytes);
+    pixels_ = int64_t{image.width} * image.height;
+    to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
+    if (to != nullptr) std::memcpy(to + sizeof(Picture), image.pixels, 3 * static_cast<size_t>(pixels_));
+  }
+  decode_seconds_ = seconds_since(begin);
+  show(image, index, transform, key, out);
+  if (to != nullptr) {
+    *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
+    store.commit(index);
+  }
+  return true;
+}
+
+void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform,
+                       Key key, const Fallback& fallback, void* out) {
+  const std::string& path = files.path(index);
+  SampleStore::Found found;
+  {
+    SampleStore::Section section(*cache.store);
+    found = cache.store->request(section, index);
+    if (found.outcome == SampleStore::Outcome::hit) {
+      show_kept(found, path, index, transform, key, fallback, out);
+      return;
+    }
+  }
+  const bool claimed = found.outcome == SampleStore::Outcome::claimed;
+  try {
+    const auto begin = Clock::now();
+    const auto bytes = files.bytes(index, file_);
+    const double read_seconds = seconds_since(begin);
+    if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
+      show_encoded(path, bytes, index, transform, key, fallback, out);
+    }
+    ImageCosts& costs = *cache.costs;
+    costs.read[index].store(static_cast<float>(read_seconds), std::memory_order_relaxed);
+    costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
+    costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
+    costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);
+  } catch (Error& error) {
+    if (claimed) cache.store->abandon(index);
+    if (error.file.empty()) error.file = path;
+    throw;
+  } catch (...) {
+    if (claimed) cache.store->abandon(index);
     throw;
   }
 }

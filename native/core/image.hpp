@@ -13,6 +13,7 @@
 #include "jpeg.hpp"
 #include "random.hpp"
 #include "resize.hpp"
+#include "store.hpp"
 #include "view.hpp"
 
 namespace foreload {
@@ -54,6 +55,20 @@ using Fallback = std::function<DecodedImage(const std::string& path, std::span<c
 // More pixels than this is a mistake or an attack (Pillow's limit for an error).
 constexpr int64_t kMostPixels = 178956970;
 
+// What loading each image took, and what keeping it would take. Written by any thread.
+struct ImageCosts {
+  explicit ImageCosts(size_t images) : read(images), decode(images), encoded(images), pixels(images) {}
+  std::vector<std::atomic<float>> read, decode;        // seconds, 0 where unknown
+  std::vector<std::atomic<uint32_t>> encoded, pixels;  // bytes of the file, pixels of the image
+};
+
+// Where decoded or encoded images are kept, and as what.
+struct ImageCache {
+  SampleStore* store = nullptr;
+  const uint8_t* forms = nullptr;  // a Form per image, for those that the store's plan keeps
+  ImageCosts* costs = nullptr;
+};
+
 // One per thread; buffers are kept from image to image.
 class ImageLoader {
  public:
@@ -62,6 +77,10 @@ class ImageLoader {
   void load(ImageFiles& files, size_t index, const Transform& transform, Key key, const Fallback& fallback,
             void* out);
 
+  // The same through a cache.
+  void load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform, Key key,
+            const Fallback& fallback, void* out);
+
   // The same for an upright image that is decoded already.
   void show(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
 
@@ -69,6 +88,15 @@ class ImageLoader {
   DecodedImage decode(const std::string& path, std::span<const uint8_t> bytes, const Fallback& fallback);
 
  private:
+  struct Picture;
+  // `bytes` from wherever they come.
+  void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
+                    const Transform& transform, Key key, const Fallback& fallback, void* out);
+  void show_kept(const SampleStore::Found& found, const std::string& path, size_t index, const Transform& transform,
+                 Key key, const Fallback& fallback, void* out);
+  // Keeps a claimed image, if there is room; whether it was shown, too.
+  bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
+            const Transform& transform, Key key, const Fallback& fallback, void* out);
   // The box of the upright image that rows and columns of `view` need, at 1 / reduction of the size.
   Pixels decode_upright(const Box& box, int reduction, int orientation);
   void render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
@@ -78,6 +106,8 @@ class ImageLoader {
   Resizer resizer_;
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
+  double decode_seconds_ = 0;  // of the last image shown
+  int64_t pixels_ = 0;
 };
 
 // Loaders that wait for the next image or epoch, warm: what they keep took page faults to get.

@@ -89,7 +89,7 @@ constexpr size_t aligned(size_t size) {
 
 }  // namespace
 
-struct Store::Header {
+struct SampleStore::Header {
   uint64_t samples, accesses, most;
   std::atomic<uint32_t> keeping;
   std::atomic<uint32_t> scheduled;  // whether `planned` goes by accesses, not by samples
@@ -106,12 +106,12 @@ struct Store::Header {
   Arena::State arena;
 };
 
-struct alignas(64) Store::Slot {
+struct alignas(64) SampleStore::Slot {
   std::atomic<uint64_t> active;  // 0: not in a section
   std::atomic<uint64_t> hits, misses;
 };
 
-struct Store::Entry {
+struct SampleStore::Entry {
   std::atomic<uint64_t> word;
   std::atomic<uint64_t> block;  // offset + 1; 0: none
   std::atomic<uint64_t> size_and_form;
@@ -140,13 +140,13 @@ class Lock {
 
 }  // namespace
 
-Store::Store(std::unique_ptr<Segment> segment) : segment_(std::move(segment)) {}
+SampleStore::SampleStore(std::unique_ptr<Segment> segment) : segment_(std::move(segment)) {}
 
-std::shared_ptr<Store> Store::create(size_t samples, size_t bytes, size_t accesses, size_t most) {
+std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, size_t accesses, size_t most) {
   const size_t words = (std::max(accesses, samples) + 63) / 64 + 1;
   const size_t total = aligned(sizeof(Header)) + kSlots * sizeof(Slot) + aligned(samples * sizeof(Entry)) +
                        aligned((samples + 1) * 8) + aligned(words * 8) + aligned(bytes);
-  std::shared_ptr<Store> store(new Store(Segment::create(total)));
+  std::shared_ptr<SampleStore> store(new SampleStore(Segment::create(total)));
   auto* const header = new (store->segment_->memory()) Header{};
   header->samples = samples;
   header->accesses = std::max(accesses, samples);
@@ -166,13 +166,13 @@ std::shared_ptr<Store> Store::create(size_t samples, size_t bytes, size_t access
   return store;
 }
 
-std::shared_ptr<Store> Store::open(int file) {
-  std::shared_ptr<Store> store(new Store(Segment::open(file)));
+std::shared_ptr<SampleStore> SampleStore::open(int file) {
+  std::shared_ptr<SampleStore> store(new SampleStore(Segment::open(file)));
   store->lay_out();
   return store;
 }
 
-void Store::lay_out() {
+void SampleStore::lay_out() {
   uint8_t* at = segment_->memory();
   header_ = reinterpret_cast<Header*>(at);
   at += aligned(sizeof(Header));
@@ -187,19 +187,19 @@ void Store::lay_out() {
   memory_ = at;
 }
 
-size_t Store::samples() const {
+size_t SampleStore::samples() const {
   return header_->samples;
 }
 
-Arena Store::arena() const {
+Arena SampleStore::arena() const {
   return Arena(&header_->arena, memory_);
 }
 
-Keeping Store::keeping() const {
+Keeping SampleStore::keeping() const {
   return static_cast<Keeping>(header_->keeping.load(std::memory_order_relaxed));
 }
 
-void Store::follow(const int64_t* accesses, size_t count, const uint8_t* keep, const uint8_t* retained) {
+void SampleStore::follow(const int64_t* accesses, size_t count, const uint8_t* keep, const uint8_t* retained) {
   if (count > header_->accesses) {
     throw Error(ErrorKind::value, "a schedule of " + std::to_string(count) + " accesses in a store with room for " +
                                       std::to_string(header_->accesses));
@@ -226,7 +226,7 @@ void Store::follow(const int64_t* accesses, size_t count, const uint8_t* keep, c
   }
 }
 
-void Store::follow(const uint8_t* members) {
+void SampleStore::follow(const uint8_t* members) {
   const size_t samples = header_->samples;
   for (size_t word = 0; word * 64 < samples; ++word) {
     uint64_t bits = 0;
@@ -242,11 +242,11 @@ void Store::follow(const uint8_t* members) {
   }
 }
 
-void Store::follow(Keeping keeping) {
+void SampleStore::follow(Keeping keeping) {
   header_->keeping = static_cast<uint32_t>(keeping);
 }
 
-bool Store::keeps(size_t sample, uint64_t use, bool present) {
+bool SampleStore::keeps(size_t sample, uint64_t use, bool present) {
   if (keeping() != Keeping::planned) return true;
   uint64_t bit = sample;
   if (header_->scheduled.load(std::memory_order_relaxed) != 0) {
@@ -263,7 +263,7 @@ bool Store::keeps(size_t sample, uint64_t use, bool present) {
 
 // Sections.
 
-Store::Section::Section(Store& store) : store_(store), slot_(0) {
+SampleStore::Section::Section(SampleStore& store) : store_(store), slot_(0) {
   // Each thread tends to find the slot free that it had before.
   static std::atomic<size_t> threads{0};
   thread_local size_t hint = threads.fetch_add(1) + static_cast<size_t>(getpid());
@@ -275,13 +275,13 @@ Store::Section::Section(Store& store) : store_(store), slot_(0) {
   }
 }
 
-Store::Section::~Section() {
+SampleStore::Section::~Section() {
   store_.slots_[slot_].active.store(0);
   if (store_.header_->waiting.load() != 0) store_.wake();
 }
 
 // The clock of the oldest section that may still read what was dropped.
-uint64_t Store::oldest_section() const {
+uint64_t SampleStore::oldest_section() const {
   uint64_t oldest = UINT64_MAX;
   for (size_t i = 0; i < kSlots; ++i) {
     uint64_t word = slots_[i].active.load();
@@ -295,7 +295,7 @@ uint64_t Store::oldest_section() const {
   return oldest;
 }
 
-void Store::retire(uint64_t block) {
+void SampleStore::retire(uint64_t block) {
   Arena::Block* const head = arena().block(block);
   head->previous = header_->clock.fetch_add(1);
   uint64_t first = header_->retired.load();
@@ -305,7 +305,7 @@ void Store::retire(uint64_t block) {
 }
 
 // Gives back what was dropped and is read by nobody. Under the lock.
-void Store::reclaim() {
+void SampleStore::reclaim() {
   uint64_t next = header_->retired.exchange(0);
   if (next == 0) return;
   const uint64_t oldest = oldest_section();
@@ -326,7 +326,7 @@ void Store::reclaim() {
 
 // Requests.
 
-Store::Found Store::request(Section& section, size_t sample, bool wait) {
+SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wait) {
   if (sample >= header_->samples) throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
   Entry& entry = entries_[sample];
   Slot& slot = slots_[section.slot_];
@@ -365,7 +365,7 @@ Store::Found Store::request(Section& section, size_t sample, bool wait) {
   }
 }
 
-void Store::wait_for(Slot& slot, const Entry& entry, uint64_t seen) {
+void SampleStore::wait_for(Slot& slot, const Entry& entry, uint64_t seen) {
   // Nothing is read yet, and who fills the entry may need what was dropped.
   const uint64_t process = this_process() << kClockBits;
   slot.active.store(process | clock_of(UINT64_MAX));
@@ -376,13 +376,13 @@ void Store::wait_for(Slot& slot, const Entry& entry, uint64_t seen) {
   slot.active.store(process | header_->clock.load());
 }
 
-void Store::wake() {
+void SampleStore::wake() {
   header_->changes.fetch_add(1);
   wake_all(header_->changes);
 }
 
 // The process that was to fill this entry is gone.
-void Store::recover(size_t sample, uint64_t seen) {
+void SampleStore::recover(size_t sample, uint64_t seen) {
   Entry& entry = entries_[sample];
   const uint64_t block = entry.block.load();
   if (!entry.word.compare_exchange_strong(seen, word_of(absent, use_of(seen)))) return;
@@ -390,7 +390,7 @@ void Store::recover(size_t sample, uint64_t seen) {
   wake();
 }
 
-uint8_t* Store::reserve(size_t sample, size_t size, Form form) {
+uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
   Entry& entry = entries_[sample];
   entry.block = 0;
   entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
@@ -433,7 +433,7 @@ uint8_t* Store::reserve(size_t sample, size_t size, Form form) {
   return arena().bytes(block);
 }
 
-void Store::commit(size_t sample) {
+void SampleStore::commit(size_t sample) {
   Entry& entry = entries_[sample];
   entry.stamp = header_->stamps.fetch_add(1) + 1;
   const uint64_t word = entry.word.load();
@@ -445,7 +445,7 @@ void Store::commit(size_t sample) {
   if (header_->waiting.load() != 0) wake();
 }
 
-void Store::abandon(size_t sample) {
+void SampleStore::abandon(size_t sample) {
   Entry& entry = entries_[sample];
   uint64_t seen = entry.word.load();
   if (state_of(seen) != filling) return;
@@ -456,43 +456,43 @@ void Store::abandon(size_t sample) {
   if (header_->waiting.load() != 0) wake();
 }
 
-bool Store::belongs_to(uint64_t owner) {
+bool SampleStore::belongs_to(uint64_t owner) {
   uint64_t nobody = 0;
   return header_->owner.compare_exchange_strong(nobody, owner) || nobody == owner;
 }
 
-bool Store::first_to_tell() {
+bool SampleStore::first_to_tell() {
   return header_->told.exchange(1) == 0;
 }
 
-void Store::note_cost(size_t sample, uint64_t nanoseconds) {
+void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {
   Entry& entry = entries_[sample];
   entry.cost_before.store(entry.cost.exchange(std::max<uint64_t>(1, nanoseconds)), std::memory_order_relaxed);
 }
 
-void Store::sizes(int64_t* out) const {
+void SampleStore::sizes(int64_t* out) const {
   for (size_t i = 0; i < header_->samples; ++i) {
     const uint64_t size_and_form = entries_[i].size_and_form.load(std::memory_order_relaxed);
     out[i] = size_and_form == 0 ? 0 : static_cast<int64_t>(Arena::block_size(size_and_form >> 2));
   }
 }
 
-void Store::costs(int64_t* last, int64_t* before) const {
+void SampleStore::costs(int64_t* last, int64_t* before) const {
   for (size_t i = 0; i < header_->samples; ++i) {
     last[i] = static_cast<int64_t>(entries_[i].cost.load(std::memory_order_relaxed));
     before[i] = static_cast<int64_t>(entries_[i].cost_before.load(std::memory_order_relaxed));
   }
 }
 
-bool Store::contains(size_t sample) const {
+bool SampleStore::contains(size_t sample) const {
   return state_of(entries_[sample].word.load()) == present;
 }
 
-void Store::residents(uint8_t* out) const {
+void SampleStore::residents(uint8_t* out) const {
   for (size_t i = 0; i < header_->samples; ++i) out[i] = contains(i) ? 1 : 0;
 }
 
-void Store::drop(size_t sample) {
+void SampleStore::drop(size_t sample) {
   Entry& entry = entries_[sample];
   for (;;) {
     uint64_t word = entry.word.load();
@@ -506,13 +506,13 @@ void Store::drop(size_t sample) {
   }
 }
 
-void Store::clear() {
+void SampleStore::clear() {
   for (size_t i = 0; i < header_->samples; ++i) drop(i);
 }
 
 // Drops the least recently used sample. One look at all of them finds the next several: stamps only grow, so one
 // that has not changed is still older than all that were not listed. Under the lock.
-bool Store::evict_oldest() {
+bool SampleStore::evict_oldest() {
   for (int looked = 0; looked < 2; ++looked) {
     while (!oldest_.empty()) {
       const auto [stamp, sample] = oldest_.back();
@@ -533,7 +533,7 @@ bool Store::evict_oldest() {
   return false;
 }
 
-Store::Counts Store::counts() const {
+SampleStore::Counts SampleStore::counts() const {
   Counts counts{};
   for (size_t i = 0; i < kSlots; ++i) {
     counts.hits += slots_[i].hits.load(std::memory_order_relaxed);

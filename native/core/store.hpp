@@ -29,13 +29,13 @@ enum class Keeping : uint32_t {
   recent,   // everything; the least recently used goes (for orders that were not foreseen)
 };
 
-class Store {
+class SampleStore {
  public:
   // Room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for schedules of
   // up to `accesses`. At most `most` samples where that is not 0, for Keeping::recent.
-  static std::shared_ptr<Store> create(size_t samples, size_t bytes, size_t accesses, size_t most);
+  static std::shared_ptr<SampleStore> create(size_t samples, size_t bytes, size_t accesses, size_t most);
   // The same store in another process.
-  static std::shared_ptr<Store> open(int file);
+  static std::shared_ptr<SampleStore> open(int file);
 
   int file() const { return segment_->file(); }
   size_t samples() const;
@@ -50,14 +50,14 @@ class Store {
   // Around a request: while it lives, what was found stays where it is. One request each, and short.
   class Section {
    public:
-    explicit Section(Store& store);
+    explicit Section(SampleStore& store);
     ~Section();
     Section(const Section&) = delete;
     Section& operator=(const Section&) = delete;
 
    private:
-    friend class Store;
-    Store& store_;
+    friend class SampleStore;
+    SampleStore& store_;
     size_t slot_;
   };
 
@@ -114,7 +114,7 @@ class Store {
   struct Entry;
   struct Slot;
 
-  explicit Store(std::unique_ptr<Segment> segment);
+  explicit SampleStore(std::unique_ptr<Segment> segment);
   void lay_out();
   bool keeps(size_t sample, uint64_t use, bool present);
   void retire(uint64_t block);

@@ -24,7 +24,7 @@ void fill(uint8_t* to, size_t sample, size_t size) {
   for (size_t i = 0; i < size; ++i) to[i] = static_cast<uint8_t>(sample * 31 + i);
 }
 
-bool is_right(const Store::Found& found, size_t sample) {
+bool is_right(const SampleStore::Found& found, size_t sample) {
   if (found.size != size_of(sample) || found.form != Form::encoded) return false;
   for (size_t i = 0; i < found.size; ++i) {
     if (found.bytes[i] != static_cast<uint8_t>(sample * 31 + i)) return false;
@@ -33,15 +33,15 @@ bool is_right(const Store::Found& found, size_t sample) {
 }
 
 // Whether it was a hit.
-bool load(Store& store, size_t sample) {
+bool load(SampleStore& store, size_t sample) {
   {
-    Store::Section section(store);
+    SampleStore::Section section(store);
     const auto found = store.request(section, sample);
-    if (found.outcome == Store::Outcome::hit) {
+    if (found.outcome == SampleStore::Outcome::hit) {
       CHECK(is_right(found, sample));
       return true;
     }
-    if (found.outcome == Store::Outcome::miss) return false;
+    if (found.outcome == SampleStore::Outcome::miss) return false;
   }
   if (sample % 11 == 7) {
     store.abandon(sample);
@@ -90,7 +90,7 @@ void test_arena() {
 }
 
 void test_plan_is_followed() {
-  const auto store = Store::create(3, 1 << 16, 6, 0);
+  const auto store = SampleStore::create(3, 1 << 16, 6, 0);
   const int64_t accesses[] = {0, 1, 0, 2, 0, 1};
   const uint8_t keep[] = {1, 0, 1, 0, 0, 0}, retained[] = {0, 0, 0};
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -109,7 +109,7 @@ void test_plan_is_followed() {
 }
 
 void test_recent() {
-  const auto store = Store::create(10, 1 << 20, 0, 3);
+  const auto store = SampleStore::create(10, 1 << 20, 0, 3);
   store->follow(Keeping::recent);
   for (const size_t sample : {0, 1, 2, 0, 3}) load(*store, sample);
   CHECK(store->contains(0) && !store->contains(1) && store->contains(2) && store->contains(3));
@@ -117,7 +117,7 @@ void test_recent() {
 
 void test_threads(Keeping keeping) {
   constexpr size_t kSamples = 200;
-  const auto store = Store::create(kSamples, 100'000, 100'000, 0);
+  const auto store = SampleStore::create(kSamples, 100'000, 100'000, 0);
   std::vector<int64_t> accesses;
   std::vector<uint8_t> keep, none(kSamples, 0);
   std::mt19937 random(2);
@@ -145,7 +145,7 @@ void test_threads(Keeping keeping) {
 
 // Workers are killed while they fill, read and allocate; the others go on and see nothing wrong.
 void test_kills() {
-  const auto store = Store::create(50, 40'000, 0, 0);
+  const auto store = SampleStore::create(50, 40'000, 0, 0);
   store->follow(Keeping::recent);
   std::mt19937 random(3);
   for (int round = 0; round < 30; ++round) {
@@ -164,12 +164,12 @@ void test_kills() {
 }
 
 void test_another_process() {
-  const auto store = Store::create(5, 1 << 16, 0, 0);
+  const auto store = SampleStore::create(5, 1 << 16, 0, 0);
   load(*store, 3);
   CHECK(store->file() >= 0);
-  const auto other = Store::open(store->file());
+  const auto other = SampleStore::open(store->file());
   CHECK(load(*other, 3) && other->counts().hits == 1 && store->counts().hits == 1);
-  CHECK_THROWS(Store::open(-1), system);
+  CHECK_THROWS(SampleStore::open(-1), system);
 }
 
 }  // namespace
@@ -183,6 +183,6 @@ int main() {
 #ifndef __SANITIZE_THREAD__
   test_kills();
 #endif
-  const auto store = Store::create(5, 10, 0, 0);
+  const auto store = SampleStore::create(5, 10, 0, 0);
   CHECK(!load(*store, 0) && !load(*store, 0) && store->counts().refused == 2);
 }

@@ -236,7 +236,7 @@ class DataLoader(TorchDataLoader[T_co]):
         store = None if self._cache is None else self._cache.store
         if store is None and self.transform is None:
             return self.dataset
-        return Prepared(self.dataset, store, self.transform)
+        return Prepared(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
 
     def _native_assembly(self, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
         if not self._auto_collation or self.transform is not None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from foreload.options import Cache
+from foreload.options import Cache, Keep
+from foreload.stages.keep import choose, forms_of, option
 from foreload.stages.order import foresee
 from foreload.stages.plan import Plan, compile_plan, fixed_set
 from foreload.stages.store import SampleStore
@@ -35,6 +36,7 @@ class LoaderCache:
     Attributes:
         store: what is kept.
         plan: of the present epoch; None where the samples to keep are chosen without one.
+        forms: what each image of an ImageDataset is kept as, if it is kept.
         order: what is known of the order: ``"once"`` (each sample once per epoch), ``"known"``, ``"unknown"``.
     """
 
@@ -47,6 +49,7 @@ class LoaderCache:
         samples = len(loader.dataset)  # type: ignore[arg-type]
         self.store = SampleStore(samples, options.bytes, accesses=self._accesses)
         self.plan: Plan | None = None
+        self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
 
@@ -61,7 +64,7 @@ class LoaderCache:
             self.order = "unknown"
         elif foreseen.once and policy in ("opt", "fixed"):
             self.order = "once"
-            self._keep_the_best()
+            self._keep_the_best(loader.dataset)
             return
         else:
             self.order = "known"
@@ -71,9 +74,13 @@ class LoaderCache:
             return
         self._compile(loader, foreseen.epochs)
 
-    def _keep_the_best(self) -> None:
+    def _keep_the_best(self, dataset: Any) -> None:
         """Keep what saves most per byte, once that is known; until then, what comes first."""
         resident = self.store.residents()
+        measure = getattr(dataset, "__costs__", None)
+        if measure is not None and (image_costs := measure())[2].any():
+            self._keep_the_best_images(image_costs, resident)
+            return
         sizes, costs = self.store.sizes(), self.store.costs()
         known = (sizes > 0) & (costs > 0)
         if self._epochs > 1 and known.any():
@@ -82,6 +89,19 @@ class LoaderCache:
                 self.store.native.follow_members(members.view(np.uint8))
                 return
         self.store.native.follow_rule("all")
+
+    def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
+        best = choose(costs, forms_of(self.options.keep), self.options.bytes)
+        saves = np.zeros(len(resident))
+        for form in forms_of(self.options.keep):
+            saves = np.where(self.forms == form, option(form, costs)[1], saves)
+        if best.saved <= _WORTH_A_CHANGE * saves[resident].sum():
+            self.store.native.follow_rule("all")
+            return
+        same = resident & best.members & (self.forms == best.forms)
+        self.store.native.follow_members(same.view(np.uint8))
+        self.forms = best.forms
+        self.store.native.follow_members(best.members.view(np.uint8))
 
     def _compile(self, loader: DataLoader[Any], epochs: Sequence[np.ndarray[Any, Any]]) -> None:
         now = epochs[0]
@@ -144,36 +164,36 @@ class Prepared(Dataset[Any]):
     """
 
     def __init__(
-        self, dataset: Any, store: SampleStore | None, transform: Callable[[Any], Any] | None = None
+        self,
+        dataset: Any,
+        store: SampleStore | None,
+        transform: Callable[[Any], Any] | None = None,
+        keep: Keep = "auto",
     ) -> None:
         self._dataset = dataset
         self._store = store
         self._transform = transform
+        self._keep = keep
         # A dataset may tell what is the same each time from what is random.
-        self._read = getattr(dataset, "__prepare__", dataset.__getitem__)
-        self._finish = getattr(dataset, "__finish__", None) if store is not None else None
-        if self._finish is None:
-            self._read = dataset.__getitem__
+        self._split = store is not None and hasattr(dataset, "__finish__")
 
     def __getitem__(self, index: Any) -> Any:
         """Load one sample."""
         store = self._store
-        if store is not None and (position := _position(index, len(store))) is not None:
-            sample = store.load(position, self._read)
+        if store is None or (position := _position(index, len(store))) is None:
+            sample = self._dataset[index]
+        elif self._split:
+            prepared = store.load(position, lambda index: self._dataset.__prepare__(index, self._keep))
+            sample = self._dataset.__finish__(position, prepared)
         else:
-            sample = self._read(index)
-        return self._done(sample)
-
-    def _done(self, sample: Any) -> Any:
-        if self._finish is not None:
-            sample = self._finish(sample)
+            sample = store.load(position, lambda _: self._dataset[index])
         return sample if self._transform is None else self._transform(sample)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can."""
         many = getattr(self._dataset, "__getitems__", None)
-        if not callable(many) or self._finish is not None:
+        if not callable(many) or self._split:
             return None
 
         def load(indices: Sequence[Any]) -> Sequence[Any]:
