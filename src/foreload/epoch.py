@@ -25,7 +25,7 @@ class Order:
     """The indices of an epoch's batches, and the seed of its randomness, drawn as torch draws them."""
 
     def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
-        self.indices = batches(loader)
+        self.indices = batches(loader, None if loader._cache is None else loader._cache.router)
         self.base_seed = draw_seed(loader.generator)
         self.key = (self.base_seed, 0) if loader.seed is None else (loader.seed, epoch & 0xFFFFFFFF)
         self._sampler = loader._index_sampler

@@ -22,6 +22,7 @@ from foreload.stages.batch import Assembly, SampleAssembly, SubsetAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache, Prepared, warn_of_randomness
 from foreload.stages.order import KeyedSampler, check_seed
+from foreload.stages.route import RoutedBatches
 from foreload.stream import StreamEpoch
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import ThreadPool
@@ -187,11 +188,14 @@ class DataLoader(TorchDataLoader[T_co]):
             # Torch hands its workers the dataset of the loader that it is given.
             loader = copy.copy(self)
             loader.__dict__["dataset"] = self._prepared
+            if self._cache is not None and self._cache.router is not None:
+                loader.__dict__["batch_sampler"] = RoutedBatches(self.batch_sampler, self._cache.router)
             return TorchDataLoader._get_iterator(loader)
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, KeyedSampler):
                     sampler.set_epoch(self._epoch)
+        self._open_cache()
         order = Order(self, self._epoch)
         self._epoch += 1
         self._warn_without_accelerator()
@@ -222,12 +226,16 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=self.in_order,
         )
 
+    def _open_cache(self) -> None:
+        if self.cache is not None and self._cache is None:
+            warn_of_randomness(self.dataset)
+            self._cache = LoaderCache(self, self.cache)
+
     def _plan_cache(self, draws: tuple[bool, bool]) -> None:
         if self.cache is None:
             return
-        if self._cache is None:
-            warn_of_randomness(self.dataset)
-            self._cache = LoaderCache(self, self.cache)
+        self._open_cache()
+        assert self._cache is not None
         self._cache.begin(self, draws)
 
     @property

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import Dataset
+import torch.distributed as dist
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler
 
 from foreload.options import Cache, Keep
 from foreload.stages.keep import choose, forms_of, option
 from foreload.stages.order import foresee
 from foreload.stages.plan import Plan, compile_plan, fixed_set
+from foreload.stages.ranks import local_ranks, shared_store
+from foreload.stages.route import Router
 from foreload.stages.store import SampleStore
 
 if TYPE_CHECKING:
@@ -47,7 +50,13 @@ class LoaderCache:
         )
         self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
         samples = len(loader.dataset)  # type: ignore[arg-type]
-        self.store = SampleStore(samples, options.bytes, accesses=self._accesses)
+        self._router = _router(loader, samples) if options.route else None
+
+        def make() -> SampleStore:
+            return SampleStore(samples, options.bytes, accesses=self._accesses * _world(loader))
+
+        name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"
+        self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
         self.plan: Plan | None = None
         self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
@@ -56,9 +65,16 @@ class LoaderCache:
     def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool]) -> None:
         """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.order.foresee`."""
         self._epochs += 1
+        if not self._plans:
+            return  # the rank that made the store does
         samples = len(self.store)
+        if self._router is not None:
+            self._keep_what_is_at_home(loader, self._router)
+            return
         self.plan = None
-        foreseen = foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws)
+        foreseen = foresee(
+            loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=self._ranks()
+        )
         policy = self.options.policy
         if foreseen is None:
             self.order = "unknown"
@@ -73,6 +89,30 @@ class LoaderCache:
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
         self._compile(loader, foreseen.epochs)
+
+    def _ranks(self) -> list[int]:
+        """List the ranks that the store is for; none: this one."""
+        distributed = dist.is_available() and dist.is_initialized()
+        return local_ranks() if self.options.share and distributed else []
+
+    @property
+    def router(self) -> Router | None:
+        """What swaps samples between ranks, if anything does."""
+        return self._router
+
+    def _keep_what_is_at_home(self, loader: DataLoader[Any], router: Router) -> None:
+        """Keep, of each rank's own samples, as many as fit, in the order that routing goes by."""
+        ranks = self._ranks() or [_sampler(loader).rank]
+        sizes = self.store.sizes()
+        if not sizes.any():
+            sizes = self._try(loader, int(router.at_home(ranks[0])[0]))
+        sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
+        members = np.zeros(len(self.store), np.bool_)
+        for rank in ranks:
+            own = router.at_home(rank)
+            members[own[np.cumsum(sizes[own]) <= self.options.bytes // len(ranks)]] = True
+        self.order = "known"
+        self.store.native.follow_members(members.view(np.uint8))
 
     def _keep_the_best(self, dataset: Any) -> None:
         """Keep what saves most per byte, once that is known; until then, what comes first."""
@@ -218,6 +258,25 @@ class Prepared(Dataset[Any]):
     def __len__(self) -> int:
         """Count the samples."""
         return len(self._dataset)
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    return getattr(loader.batch_sampler, "sampler", None)
+
+
+def _world(loader: DataLoader[Any]) -> int:
+    sampler = _sampler(loader)
+    return sampler.num_replicas if type(sampler) is DistributedSampler else 1
+
+
+def _router(loader: DataLoader[Any], samples: int) -> Router:
+    sampler = _sampler(loader)
+    if type(sampler) is not DistributedSampler or type(loader.batch_sampler) is not BatchSampler:
+        raise ValueError(
+            "cache: route=True needs an order that is dealt to the ranks by torch's own DistributedSampler, "
+            f"got {type(sampler).__name__}"
+        )
+    return Router(samples, sampler.num_replicas)
 
 
 def _position(index: Any, samples: int) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch.utils.data import (
 )
 
 from foreload import _native
+from foreload.stages.route import RoutedBatches, Router, global_batches
 from foreload.stages.transform import draw_seed
 
 if TYPE_CHECKING:
@@ -95,14 +96,20 @@ def check_seed(seed: SupportsIndex) -> int:
     return number
 
 
-def batches(loader: DataLoader[Any]) -> Iterator[Any]:
+def batches(loader: DataLoader[Any], router: Router | None = None) -> Iterator[Any]:
     """Iterate over what ``loader`` asks its dataset for, one item per batch.
+
+    Args:
+        loader: whose order.
+        router: swaps samples between the ranks of its ``DistributedSampler``.
 
     Returns:
         :class:`ArrayBatches` where the order is known as arrays, otherwise the iterator of the user's sampler or
         batch sampler, untouched.
     """
     sampler = loader._index_sampler
+    if router is not None and type(sampler) is BatchSampler:
+        return iter(RoutedBatches(sampler, router))
     if type(sampler) is BatchSampler:
         blocks = _blocks(sampler.sampler)
         if blocks is not None:
@@ -205,7 +212,14 @@ class Foreseen(NamedTuple):
     once: bool
 
 
-def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = (False, True)) -> Foreseen | None:
+def foresee(
+    loader: DataLoader[Any],
+    epochs: int,
+    *,
+    draws: tuple[bool, bool] = (False, True),
+    ranks: Sequence[int] = (),
+    router: Router | None = None,
+) -> Foreseen | None:
     """Tell what the epoch that begins now asks for, and the ones after it, without changing any of it.
 
     Samplers of torch and of foreload are run ahead, and the generators that they draw from are set back. Later
@@ -215,6 +229,8 @@ def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = 
     Args:
         loader: whose order.
         epochs: how many to look ahead; fewer may be given back.
+        ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
+        router: swaps samples between them.
         draws: whether the coming epoch, and each later one, still draws a base seed from ``loader.generator``.
     """
     batch_sampler = loader._index_sampler
@@ -239,6 +255,8 @@ def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = 
     if once:
         # Which of the same samples comes when makes no difference to what is best kept.
         epochs = 1
+    if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
+        return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs, router)
     if kind in (DistributedSampler, KeyedSampler):
         ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
         return Foreseen([_list(later, whole, batch_sampler) for later in ahead_of_time], once)
@@ -257,6 +275,22 @@ def foresee(loader: DataLoader[Any], epochs: int, *, draws: tuple[bool, bool] = 
     finally:
         for source, state in zip(drawn_from, states, strict=True):
             source.set_state(state)
+    return Foreseen(known, once)
+
+
+def _of_ranks(
+    sampler: DistributedSampler[Any],
+    batch_sampler: BatchSampler,
+    ranks: Sequence[int],
+    epochs: int,
+    router: Router | None,
+) -> Foreseen:
+    once = len(ranks) == sampler.num_replicas
+    size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+    known = []
+    for epoch in range(sampler.epoch, sampler.epoch + (1 if once else epochs)):
+        dealt = global_batches(sampler, epoch, size, drop_last, router)
+        known.append(np.concatenate([np.zeros(0, np.int64), *(parts[rank] for parts in dealt for rank in ranks)]))
     return Foreseen(known, once)
 
 

@@ -21,7 +21,7 @@ __all__ = ["SampleStore"]
 Array = np.ndarray[Any, Any]
 
 # The rank correlation between two measurements from which on they are believed.
-_RELIABLE = 0.5
+_RELIABLE = 0.8
 
 # What pickle, and the classes that it asks, raise where there is no way.
 _UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, NotImplementedError)
@@ -45,7 +45,7 @@ class SampleStore:
     """
 
     def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
-        self._arguments = (samples, room, accesses, most)
+        self.arguments = (samples, room, accesses, most)
         self._told = False
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
@@ -130,7 +130,7 @@ class SampleStore:
         if not self.native.put(index, parts) and size > self.native.counts()["room"]:
             self._tell(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
-                f"{self._arguments[1]:,}; it is loaded each time. Give a larger budget"
+                f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
             )
 
     def _tell(self, message: str) -> None:
@@ -167,8 +167,8 @@ class SampleStore:
         """Share with a process that is being spawned; otherwise copy the configuration."""
         if get_spawning_popen() is not None and self.native.file >= 0:
             descriptor = multiprocessing.reduction.DupFd(self.native.file)
-            return _attach, (descriptor, self._arguments)
-        return _fresh, self._arguments
+            return _attach, (descriptor, self.arguments)
+        return _fresh, self.arguments
 
     @classmethod
     def of_process(cls, process: int, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
@@ -186,7 +186,7 @@ class SampleStore:
     @classmethod
     def _opened(cls, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
         store = cls.__new__(cls)
-        store._arguments = arguments
+        store.arguments = arguments
         store._told = False
         store.native = _native.Store.open(file)
         return store
