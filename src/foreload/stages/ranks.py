@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -17,8 +17,13 @@ from foreload.stages.store import SampleStore
 
 __all__ = ["local_ranks", "shared_store"]
 
-_numbers = itertools.count()
 _PATIENCE = timedelta(seconds=60)
+
+# How long to wait for ranks that may not use a cache at all.
+_COURTESY = timedelta(seconds=5)
+
+# Stores of the same name in this process.
+_made: Counter[str] = Counter()
 
 
 def _exchange() -> Any:
@@ -42,17 +47,20 @@ def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStor
 
     Args:
         make: makes the store.
-        name: what tells it from others. Ranks must ask for their stores in the same order.
+        name: what tells it from others; of several of one name, each rank's first is the same, and so on.
     """
     exchange = _exchange()
     if exchange is None:
         return make(), True
     rank, machine = str(dist.get_rank()), _machine()
     exchange.set(f"foreload/machine/{rank}", machine)
-    key = f"foreload/store/{machine}/{next(_numbers)}/{name}"
+    key = f"foreload/store/{machine}/{_made[name]}/{name}"
+    _made[name] += 1
     if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
         store = make()
         exchange.set(key, f"{os.getpid()} {store.native.file}")
+        with suppress(RuntimeError):
+            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _COURTESY)
         return store, True
     exchange.wait([key], _PATIENCE)
     process, file = map(int, exchange.get(key).split())
