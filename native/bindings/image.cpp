@@ -218,12 +218,13 @@ void init_files(ImageSource* source, const std::vector<nb::bytes>& paths, size_t
 
 void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
   const size_t count = source.files.size();
-  if (out.shape(0) != 4 || out.shape(1) != count) throw Error(ErrorKind::value, "out must be 4 x images");
+  if (out.shape(0) != 5 || out.shape(1) != count) throw Error(ErrorKind::value, "out must be 5 x images");
   for (size_t i = 0; i < count; ++i) {
     out(0, i) = source.costs.read[i].load(std::memory_order_relaxed);
     out(1, i) = source.costs.decode[i].load(std::memory_order_relaxed);
     out(2, i) = source.costs.encoded[i].load(std::memory_order_relaxed);
     out(3, i) = source.costs.pixels[i].load(std::memory_order_relaxed);
+    out(4, i) = source.costs.has_planes[i].load(std::memory_order_relaxed);
   }
 }
 
@@ -274,7 +275,8 @@ void bind_image(nb::module_& module) {
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
       .def("costs", &costs, nb::arg("out"),
-           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels.")
+           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, whether it "
+           "can be kept as planes.")
       .def("read", &read_bytes, nb::arg("index"), "The encoded bytes of file `index`.");
   nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),

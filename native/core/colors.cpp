@@ -70,9 +70,38 @@ void turn(uint8_t* __restrict red, uint8_t* __restrict green, uint8_t* __restric
   }
 }
 
+void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count, uint16_t* __restrict sums) {
+  for (size_t i = 0; i < count; ++i) sums[i] = static_cast<uint16_t>(3 * near[i] + far[i]);
+}
+
+void spread(const uint16_t* __restrict sums, size_t count, uint8_t* __restrict out) {
+  const uint16_t* const before = sums - 1;
+  const uint16_t* const after = sums + 1;
+  for (size_t i = 0; i < count; ++i) {
+    const auto three = static_cast<uint16_t>(3 * sums[i]);
+    out[2 * i] = static_cast<uint8_t>(static_cast<uint16_t>(three + before[i] + 8) >> 4);
+    out[2 * i + 1] = static_cast<uint8_t>(static_cast<uint16_t>(three + after[i] + 7) >> 4);
+  }
+}
+
+inline uint8_t clamp(int32_t value) {
+  return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+void to_rgb(const uint8_t* __restrict luma, const uint8_t* __restrict blue, const uint8_t* __restrict red,
+            size_t count, uint8_t* __restrict out) {
+  constexpr int32_t kHalf = 1 << 15;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t y = luma[i], b = blue[i] - 128, r = red[i] - 128;
+    out[3 * i] = clamp(y + ((91881 * r + kHalf) >> 16));
+    out[3 * i + 1] = clamp(y + ((-22554 * b - 46802 * r + kHalf) >> 16));
+    out[3 * i + 2] = clamp(y + ((116130 * b + kHalf) >> 16));
+  }
+}
+
 }  // namespace
 
 extern const ColorKernels FORELOAD_NAME(FORELOAD_ISA);
-const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {scale, luma, saturate, turn};
+const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {scale, luma, saturate, turn, mix, spread, to_rgb};
 
 }  // namespace foreload

@@ -1,4 +1,5 @@
-// The steps of colour jitter on planes of bytes; once per instruction set, as in rows.hpp.
+// Colours: the steps of jitter on planes of bytes, and from brightness and colour to RGB; once per instruction
+// set, as in rows.hpp.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,12 @@ struct ColorKernels {
   void (*saturate)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float factor);
   // Turns the hue by `turn` of a full circle.
   void (*turn)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float turn);
+  // 3 near + far, for rows of colour that lie nearer to and farther from a row of pixels.
+  void (*mix)(const uint8_t* near, const uint8_t* far, size_t count, uint16_t* sums);
+  // The same along a row, for 2 count pixels: sums[-1] to sums[count] are read.
+  void (*spread)(const uint16_t* sums, size_t count, uint8_t* out);
+  // ITU-R BT.601 full range (JFIF), to 3 count bytes.
+  void (*to_rgb)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out);
 };
 
 const ColorKernels& color_kernels();

@@ -70,6 +70,7 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
   if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) {
     const auto begin = Clock::now();
     const DecodedImage image = fallback(path, bytes);
+    has_planes_ = false;
     decode_seconds_ = seconds_since(begin);
     pixels_ = int64_t{image.width} * image.height;
     show(image, index, transform, key, out);
@@ -79,6 +80,7 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
   const int orientation = exif_orientation(bytes);
   int width = decoder_.width(), height = decoder_.height();
   check_size(width, height);
+  has_planes_ = orientation == 1 && decoder_.has_planes();
   pixels_ = int64_t{width} * height;
   if (sideways(orientation)) std::swap(width, height);
   const View view = choose_view(transform, width, height, random);
@@ -107,7 +109,19 @@ void ImageLoader::show_kept(const SampleStore::Found& found, const std::string& 
     return;
   }
   const Picture* picture = Picture::in(found.bytes);
+  if (found.form == Form::planes) {
+    show_planes(planes_in(found.bytes + sizeof(Picture), picture->width, picture->height), index, transform, key,
+                out);
+    return;
+  }
   show({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform, key, out);
+}
+
+void ImageLoader::show_planes(const Planes& planes, size_t index, const Transform& transform, Key key,
+                              void* out) {
+  Random random(key, index);
+  const View view = choose_view(transform, planes.width, planes.height, random);
+  render([&](const Box& box, int) { return to_rgb_.convert(planes, box); }, view, transform, random, 1, out);
 }
 
 bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes,
@@ -129,6 +143,18 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     check_size(image.width, image.height);
     if (sideways(orientation)) std::swap(image.width, image.height);
     pixels_ = int64_t{image.width} * image.height;
+    has_planes_ = orientation == 1 && decoder_.has_planes();
+    if (has_planes_ && static_cast<Form>(cache.forms[index]) == Form::planes) {
+      const size_t size = sizeof(Picture) + planes_bytes(image.width, image.height);
+      to = store.reserve(index, size, Form::planes);
+      if (to == nullptr) return false;
+      decoder_.decode_planes(to + sizeof(Picture));
+      decode_seconds_ = seconds_since(begin);
+      *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
+      show_planes(planes_in(to + sizeof(Picture), image.width, image.height), index, transform, key, out);
+      store.commit(index);
+      return true;
+    }
     to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
     if (to == nullptr) return false;
     const Pixels all = decode_upright({0, 0, image.width, image.height}, 1, orientation);
@@ -140,6 +166,7 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     image.pixels = to + sizeof(Picture);
   } else {
     image = fallback(path, bytes);
+    has_planes_ = false;
     pixels_ = int64_t{image.width} * image.height;
     to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
     if (to != nullptr) std::memcpy(to + sizeof(Picture), image.pixels, 3 * static_cast<size_t>(pixels_));
@@ -178,6 +205,7 @@ void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index,
     costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
     costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
     costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);
+    costs.has_planes[index].store(has_planes_ ? 1 : 0, std::memory_order_relaxed);
   } catch (Error& error) {
     if (claimed) cache.store->abandon(index);
     if (error.file.empty()) error.file = path;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "jpeg.hpp"
+#include "planes.hpp"
 #include "random.hpp"
 #include "resize.hpp"
 #include "store.hpp"
@@ -57,15 +58,18 @@ constexpr int64_t kMostPixels = 178956970;
 
 // What loading each image took, and what keeping it would take. Written by any thread.
 struct ImageCosts {
-  explicit ImageCosts(size_t images) : read(images), decode(images), encoded(images), pixels(images) {}
+  explicit ImageCosts(size_t images)
+      : read(images), decode(images), encoded(images), pixels(images), has_planes(images) {}
   std::vector<std::atomic<float>> read, decode;        // seconds, 0 where unknown
   std::vector<std::atomic<uint32_t>> encoded, pixels;  // bytes of the file, pixels of the image
+  std::vector<std::atomic<uint8_t>> has_planes;        // whether it can be kept as Form::planes
 };
 
 // Where decoded or encoded images are kept, and as what.
 struct ImageCache {
   SampleStore* store = nullptr;
-  const uint8_t* forms = nullptr;  // a Form per image, for those that the store's plan keeps
+  // A Form per image, for those that the store's plan keeps; what has no planes is kept as RGB instead.
+  const uint8_t* forms = nullptr;
   ImageCosts* costs = nullptr;
 };
 
@@ -97,6 +101,7 @@ class ImageLoader {
   // Keeps a claimed image, if there is room; whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
+  void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
   // The box of the upright image that rows and columns of `view` need, at 1 / reduction of the size.
   Pixels decode_upright(const Box& box, int reduction, int orientation);
   void render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
@@ -104,10 +109,12 @@ class ImageLoader {
 
   JpegDecoder decoder_;
   Resizer resizer_;
+  PlanesToRgb to_rgb_;
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
   double decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
+  bool has_planes_ = false;
 };
 
 // Loaders that wait for the next image or epoch, warm: what they keep took page faults to get.

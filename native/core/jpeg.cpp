@@ -2,6 +2,7 @@
 
 #include "entropy.hpp"
 #include "error.hpp"
+#include "planes.hpp"
 
 #ifdef FORELOAD_HAVE_JPEG
 
@@ -108,6 +109,11 @@ bool ends(std::span<const uint8_t> bytes, size_t header) {
 
 }  // namespace
 
+struct Target {
+  uint8_t* planes[3];
+  size_t widths[3], heights[3];
+};
+
 struct JpegDecoder::State {
   jpeg_decompress_struct info{};
   Handler handler{};
@@ -186,6 +192,45 @@ struct JpegDecoder::State {
 
   bool starved() const { return own_entropy ? entropy.starved() : handler.starved; }
 
+  void start_planes() {
+    if (setjmp(handler.escape) != 0) fail();
+    info.raw_data_out = TRUE;
+    jpeg_start_decompress(&info);
+  }
+
+  // Rows come in bands of whole blocks, wider and higher than the picture.
+  void read_planes(const Target& target) {
+    size_t strides[3], at = 0;
+    JSAMPROW rows[3][2 * DCTSIZE];
+    JSAMPARRAY planes[3] = {rows[0], rows[1], rows[2]};
+    for (int c = 0; c < 3; ++c) strides[c] = size_t{info.comp_info[c].width_in_blocks} * DCTSIZE;
+    const size_t size = 2 * DCTSIZE * (strides[0] + strides[1] + strides[2]);
+    if (pixels.size() < size) pixels.resize(size);
+    for (int c = 0; c < 3; ++c) {
+      for (auto& row : rows[c]) {
+        row = pixels.data() + at;
+        at += strides[c];
+      }
+    }
+    read_bands(target, planes);
+  }
+
+  void read_bands(const Target& target, JSAMPARRAY* planes) {
+    if (setjmp(handler.escape) != 0) fail();
+    while (info.output_scanline < info.output_height) {
+      const size_t top = info.output_scanline;
+      jpeg_read_raw_data(&info, planes, 2 * DCTSIZE);
+      for (int c = 0; c < 3; ++c) {
+        const size_t first = c == 0 ? top : top / 2;
+        const size_t most = c == 0 ? 2 * DCTSIZE : DCTSIZE;
+        for (size_t y = 0; y < most && first + y < target.heights[c]; ++y) {
+          std::memcpy(target.planes[c] + (first + y) * target.widths[c], planes[c][y], target.widths[c]);
+        }
+      }
+    }
+    jpeg_abort_decompress(&info);
+  }
+
   void read_rows(const Box& box, uint8_t* rows, size_t stride) {
     if (setjmp(handler.escape) != 0) fail();
     if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
@@ -248,6 +293,29 @@ Pixels JpegDecoder::decode(const Box& box, int reduction) {
   return {state_->pixels.data() + (static_cast<size_t>(box.x) - left) * 3, stride};
 }
 
+bool JpegDecoder::has_planes() const {
+  const jpeg_decompress_struct& info = state_->info;
+  if (info.jpeg_color_space != JCS_YCbCr || info.num_components != 3) return false;
+  const jpeg_component_info* const of = info.comp_info;
+  return of[0].h_samp_factor == 2 && of[0].v_samp_factor == 2 && of[1].h_samp_factor == 1 &&
+         of[1].v_samp_factor == 1 && of[2].h_samp_factor == 1 && of[2].v_samp_factor == 1;
+}
+
+void JpegDecoder::decode_planes(uint8_t* memory) {
+  const Planes planes = planes_in(memory, width(), height());
+  Target target{{memory, const_cast<uint8_t*>(planes.cb), const_cast<uint8_t*>(planes.cr)}, {}, {}};
+  for (int c = 0; c < 3; ++c) {
+    target.widths[c] = static_cast<size_t>(c == 0 ? planes.width : planes.colour_width());
+    target.heights[c] = static_cast<size_t>(c == 0 ? planes.height : planes.colour_height());
+  }
+  state_->start_planes();
+  state_->take_entropy(0);
+  state_->read_planes(target);
+  if (state_->starved() && !state_->complete) {
+    throw Error(ErrorKind::decode, "truncated JPEG: the file ends before its picture does");
+  }
+}
+
 }  // namespace foreload
 
 #else
@@ -270,6 +338,12 @@ int JpegDecoder::height() const {
   return 0;
 }
 Pixels JpegDecoder::decode(const Box&, int) {
+  throw Error(ErrorKind::decode, "built without libjpeg-turbo");
+}
+bool JpegDecoder::has_planes() const {
+  return false;
+}
+void JpegDecoder::decode_planes(uint8_t*) {
   throw Error(ErrorKind::decode, "built without libjpeg-turbo");
 }
 

@@ -45,6 +45,11 @@ class JpegDecoder {
   // pixel (0, 0) is the corner of the box. The same pixels as a full decode gives. Throws Error(decode).
   Pixels decode(const Box& box, int reduction);
 
+  // Whether the image is stored with a colour for each 2 x 2 pixels, after open().
+  bool has_planes() const;
+  // The whole image before its colours are spread, to planes_bytes() of memory. Throws Error(decode).
+  void decode_planes(uint8_t* memory);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -180,11 +180,12 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return _ImageAssembly(self, self.transform, key, buffers, collate, loader._pin_device, loader._cache)
 
     def __costs__(self) -> np.ndarray[Any, Any]:
-        """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels.
+        """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
+        and whether there are planes.
 
-        4 x images; 0 where nothing is known.
+        5 x images; 0 where nothing is known.
         """
-        costs = np.zeros((4, len(self)))
+        costs = np.zeros((5, len(self)))
         self._files.costs(costs)
         return costs
 

@@ -1,4 +1,4 @@
-"""Which images a cache keeps, and as what: the file's bytes, or pixels."""
+"""Which images a cache keeps, and as what: the file's bytes, or pixels (RGB, or 4:2:0 planes of half the bytes)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from foreload.options import Keep
 
-__all__ = ["ENCODED", "RGB", "Kept", "choose", "forms_of"]
+__all__ = ["ENCODED", "PLANES", "RGB", "Kept", "choose", "forms_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -17,6 +17,9 @@ Array = np.ndarray[Any, Any]
 ENCODED, RGB, PLANES = 1, 2, 3
 
 _OVERHEAD = 128  # of an entry, and of what describes a picture
+
+# Seconds that a pixel takes from planes to RGB, of which a crop needs about half.
+_CONVERT = 0.4e-9
 
 # Behind the first step that does not fit, a few smaller ones may.
 _LOOK_FURTHER = 1000
@@ -38,7 +41,7 @@ class Kept(NamedTuple):
 
 def forms_of(keep: Keep) -> tuple[int, ...]:
     """List the forms that ``keep`` allows."""
-    return {"encoded": (ENCODED,), "decoded": (RGB,), "auto": (ENCODED, RGB)}[keep]
+    return {"encoded": (ENCODED,), "decoded": (RGB, PLANES), "auto": (ENCODED, RGB, PLANES)}[keep]
 
 
 def option(form: int, costs: Array) -> tuple[Array, Array]:
@@ -46,11 +49,15 @@ def option(form: int, costs: Array) -> tuple[Array, Array]:
 
     Args:
         form: as what.
-        costs: 4 x images: seconds to read, seconds to decode, bytes of the file, pixels.
+        costs: 5 x images: seconds to read, seconds to decode, bytes of the file, pixels, whether there are planes.
     """
-    read, decode, encoded, pixels = costs
+    read, decode, encoded, pixels, has_planes = costs
     if form == ENCODED:
         return encoded + _OVERHEAD, read
+    if form == PLANES:
+        # Without planes it is no choice.
+        saved = np.where(has_planes > 0, read + decode - _CONVERT * pixels, 0.0)
+        return 1.5 * pixels + _OVERHEAD, saved
     return 3 * pixels + _OVERHEAD, read + decode
 
 
@@ -61,7 +68,7 @@ def choose(costs: Array, forms: Sequence[int], budget: int) -> Kept:
     nothing to a small form to a larger one, in the order of the time that each saves per byte, as long as they
     fit. It lies within one image of the best possible.
 
-    >>> costs = np.array([[0.001, 0.001], [0.01, 0.0], [100, 100], [1000, 1000]])
+    >>> costs = np.array([[0.001, 0.001], [0.01, 0.0], [100, 100], [1000, 1000], [0, 0]])
     >>> choose(costs, (ENCODED, RGB), 4000).forms.tolist()
     [2, 1]
     """

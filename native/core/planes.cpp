@@ -1,0 +1,62 @@
+#include "planes.hpp"
+
+#include <algorithm>
+
+#include "colors.hpp"
+
+namespace foreload {
+
+size_t planes_bytes(int width, int height) {
+  const Planes planes{width, height};
+  return static_cast<size_t>(width) * static_cast<size_t>(height) +
+         2 * static_cast<size_t>(planes.colour_width()) * static_cast<size_t>(planes.colour_height());
+}
+
+Planes planes_in(const uint8_t* memory, int width, int height) {
+  Planes planes{width, height, memory};
+  planes.cb = memory + static_cast<size_t>(width) * static_cast<size_t>(height);
+  planes.cr = planes.cb + static_cast<size_t>(planes.colour_width()) * static_cast<size_t>(planes.colour_height());
+  return planes;
+}
+
+Pixels PlanesToRgb::convert(const Planes& planes, const Box& box) {
+  const ColorKernels& kernels = color_kernels();
+  const int across = planes.colour_width(), down = planes.colour_height();
+  // libjpeg-turbo repeats colours where there are too few columns to smooth.
+  const bool smooth = across > 2;
+  const int first = box.x / 2, last = (box.x + box.width - 1) / 2;
+  const auto count = static_cast<size_t>(last - first + 1);
+  const size_t stride = (static_cast<size_t>(box.width) * 3 + 63) / 64 * 64;
+  sums_.resize(count + 2);
+  blue_.resize(2 * count);
+  red_.resize(2 * count);
+  if (pixels_.size() < stride * static_cast<size_t>(box.height)) pixels_.resize(stride * static_cast<size_t>(box.height));
+
+  const auto spread = [&](const uint8_t* plane, int row, bool upper, uint8_t* out) {
+    const uint8_t* near = plane + static_cast<size_t>(row) * static_cast<size_t>(across);
+    if (!smooth) {
+      for (size_t i = 0; i < count; ++i) out[2 * i] = out[2 * i + 1] = near[static_cast<size_t>(first) + i];
+      return;
+    }
+    const int other = std::clamp(upper ? row - 1 : row + 1, 0, down - 1);
+    const uint8_t* far = plane + static_cast<size_t>(other) * static_cast<size_t>(across);
+    // Beyond the edges the outermost column goes on.
+    const int begin = std::max(first - 1, 0), end = std::min(last + 2, across);
+    uint16_t* const sums = sums_.data() + (begin - (first - 1));
+    kernels.mix(near + begin, far + begin, static_cast<size_t>(end - begin), sums);
+    if (first == 0) sums_[0] = sums_[1];
+    if (last == across - 1) sums_[count + 1] = sums_[count];
+    kernels.spread(sums_.data() + 1, count, out);
+  };
+  for (int y = box.y; y < box.y + box.height; ++y) {
+    spread(planes.cb, y / 2, y % 2 == 0, blue_.data());
+    spread(planes.cr, y / 2, y % 2 == 0, red_.data());
+    const size_t skipped = static_cast<size_t>(box.x % 2);
+    const uint8_t* const luma = planes.y + static_cast<size_t>(y) * static_cast<size_t>(planes.width) + box.x;
+    kernels.to_rgb(luma, blue_.data() + skipped, red_.data() + skipped, static_cast<size_t>(box.width),
+                   pixels_.data() + static_cast<size_t>(y - box.y) * stride);
+  }
+  return {pixels_.data(), stride};
+}
+
+}  // namespace foreload

@@ -1,0 +1,35 @@
+// A decoded image before its colours are spread over all pixels: 4:2:0, half the bytes of RGB.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "jpeg.hpp"
+
+namespace foreload {
+
+struct Planes {
+  int width = 0, height = 0;
+  const uint8_t *y = nullptr, *cb = nullptr, *cr = nullptr;  // rows without gaps
+
+  int colour_width() const { return (width + 1) / 2; }
+  int colour_height() const { return (height + 1) / 2; }
+};
+
+size_t planes_bytes(int width, int height);
+// Where they lie in memory of that size, one behind the other.
+Planes planes_in(const uint8_t* memory, int width, int height);
+
+// Turns a box of them into RGB: the pixels that libjpeg-turbo gives, which smooths between colours ("fancy
+// upsampling", jdsample.c) and converts by fixed-point tables (jdcolor.c). Keeps buffers from call to call.
+class PlanesToRgb {
+ public:
+  Pixels convert(const Planes& planes, const Box& box);
+
+ private:
+  std::vector<uint16_t> sums_;
+  std::vector<uint8_t> blue_, red_, pixels_;
+};
+
+}  // namespace foreload
