@@ -87,6 +87,34 @@ bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
   return true;
 }
 
+// What was spilled of a sample, or None.
+nb::object spilled(SampleStore& store, size_t sample) {
+  checked(store, sample);
+  auto* const bytes = new std::vector<uint8_t>;
+  const nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<std::vector<uint8_t>*>(memory); });
+  size_t size = 0;
+  uint32_t form = 0;
+  bool found = false;
+  {
+    const nb::gil_scoped_release release;
+    found = store.spill() != nullptr && store.spill()->read(sample, *bytes, size, form) &&
+            static_cast<foreload::Form>(form) == foreload::Form::packed;
+  }
+  if (!found) return nb::none();
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes->data(), {size}, owner));
+}
+
+// 0, or what the system said.
+int spill(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
+  checked(store, sample);
+  std::vector<std::span<const uint8_t>> spans;
+  for (const Flags& part : parts) spans.emplace_back(part.data(), part.shape(0));
+  const nb::gil_scoped_release release;
+  if (store.spill() == nullptr) return 0;
+  store.spill()->write(sample, static_cast<uint32_t>(foreload::Form::packed), spans);
+  return store.spill()->failure();
+}
+
 nb::dict counts(const SampleStore& store) {
   const SampleStore::Counts counts = store.counts();
   nb::dict out;
@@ -147,6 +175,12 @@ void bind_store(nb::module_& module) {
            })
       .def("belongs_to", &SampleStore::belongs_to, nb::arg("owner"), "Whether `owner` was the first to ask.")
       .def("first_to_tell", &SampleStore::first_to_tell, "True for one caller of all.")
+      .def("spill_to", &SampleStore::spill_to, nb::arg("folder"), nb::arg("first"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("spilled", &spilled, nb::arg("sample"))
+      .def("spill", &spill, nb::arg("sample"), nb::arg("parts"))
+      .def("spill_failure",
+           [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
       .def("clear", &SampleStore::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("counts", &counts);
 }

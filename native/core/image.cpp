@@ -180,6 +180,17 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
   return true;
 }
 
+std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, ImageFiles& files, size_t index) {
+  Spill* const spill = cache.store->spill();
+  if (spill == nullptr) return files.bytes(index, file_);
+  size_t size = 0;
+  uint32_t form = 0;
+  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded) return {file_.data(), size};
+  const std::span<const uint8_t> bytes = files.bytes(index, file_);
+  spill->write(index, static_cast<uint32_t>(Form::encoded), std::span(&bytes, 1));
+  return bytes;
+}
+
 void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform,
                        Key key, const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
@@ -195,7 +206,7 @@ void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index,
   const bool claimed = found.outcome == SampleStore::Outcome::claimed;
   try {
     const auto begin = Clock::now();
-    const auto bytes = files.bytes(index, file_);
+    const auto bytes = read(cache, files, index);
     const double read_seconds = seconds_since(begin);
     if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
       show_encoded(path, bytes, index, transform, key, fallback, out);

@@ -98,6 +98,8 @@ class ImageLoader {
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_kept(const SampleStore::Found& found, const std::string& path, size_t index, const Transform& transform,
                  Key key, const Fallback& fallback, void* out);
+  // The file's bytes, from the spill if they are there; otherwise they are then.
+  std::span<const uint8_t> read(const ImageCache& cache, ImageFiles& files, size_t index);
   // Keeps a claimed image, if there is room; whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);

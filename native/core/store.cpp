@@ -101,6 +101,7 @@ struct SampleStore::Header {
   std::atomic<uint64_t> kept, refused, waits, unforeseen, entries;
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> told;
+  std::atomic<uint32_t> spill_files;
   std::atomic<uint32_t> frozen;  // a process died while it held the lock: nothing new is kept
   pthread_mutex_t lock;          // guards the arena
   Arena::State arena;
@@ -145,7 +146,7 @@ SampleStore::SampleStore(std::unique_ptr<Segment> segment) : segment_(std::move(
 std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, size_t accesses, size_t most) {
   const size_t words = (std::max(accesses, samples) + 63) / 64 + 1;
   const size_t total = aligned(sizeof(Header)) + kSlots * sizeof(Slot) + aligned(samples * sizeof(Entry)) +
-                       aligned((samples + 1) * 8) + aligned(words * 8) + aligned(bytes);
+                       aligned((samples + 1) * 8) + aligned(words * 8) + aligned(samples * 8) + aligned(bytes);
   std::shared_ptr<SampleStore> store(new SampleStore(Segment::create(total)));
   auto* const header = new (store->segment_->memory()) Header{};
   header->samples = samples;
@@ -184,6 +185,8 @@ void SampleStore::lay_out() {
   at += aligned((header_->samples + 1) * 8);
   bits_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
   at += aligned(((header_->accesses + 63) / 64 + 1) * 8);
+  spilled_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
+  at += aligned(header_->samples * 8);
   memory_ = at;
 }
 
@@ -463,6 +466,11 @@ bool SampleStore::belongs_to(uint64_t owner) {
 
 bool SampleStore::first_to_tell() {
   return header_->told.exchange(1) == 0;
+}
+
+size_t SampleStore::spill_to(const std::string& folder, bool first) {
+  spill_ = std::make_unique<Spill>(folder, spilled_, header_->samples, &header_->spill_files);
+  return first ? spill_->scan() : 0;
 }
 
 void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {

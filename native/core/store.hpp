@@ -17,6 +17,7 @@
 #include "arena.hpp"
 #include "plan.hpp"
 #include "segment.hpp"
+#include "spill.hpp"
 
 namespace foreload {
 
@@ -88,6 +89,10 @@ class SampleStore {
   // True for one caller of all.
   bool first_to_tell();
 
+  // Use a folder for what memory does not hold. `first`: look for what earlier runs left there; returns how much.
+  size_t spill_to(const std::string& folder, bool first);
+  Spill* spill() const { return spill_.get(); }
+
   // What loading a sample took, for the next plan.
   void note_cost(size_t sample, uint64_t nanoseconds);
   // Per sample, 0 where nothing is known: what it takes of the room, what loading it took last and before.
@@ -127,11 +132,13 @@ class SampleStore {
   Arena arena() const;
 
   std::unique_ptr<Segment> segment_;
+  std::unique_ptr<Spill> spill_;
   Header* header_ = nullptr;
   Slot* slots_ = nullptr;
   Entry* entries_ = nullptr;
   std::atomic<uint64_t>* offsets_ = nullptr;  // of each sample's bits in the schedule
   std::atomic<uint64_t>* bits_ = nullptr;
+  std::atomic<uint64_t>* spilled_ = nullptr;
   uint8_t* memory_ = nullptr;
   std::vector<std::pair<uint64_t, size_t>> oldest_;  // (stamp, sample), latest first; guarded by the lock
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate, pinned
 from foreload.stages.decode import decode_image, decode_with_pillow
+from foreload.stages.spill import stamp
 from foreload.stages.transform import draw_seed, shaped, transform_array
 from foreload.transforms import ImageTransform
 
@@ -178,6 +180,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             return None
         collate = None if is_default_collate(loader.collate_fn) else loader.collate_fn
         return _ImageAssembly(self, self.transform, key, buffers, collate, loader._pin_device, loader._cache)
+
+    def __fingerprint__(self) -> str:
+        """Name the present content of all files, for a spill folder."""
+        known = hashlib.sha256()
+        for index in range(len(self)):
+            known.update(stamp(self._path(index)).encode())
+        return known.hexdigest()
 
     def __costs__(self) -> np.ndarray[Any, Any]:
         """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,

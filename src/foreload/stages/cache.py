@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import warnings
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from foreload.stages.order import foresee
 from foreload.stages.plan import Plan, compile_plan, fixed_set
 from foreload.stages.ranks import local_ranks, shared_store
 from foreload.stages.route import Router
+from foreload.stages.spill import SpillFolder
 from foreload.stages.store import SampleStore
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ class LoaderCache:
 
         name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
+        if options.spill is not None:
+            folder = SpillFolder(options.spill, loader.dataset)
+            if folder.usable:
+                self.store.spill_to(folder)
         self.plan: Plan | None = None
         self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
@@ -65,6 +71,7 @@ class LoaderCache:
     def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool]) -> None:
         """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.order.foresee`."""
         self._epochs += 1
+        self._tell_of_the_disk()
         if not self._plans:
             return  # the rank that made the store does
         samples = len(self.store)
@@ -89,6 +96,14 @@ class LoaderCache:
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
         self._compile(loader, foreseen.epochs)
+
+    def _tell_of_the_disk(self) -> None:
+        failure = self.store.native.spill_failure()
+        if failure and self.store.native.first_to_tell():
+            warnings.warn(
+                f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}",
+                stacklevel=5,
+            )
 
     def _ranks(self) -> list[int]:
         """List the ranks that the store is for; none: this one."""

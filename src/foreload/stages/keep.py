@@ -1,4 +1,4 @@
-"""Which images a cache keeps, and as what: the file's bytes, or pixels (RGB, or 4:2:0 planes of half the bytes)."""
+"""Which images a cache keeps, and as what: the file's bytes, or pixels, as RGB or as 4:2:0 planes."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.stages.samples import pack, unpack
+from foreload.stages.spill import SpillFolder
 
 __all__ = ["SampleStore"]
 
@@ -23,8 +25,18 @@ Array = np.ndarray[Any, Any]
 # The rank correlation between two measurements from which on they are believed.
 _RELIABLE = 0.8
 
+# Samples of an earlier run that are compared with the dataset before the others are believed.
+_DOUBTS = 8
+
 # What pickle, and the classes that it asks, raise where there is no way.
-_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, NotImplementedError)
+_UNPICKLABLE: tuple[type[Exception], ...] = (
+    pickle.PicklingError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+)
 
 
 class SampleStore:
@@ -47,6 +59,8 @@ class SampleStore:
     def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
         self.arguments = (samples, room, accesses, most)
         self._told = False
+        self.spill: str | None = None
+        self._doubts = 0
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
             warnings.warn(
@@ -54,6 +68,13 @@ class SampleStore:
                 "memory: threads share it, worker processes keep a copy each",
                 stacklevel=3,
             )
+
+    def spill_to(self, folder: SpillFolder) -> None:
+        """Use a folder for what memory does not hold, and begin with what is there."""
+        self._folder = folder
+        self.spill = str(folder.path)
+        found = self.native.spill_to(self.spill, True)
+        self._doubts = _DOUBTS if found else 0
 
     def __len__(self) -> int:
         """Count the samples that there could be."""
@@ -63,21 +84,53 @@ class SampleStore:
         """Give the sample, from memory or by ``read(index)``; then it is kept if that is the plan."""
         found = self.native.request(index)
         if found is None:
-            return read(index)
+            return read(index) if self.spill is None else self._load_spilled(index, read)
         if not isinstance(found, bool):
             return unpack(found)
         started = time.perf_counter_ns()
         try:
-            sample = read(index)
+            sample = read(index) if self.spill is None else self._load_spilled(index, read)
         except BaseException:
             self.native.abandon(index)
             raise
         self.keep(index, sample, time.perf_counter_ns() - started)
         return sample
 
+    def _load_spilled(self, index: int, read: Callable[[int], Any]) -> Any:
+        kept = self.native.spilled(index)
+        if kept is None:
+            sample = read(index)
+            with suppress(*_UNPICKLABLE):
+                self._spilled(index, pack(sample))
+            return sample
+        if self._doubts <= 0:
+            return unpack(kept)
+        # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
+        self._doubts -= 1
+        sample = read(index)
+        with suppress(*_UNPICKLABLE):
+            if not np.array_equal(np.concatenate(pack(sample)), kept):
+                self._tell(
+                    f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
+                    "folder is not used. If the dataset is random, give what is random to "
+                    "DataLoader(transform=...); if it has changed, empty the folder"
+                )
+                self.spill = None
+        return sample
+
+    def _spilled(self, index: int, parts: list[Array]) -> None:
+        failure = self.native.spill(index, parts)
+        if failure:
+            self._tell(
+                f"nothing more is written to the spill folder {self.spill!r}: {os.strerror(failure)}; samples "
+                "that are neither in it nor in memory are loaded each time"
+            )
+
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
         indices = list(indices)
+        if self.spill is not None:
+            return [self.load(index, lambda index: read([index])[0]) for index in indices]
         samples: list[Any] = [None] * len(indices)
         missing: dict[int, int] = {}  # index to position
         later: list[int] = []
@@ -167,7 +220,7 @@ class SampleStore:
         """Share with a process that is being spawned; otherwise copy the configuration."""
         if get_spawning_popen() is not None and self.native.file >= 0:
             descriptor = multiprocessing.reduction.DupFd(self.native.file)
-            return _attach, (descriptor, self.arguments)
+            return _attach, (descriptor, self.arguments, self.spill)
         return _fresh, self.arguments
 
     @classmethod
@@ -184,18 +237,22 @@ class SampleStore:
             os.close(own)
 
     @classmethod
-    def _opened(cls, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
+    def _opened(cls, file: int, arguments: tuple[int, int, int, int], spill: str | None = None) -> SampleStore:
         store = cls.__new__(cls)
         store.arguments = arguments
         store._told = False
+        store.spill = spill
+        store._doubts = 0
         store.native = _native.Store.open(file)
+        if spill is not None:
+            store.native.spill_to(spill, False)
         return store
 
 
-def _attach(descriptor: Any, arguments: tuple[int, int, int, int]) -> SampleStore:
+def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: str | None) -> SampleStore:
     file = descriptor.detach()
     try:
-        return SampleStore._opened(file, arguments)
+        return SampleStore._opened(file, arguments, spill)
     finally:
         os.close(file)
 
