@@ -145,11 +145,16 @@ def test_public_names_are_pinned() -> None:
     import foreload
 
     assert foreload.__all__ == [
+        "Cache",
         "CachedDataset",
         "DataLoader",
         "ImageDataset",
         "KeyedSampler",
+        "LRUCache",
         "LoadingMode",
+        "OPTCache",
+        "OPTInit",
+        "cached",
         "errors",
         "gather",
         "get_train_transforms",

@@ -89,6 +89,55 @@ def bench(
 
 
 @app.command()
+def plan(
+    what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="Memory, such as 8GiB or 25%; several, or with commas. By default 5% to 100%."),
+    ] = None,
+    order: Annotated[str, typer.Option(help="permutation, replacement, weighted or zipf.")] = "permutation",
+    epochs: Annotated[int, typer.Option(help="Epochs to look at; figures are of all but the first.", min=2)] = 8,
+    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, with a cache for each.", min=1)] = 1,
+    keep: Annotated[str, typer.Option(help="Images as: auto, encoded or decoded.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the order.", min=0)] = 0,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+) -> None:
+    """Say what a cache of which size would give, with every policy, before anything is run."""
+    from foreload.bench import curves
+    from foreload.stages.plan import POLICIES
+
+    if order not in curves.order_kinds():
+        raise typer.BadParameter(f"--order must be one of {', '.join(curves.order_kinds())}, got {order!r}")
+    if keep not in ("auto", "encoded", "decoded"):
+        raise typer.BadParameter(f"--keep must be auto, encoded or decoded, got {keep!r}")
+    samples = _samples(what, keep, ranks)
+    count = len(samples.sizes)
+    if count < ranks:
+        raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
+    budgets = _budgets(budget, int(samples.sizes.sum()))
+    known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("plans", total=len(budgets) * len(POLICIES))
+        points = curves.curves(samples, known, budgets, lambda: progress.advance(task))
+    output = Console()
+    (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
+    if json is not None:
+        about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
+        curves.write_json(json, points, about)
+    if plot is not None:
+        curves.plot(plot, points, samples)
+        print(f"plot: {plot}")
+    least = curves.enough(points)
+    if least is None:
+        print("every budget here gains: even the last step saves 5 % or more of the time without a cache")
+    else:
+        amount = curves.amount(least, samples)
+        print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
+
+
+@app.command()
 def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
 ) -> None:
@@ -101,6 +150,30 @@ def doctor(
         advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
         table.add_row(mark, finding.name, finding.found + advice)
     Console().print(table)
+
+
+def _samples(what: str, keep: str, ranks: int) -> Any:
+    from foreload.bench.curves import Samples, measure_folder
+
+    if what.isdigit():
+        if int(what) < 1:
+            raise typer.BadParameter("there must be at least 1 sample")
+        return Samples.alike(int(what), ranks)
+    return measure_folder(Path(what), keep)  # type: ignore[arg-type]
+
+
+def _budgets(texts: list[str] | None, total: int) -> list[int]:
+    from foreload.options import parse_bytes
+
+    wanted = [part for text in texts or [] for part in text.split(",")] or [
+        f"{5 * step}%" for step in range(1, 21)
+    ]
+    try:
+        # Digits alone are a number of bytes, or of samples.
+        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return sorted({0, *(min(amount, total) for amount in amounts)})
 
 
 def _pair(option: str, text: str) -> tuple[int, int]:

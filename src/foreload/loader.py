@@ -7,7 +7,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -157,12 +157,20 @@ class DataLoader(TorchDataLoader[T_co]):
                 tell(epoch)
 
     def close(self) -> None:
-        """End persistent workers and let go of free buffers. The loader can be iterated again."""
+        """End persistent workers, let go of the cache and of free buffers. The loader can be iterated again."""
         if self._pool_end is not None:
             self._pool_end()
         self._pool = self._pool_end = None
         self._buffers = None
         self._cache = None
+
+    def __enter__(self) -> Self:
+        """Give the loader, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the loader."""
+        self.close()
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like."""
