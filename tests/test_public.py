@@ -12,11 +12,16 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 
 PUBLIC = [
+    "Cache",
     "CachedDataset",
     "DataLoader",
     "ImageDataset",
     "KeyedSampler",
+    "LRUCache",
     "LoadingMode",
+    "OPTCache",
+    "OPTInit",
+    "cached",
     "errors",
     "gather",
     "get_train_transforms",

@@ -26,8 +26,15 @@ class Order:
 
     def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
         self.indices = batches(loader, None if loader._cache is None else loader._cache.router)
-        self.base_seed = draw_seed(loader.generator)
-        self.key = (self.base_seed, 0) if loader.seed is None else (loader.seed, epoch & 0xFFFFFFFF)
+        # Torch's persistent workers keep the seed that they were started with.
+        kept = loader._base_seed
+        self.base_seed = draw_seed(loader.generator) if kept is None else kept
+        if loader.persistent_workers:
+            loader._base_seed = self.base_seed
+        seed, number = (
+            (self.base_seed, 0 if kept is None else epoch) if loader.seed is None else (loader.seed, epoch)
+        )
+        self.key = (seed, number & 0xFFFFFFFF)
         self._sampler = loader._index_sampler
 
     @property

@@ -112,6 +112,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
         self._cache: LoaderCache | None = None
+        self._base_seed: int | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
@@ -163,6 +164,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._pool = self._pool_end = None
         self._buffers = None
         self._cache = None
+        self._base_seed = None
 
     def __enter__(self) -> Self:
         """Give the loader, to be closed at the end of the block."""
@@ -207,7 +209,7 @@ class DataLoader(TorchDataLoader[T_co]):
         order = Order(self, self._epoch)
         self._epoch += 1
         self._warn_without_accelerator()
-        self._plan_cache(draws=(False, True))
+        self._plan_cache(draws=(False, not self.persistent_workers))
         buffers = self._lend_buffers()
         if isinstance(self.dataset, IterableDataset):
             return StreamEpoch(self, order, buffers)
@@ -312,5 +314,6 @@ class DataLoader(TorchDataLoader[T_co]):
             "_pool_end": None,
             "_buffers": None,
             "_cache": None,
+            "_base_seed": None,
             "_iterator": None,
         }

@@ -185,13 +185,18 @@ class LoaderCache:
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
 
     def _try(self, loader: DataLoader[Any], index: int) -> np.ndarray[Any, Any]:
-        """Load the epoch's first sample now, to know how large samples are."""
+        """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
+        size = 0
         if not loader._is_torchs:
-            self.store.native.follow_rule("all")
             # A failure comes again in the epoch, where it can be reported.
             with contextlib.suppress(Exception):
-                self.store.load(index, loader.dataset.__getitem__)
-        return self.store.sizes()
+                dataset: Any = loader.dataset
+                if hasattr(dataset, "__costs__"):
+                    pixels, _ = dataset.__prepare__(index, "decoded")
+                    size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
+                else:
+                    size = self.store.load_ahead(index, dataset.__getitem__)
+        return np.full(len(self.store), int(size), np.int64)
 
     def _room(self, loader: DataLoader[Any], size: int) -> int:
         """What the plan may use: workers are not quite in step, so some of the memory changes hands late."""

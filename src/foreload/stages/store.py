@@ -61,6 +61,7 @@ class SampleStore:
         self._told = False
         self.spill: str | None = None
         self._doubts = 0
+        self._ahead: dict[int, Any] = {}
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
             warnings.warn(
@@ -82,6 +83,8 @@ class SampleStore:
 
     def load(self, index: int, read: Callable[[int], Any]) -> Any:
         """Give the sample, from memory or by ``read(index)``; then it is kept if that is the plan."""
+        if self._ahead:
+            read = self._reader(read)
         found = self.native.request(index)
         if found is None:
             return read(index) if self.spill is None else self._load_spilled(index, read)
@@ -95,6 +98,15 @@ class SampleStore:
             raise
         self.keep(index, sample, time.perf_counter_ns() - started)
         return sample
+
+    def _reader(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
+        missing = object()
+
+        def first(index: int) -> Any:
+            sample = self._ahead.pop(index, missing)
+            return read(index) if sample is missing else sample
+
+        return first
 
     def _load_spilled(self, index: int, read: Callable[[int], Any]) -> Any:
         kept = self.native.spilled(index)
@@ -126,10 +138,15 @@ class SampleStore:
                 "that are neither in it nor in memory are loaded each time"
             )
 
+    def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
+        """Load a sample before it is asked for; returns the bytes that keeping it would take."""
+        self._ahead[index] = read(index)
+        return block_size(sum(map(len, pack(self._ahead[index]))))
+
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
         indices = list(indices)
-        if self.spill is not None:
+        if self.spill is not None or self._ahead:
             return [self.load(index, lambda index: read([index])[0]) for index in indices]
         samples: list[Any] = [None] * len(indices)
         missing: dict[int, int] = {}  # index to position
@@ -179,7 +196,7 @@ class SampleStore:
             self._tell(f"sample {index} cannot be cached, it cannot be pickled ({error}); it is loaded each time")
             return
         self.native.note_cost(index, nanoseconds)
-        size = sum(map(len, parts))
+        size = block_size(sum(map(len, parts)))
         if not self.native.put(index, parts) and size > self.native.counts()["room"]:
             self._tell(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
@@ -243,10 +260,16 @@ class SampleStore:
         store._told = False
         store.spill = spill
         store._doubts = 0
+        store._ahead = {}
         store.native = _native.Store.open(file)
         if spill is not None:
             store.native.spill_to(spill, False)
         return store
+
+
+def block_size(size: int) -> int:
+    """Give what a sample of ``size`` bytes takes of the room: in whole cache lines, with one for its head."""
+    return -(-size // 64) * 64 + 64
 
 
 def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: str | None) -> SampleStore:
