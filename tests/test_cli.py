@@ -183,3 +183,43 @@ def test_limits_of_containers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     assert machine.granted_cores() == 1
     assert machine.granted_memory() == 1 << 30
+
+
+def test_plan_says_what_a_cache_would_give(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    result = run("plan", 1000, "--budget", "25%,500", "--order", "replacement", "--json", kept, "--epochs", 5)
+    assert result.returncode == 0, result.stderr
+    assert "500 samples (50%)" in result.stdout
+    content = json.loads(kept.read_text())
+    points = {(point["policy"], point["budget"]): point for point in content["points"]}
+    assert sorted({budget for _, budget in points}) == [0, 250, 500]
+    assert points["opt", 500]["hit_rate"] == pytest.approx(0.81, abs=0.03)
+    assert points["lru", 500]["hit_rate"] == pytest.approx(0.50, abs=0.03)
+    assert points["opt", 500]["seconds"] == pytest.approx(1 - points["opt", 500]["hit_rate"])
+    result = run("plan", 1000, "--ranks", 4)
+    assert "from" in result.stdout or "every budget here gains" in result.stdout
+
+
+def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
+    result = run("plan", photos, "--budget", "50%,100%", "--plot", tmp_path / "p.png", "--epochs", 3)
+    assert result.returncode == 0, result.stderr
+    assert "GiB (100%)" in result.stdout
+    assert Image.open(tmp_path / "p.png").width > 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", 0], "at least 1 sample"),
+        (["plan", 10, "--budget", "abc"], "--budget must be"),
+        (["plan", 10, "--order", "chaos"], "--order must be one of"),
+        (["plan", 10, "--keep", "raw"], "--keep must be"),
+        (["plan", 2, "--ranks", 3], "fewer than 3 ranks"),
+        (["plan", "/nowhere"], "there is no folder"),
+    ],
+)
+def test_plan_says_what_is_wrong(arguments: list[Any], words: str) -> None:
+    result = run(*arguments)
+    assert result.returncode in (1, 2)
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr

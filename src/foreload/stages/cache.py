@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler
 
 from foreload.options import Cache, Keep
-from foreload.stages.keep import choose, forms_of, option
+from foreload.stages.keep import choose, fitted, forms_of, option
 from foreload.stages.order import foresee
 from foreload.stages.plan import Plan, compile_plan, fixed_set
 from foreload.stages.ranks import local_ranks, shared_store
@@ -146,6 +146,7 @@ class LoaderCache:
         self.store.native.follow_rule("all")
 
     def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
+        costs = fitted(costs)
         best = choose(costs, forms_of(self.options.keep), self.options.bytes)
         saves = np.zeros(len(resident))
         for form in forms_of(self.options.keep):
