@@ -50,7 +50,7 @@ class Counted(Dataset[int]):
 
 
 def measured(size: int) -> tuple[float, float]:
-    """Hit rates after the first epoch (replacement, C = N/2): of a real loader, and of the best plan for its order."""
+    """Hit rates after the first epoch (replacement, C = N/2): of a real loader, and of the best plan."""
     dataset = Counted(size)
     generator = torch.Generator().manual_seed(1)
     sampler = RandomSampler(dataset, replacement=True, generator=generator)

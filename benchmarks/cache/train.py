@@ -1,4 +1,4 @@
-"""Training a small CNN from JPEGs: images per second with each policy at several budgets, after the first epoch."""
+"""Training a small CNN from JPEGs: images per second with each policy and budget, after the first epoch."""
 
 from __future__ import annotations
 

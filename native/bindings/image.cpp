@@ -66,7 +66,8 @@ Fallback python_fallback(nb::handle decode) {
 
 // What the batches of a dataset share.
 struct ImageSource {
-  ImageSource(std::vector<std::string> paths, size_t keep) : files(std::move(paths), keep), costs(files.size()) {}
+  ImageSource(std::vector<std::string> paths, size_t keep)
+      : files(std::move(paths), keep), costs(files.size()) {}
 
   ImageFiles files;
   ImageCosts costs;
@@ -88,7 +89,8 @@ class ImageJob : public foreload::Job {
         fallback_(std::move(fallback)),
         store_(std::move(store)),
         forms_(std::move(forms)) {
-    if (store_ && (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
+    if (store_ &&
+        (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
       throw Error(ErrorKind::value, "a store needs a form for each image");
     }
     for (int64_t& index : indices_) {
@@ -275,7 +277,8 @@ void bind_image(nb::module_& module) {
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
       .def("costs", &costs, nb::arg("out"),
-           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, whether it "
+           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, "
+           "whether it "
            "can be kept as planes.")
       .def("read", &read_bytes, nb::arg("index"), "The encoded bytes of file `index`.");
   nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
@@ -286,8 +289,8 @@ void bind_image(nb::module_& module) {
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, size_t, std::shared_ptr<SampleStore>, std::optional<Forms>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
-           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"),
-           nb::arg("store").none() = nb::none(), nb::arg("forms").none() = nb::none())
+           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"), nb::arg("store").none() = nb::none(),
+           nb::arg("forms").none() = nb::none())
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "The whole upright image as height x width x 3 bytes; `path` is for error messages.");

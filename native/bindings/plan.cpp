@@ -32,9 +32,9 @@ void check_length(size_t length, size_t expected, const char* name) {
 }
 
 void compile(const Indices& accesses, size_t samples, const std::optional<Indices>& sizes,
-             const std::optional<Costs>& costs, const std::optional<Flags>& resident, const std::string& policy,
-             int64_t budget, bool tail, uint64_t seed, const Bytes& hits, const Bytes& keep,
-             const Bytes& retained) {
+             const std::optional<Costs>& costs, const std::optional<Flags>& resident,
+             const std::string& policy, int64_t budget, bool tail, uint64_t seed, const Bytes& hits,
+             const Bytes& keep, const Bytes& retained) {
   foreload::Trace trace{accesses.data(), accesses.shape(0), samples};
   if (sizes) check_length(sizes->shape(0), samples, "sizes"), trace.sizes = sizes->data();
   if (costs) check_length(costs->shape(0), samples, "costs"), trace.costs = costs->data();

@@ -22,8 +22,8 @@ using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_length(size_t length, size_t expected, const char* name) {
   if (length == expected) return;
-  throw Error(ErrorKind::value, std::string(name) + " must have " + std::to_string(expected) + " entries, got " +
-                                    std::to_string(length));
+  throw Error(ErrorKind::value, std::string(name) + " must have " + std::to_string(expected) +
+                                    " entries, got " + std::to_string(length));
 }
 
 size_t checked(const SampleStore& store, size_t sample) {
@@ -49,8 +49,8 @@ void follow_rule(SampleStore& store, const std::string& rule) {
   store.follow(rule == "recent" ? Keeping::recent : Keeping::all);
 }
 
-// A copy of what is kept, True where the caller has claimed the sample, None where nothing is kept of it, False
-// where another worker is loading it and the caller does not wait.
+// A copy of what is kept, True where the caller has claimed the sample, None where nothing is kept of it,
+// False where another worker is loading it and the caller does not wait.
 nb::object request(SampleStore& store, size_t sample, bool wait) {
   std::unique_ptr<uint8_t[]> copy;
   SampleStore::Found found;
@@ -91,7 +91,8 @@ bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
 nb::object spilled(SampleStore& store, size_t sample) {
   checked(store, sample);
   auto* const bytes = new std::vector<uint8_t>;
-  const nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<std::vector<uint8_t>*>(memory); });
+  const nb::capsule owner(bytes,
+                          [](void* memory) noexcept { delete static_cast<std::vector<uint8_t>*>(memory); });
   size_t size = 0;
   uint32_t form = 0;
   bool found = false;
@@ -137,19 +138,23 @@ void bind_store(nb::module_& module) {
       .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
            nb::arg("most") = 0)
       .def_static("open", &SampleStore::open, nb::arg("file"))
-      .def_prop_ro("file", &SampleStore::file, "A descriptor for SampleStore.open in another process; -1 if memory is private.")
+      .def_prop_ro("file", &SampleStore::file,
+                   "A descriptor for SampleStore.open in another process; -1 if memory is private.")
       .def("__len__", &SampleStore::samples)
       .def("follow_accesses", &follow_accesses, nb::arg("accesses"), nb::arg("keep"), nb::arg("retained"))
       .def("follow_members", &follow_members, nb::arg("members"))
       .def("follow_rule", &follow_rule, nb::arg("rule"), "'all' or 'recent'.")
       .def("request", &request, nb::arg("sample"), nb::arg("wait") = true,
-           "A copy of what is kept, True where the caller has claimed it (put or abandon it), None where it is not "
+           "A copy of what is kept, True where the caller has claimed it (put or abandon it), None where it "
+           "is not "
            "kept, False where another worker is loading it and `wait` is false.")
       .def("put", &put, nb::arg("sample"), nb::arg("parts"))
       .def(
-          "abandon", [](SampleStore& store, size_t sample) { store.abandon(checked(store, sample)); }, nb::arg("sample"))
+          "abandon", [](SampleStore& store, size_t sample) { store.abandon(checked(store, sample)); },
+          nb::arg("sample"))
       .def(
-          "contains", [](const SampleStore& store, size_t sample) { return store.contains(checked(store, sample)); },
+          "contains",
+          [](const SampleStore& store, size_t sample) { return store.contains(checked(store, sample)); },
           nb::arg("sample"))
       .def(
           "note_cost",

@@ -34,7 +34,8 @@ uint64_t Arena::take(size_t bytes) {
     if (word == least / 64) bins &= ~uint64_t{0} << (least % 64);
     for (; bins != 0; bins &= bins - 1) {
       const int bin = word * 64 + std::countr_zero(bins);
-      // Only the first bin has blocks that are too small; the best of those that are not keeps the rest whole.
+      // Only the first bin has blocks that are too small; the best of those that are not keeps the rest
+      // whole.
       uint64_t best = kNone;
       for (uint64_t found = state_->heads[bin]; found != kNone; found = block(found)->next) {
         const uint64_t size = block(found)->size;

@@ -1,5 +1,5 @@
-// Blocks of memory within a segment: segregated free lists, neighbours joined at once. All of its state lies in
-// the segment, by offsets, so that any process can use it. Callers hold a lock.
+// Blocks of memory within a segment: segregated free lists, neighbours joined at once. All of its state lies
+// in the segment, by offsets, so that any process can use it. Callers hold a lock.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class Arena {
 
   // In front of every block.
   struct Block {
-    uint64_t size;       // with this head
-    uint64_t size_before;  // of the block in front of it; 0 for the first
+    uint64_t size;            // with this head
+    uint64_t size_before;     // of the block in front of it; 0 for the first
     uint64_t next, previous;  // in a free list, or whatever the holder of the block likes
     uint64_t note;            // for the holder
     uint32_t is_free;

@@ -43,8 +43,8 @@ class BitTree {
     for (size_t depth = 0; depth < levels_.size(); ++depth) {
       const size_t word = position / 64;
       // Above the leaves, the child that the limit lies in has been searched.
-      const uint64_t until = depth == 0 ? ~uint64_t{0} >> (63 - position % 64)
-                                        : (uint64_t{1} << (position % 64)) - 1;
+      const uint64_t until =
+          depth == 0 ? ~uint64_t{0} >> (63 - position % 64) : (uint64_t{1} << (position % 64)) - 1;
       const uint64_t found = levels_[depth][word] & until;
       if (found != 0) return descend(depth, word * 64 + highest(found));
       position = word;

@@ -70,7 +70,8 @@ void turn(uint8_t* __restrict red, uint8_t* __restrict green, uint8_t* __restric
   }
 }
 
-void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count, uint16_t* __restrict sums) {
+void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count,
+         uint16_t* __restrict sums) {
   for (size_t i = 0; i < count; ++i) sums[i] = static_cast<uint16_t>(3 * near[i] + far[i]);
 }
 

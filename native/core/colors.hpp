@@ -1,5 +1,5 @@
-// Colours: the steps of jitter on planes of bytes, and from brightness and colour to RGB; once per instruction
-// set, as in rows.hpp.
+// Colours: the steps of jitter on planes of bytes, and from brightness and colour to RGB; once per
+// instruction set, as in rows.hpp.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,8 @@ class Order {
 // A list over the samples, without an allocation per entry; its ends are at index `samples`.
 class Queue : public Order {
  public:
-  explicit Queue(size_t samples) : end_(static_cast<uint32_t>(samples)), next_(samples + 1), previous_(samples + 1) {
+  explicit Queue(size_t samples)
+      : end_(static_cast<uint32_t>(samples)), next_(samples + 1), previous_(samples + 1) {
     next_[end_] = previous_[end_] = end_;
   }
   void insert(uint32_t sample) override {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -73,6 +74,14 @@ struct ImageCache {
   ImageCosts* costs = nullptr;
 };
 
+// Throws Error(decode) where an image has more than that.
+void check_size(int width, int height);
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 // One per thread; buffers are kept from image to image.
 class ImageLoader {
  public:
@@ -96,8 +105,8 @@ class ImageLoader {
   // `bytes` from wherever they come.
   void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
-  void show_kept(const SampleStore::Found& found, const std::string& path, size_t index, const Transform& transform,
-                 Key key, const Fallback& fallback, void* out);
+  void show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
+                 const Transform& transform, Key key, const Fallback& fallback, void* out);
   // The file's bytes, from the spill if they are there; otherwise they are then.
   std::span<const uint8_t> read(const ImageCache& cache, ImageFiles& files, size_t index);
   // Keeps a claimed image, if there is room; whether it was shown, too.

@@ -51,9 +51,9 @@ void for_each_last_use(const Trace& trace, Sample&& use) {
   }
 }
 
-// Scheduling intervals on `places` machines: taken in the order of their ends, each by the machine that became
-// free last before its start. That accepts as many as can be (Faigle and Nawijn, 1995), and is what Hawkeye's
-// OPTgen (Jain and Lin, ISCA'16) finds by counting.
+// Scheduling intervals on `places` machines: taken in the order of their ends, each by the machine that
+// became free last before its start. That accepts as many as can be (Faigle and Nawijn, 1995), and is what
+// Hawkeye's OPTgen (Jain and Lin, ISCA'16) finds by counting.
 void plan_equal(const Trace& trace, size_t places, bool tail, const Plan& plan) {
   BitTree free_since(trace.count + 2);
   size_t used = 0;
@@ -78,7 +78,8 @@ void plan_equal(const Trace& trace, size_t places, bool tail, const Plan& plan) 
 // Bytes in use between accesses: slot t lies between times t and t + 1.
 class Load {
  public:
-  explicit Load(size_t slots) : size_(std::bit_ceil(std::max<size_t>(slots, 1))), most_(2 * size_), added_(size_) {}
+  explicit Load(size_t slots)
+      : size_(std::bit_ceil(std::max<size_t>(slots, 1))), most_(2 * size_), added_(size_) {}
 
   void add(size_t begin, size_t end, int64_t bytes) {
     size_t left = begin + size_, right = end + size_ - 1;
@@ -88,7 +89,8 @@ class Load {
       if (r % 2 == 1) apply(--r, bytes);
     }
     for (size_t node : {first, last}) {
-      for (node /= 2; node > 0; node /= 2) most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+      for (node /= 2; node > 0; node /= 2)
+        most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
     }
   }
 
@@ -121,8 +123,9 @@ struct Choice {
   double saved = 0;
 };
 
-// Local ratio over the intervals that `eligible` lets through: one sweep forward sets what each is worth beyond
-// those that it would displace, one sweep back takes them while they fit. `wide` ones exclude each other.
+// Local ratio over the intervals that `eligible` lets through: one sweep forward sets what each is worth
+// beyond those that it would displace, one sweep back takes them while they fit. `wide` ones exclude each
+// other.
 template <typename Eligible>
 Choice local_ratio(const Trace& trace, int64_t budget, bool wide, Eligible&& eligible) {
   std::vector<double> paid(trace.count + 1, 0.0);
@@ -161,7 +164,9 @@ Choice local_ratio(const Trace& trace, int64_t budget, bool wide, Eligible&& eli
 
 void plan_weighted(const Trace& trace, int64_t budget, bool tail, const Plan& plan) {
   const auto narrow = [&](size_t sample) { return trace.size(sample) <= budget / 2; };
-  const auto wide = [&](size_t sample) { return trace.size(sample) > budget / 2 && trace.size(sample) <= budget; };
+  const auto wide = [&](size_t sample) {
+    return trace.size(sample) > budget / 2 && trace.size(sample) <= budget;
+  };
   Choice choice = local_ratio(trace, budget, false, narrow);
   Choice other = local_ratio(trace, budget, true, wide);
   if (other.saved > choice.saved) std::swap(choice, other);
@@ -197,12 +202,14 @@ void check(const Trace& trace) {
   for (size_t t = 0; t < trace.count; ++t) {
     const int64_t sample = trace.accesses[t];
     if (sample < 0 || static_cast<size_t>(sample) >= trace.samples) {
-      throw Error(ErrorKind::index, "access " + std::to_string(t) + " is of sample " + std::to_string(sample) +
-                                        ", but there are " + std::to_string(trace.samples));
+      throw Error(ErrorKind::index, "access " + std::to_string(t) + " is of sample " +
+                                        std::to_string(sample) + ", but there are " +
+                                        std::to_string(trace.samples));
     }
   }
   for (size_t i = 0; trace.sizes != nullptr && i < trace.samples; ++i) {
-    if (trace.sizes[i] < 0) throw Error(ErrorKind::value, "the size of sample " + std::to_string(i) + " is negative");
+    if (trace.sizes[i] < 0)
+      throw Error(ErrorKind::value, "the size of sample " + std::to_string(i) + " is negative");
   }
 }
 

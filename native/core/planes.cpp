@@ -15,7 +15,8 @@ size_t planes_bytes(int width, int height) {
 Planes planes_in(const uint8_t* memory, int width, int height) {
   Planes planes{width, height, memory};
   planes.cb = memory + static_cast<size_t>(width) * static_cast<size_t>(height);
-  planes.cr = planes.cb + static_cast<size_t>(planes.colour_width()) * static_cast<size_t>(planes.colour_height());
+  planes.cr =
+      planes.cb + static_cast<size_t>(planes.colour_width()) * static_cast<size_t>(planes.colour_height());
   return planes;
 }
 
@@ -30,7 +31,8 @@ Pixels PlanesToRgb::convert(const Planes& planes, const Box& box) {
   sums_.resize(count + 2);
   blue_.resize(2 * count);
   red_.resize(2 * count);
-  if (pixels_.size() < stride * static_cast<size_t>(box.height)) pixels_.resize(stride * static_cast<size_t>(box.height));
+  if (pixels_.size() < stride * static_cast<size_t>(box.height))
+    pixels_.resize(stride * static_cast<size_t>(box.height));
 
   const auto spread = [&](const uint8_t* plane, int row, bool upper, uint8_t* out) {
     const uint8_t* near = plane + static_cast<size_t>(row) * static_cast<size_t>(across);

@@ -50,7 +50,7 @@ std::unique_ptr<Segment> Segment::create(size_t bytes) {
 
 std::unique_ptr<Segment> Segment::open(int file) {
   const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
-  struct stat about {};
+  struct stat about{};
   if (own < 0 || fstat(own, &about) != 0) {
     const int code = errno;
     if (own >= 0) close(own);

@@ -9,8 +9,8 @@ namespace foreload {
 
 class Segment {
  public:
-  // Zeroed memory that takes room only where it is written. Where the system gives none that can be shared, it
-  // is private (`file()` is -1). Throws Error(system) where there is none at all.
+  // Zeroed memory that takes room only where it is written. Where the system gives none that can be shared,
+  // it is private (`file()` is -1). Throws Error(system) where there is none at all.
   static std::unique_ptr<Segment> create(size_t bytes);
   // What another process created, by a descriptor of it, which is duplicated. Throws Error(system).
   static std::unique_ptr<Segment> open(int file);

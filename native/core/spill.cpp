@@ -96,7 +96,7 @@ size_t Spill::scan() {
 
 size_t Spill::scan_file(uint32_t number) {
   const int file = file_for_reading(number);
-  struct stat about {};
+  struct stat about{};
   if (file < 0 || fstat(file, &about) != 0) return 0;
   const auto end = static_cast<uint64_t>(about.st_size);
   size_t found = 0;
@@ -164,8 +164,9 @@ bool Spill::read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint
   const int file = file_for_reading(static_cast<uint32_t>(place >> kOffsetBits));
   const uint64_t offset = (place & ((uint64_t{1} << kOffsetBits) - 1)) - 1;
   Head head;
-  if (file >= 0 && read_all(file, &head, sizeof(head), offset) && head.magic == kMagic && head.sample == sample) {
-    struct stat about {};
+  if (file >= 0 && read_all(file, &head, sizeof(head), offset) && head.magic == kMagic &&
+      head.sample == sample) {
+    struct stat about{};
     if (fstat(file, &about) == 0 && head.size <= static_cast<uint64_t>(about.st_size)) {
       if (buffer.size() < head.size) buffer.resize(head.size);
       if (read_all(file, buffer.data(), head.size, offset + sizeof(head)) &&

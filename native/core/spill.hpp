@@ -1,7 +1,7 @@
 // Samples on a local disk, for what memory does not hold and for the next run.
 //
-// Each process appends to a file of its own; a record is a head and the bytes, and counts once it is whole. What
-// was cut off, or damaged since, is known by its checksum, and is as good as not there.
+// Each process appends to a file of its own; a record is a head and the bytes, and counts once it is whole.
+// What was cut off, or damaged since, is known by its checksum, and is as good as not there.
 #pragma once
 
 #include <atomic>

@@ -1,86 +1,43 @@
 #include "store.hpp"
 
 #include <pthread.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
-#ifdef __linux__
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <new>
 
 #include "error.hpp"
+#include "process.hpp"
 
 namespace foreload {
 
 namespace {
 
 constexpr size_t kSlots = 512;
-constexpr long kPatience = 20'000'000;  // nanoseconds between looks at whether somebody is still alive
 
 // An entry's word: state, then how often the sample was asked for, then the process that is filling it.
 enum State : uint64_t { absent = 0, filling = 1, present = 2 };
 constexpr uint64_t kStateBits = 2, kUseBits = 40;
-constexpr uint64_t state_of(uint64_t word) { return word & 3; }
-constexpr uint64_t use_of(uint64_t word) { return (word >> kStateBits) & ((uint64_t{1} << kUseBits) - 1); }
-constexpr uint64_t owner_of(uint64_t word) { return word >> (kStateBits + kUseBits); }
+constexpr uint64_t state_of(uint64_t word) {
+  return word & 3;
+}
+constexpr uint64_t use_of(uint64_t word) {
+  return (word >> kStateBits) & ((uint64_t{1} << kUseBits) - 1);
+}
+constexpr uint64_t owner_of(uint64_t word) {
+  return word >> (kStateBits + kUseBits);
+}
 constexpr uint64_t word_of(State state, uint64_t use, uint64_t owner = 0) {
   return (owner << (kStateBits + kUseBits)) | (use << kStateBits) | state;
 }
 
 // A slot's word: the process in a section, and the clock when it entered. Linux numbers processes in 22 bits.
 constexpr uint64_t kClockBits = 42;
-constexpr uint64_t clock_of(uint64_t word) { return word & ((uint64_t{1} << kClockBits) - 1); }
-constexpr uint64_t process_of(uint64_t word) { return word >> kClockBits; }
-
-uint64_t this_process() {
-  return static_cast<uint64_t>(getpid());
+constexpr uint64_t clock_of(uint64_t word) {
+  return word & ((uint64_t{1} << kClockBits) - 1);
 }
-
-// A process that was killed but not yet waited for is as dead as one that is gone.
-bool is_alive(uint64_t process) {
-  if (process == this_process()) return true;
-  if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return false;
-#ifdef __linux__
-  char name[32];
-  std::snprintf(name, sizeof(name), "/proc/%llu/stat", static_cast<unsigned long long>(process));
-  std::FILE* const file = std::fopen(name, "re");
-  if (file == nullptr) return true;
-  char state = 'R';
-  // The name in brackets may itself hold brackets; Linux cuts it at 15 bytes.
-  char line[256] = {};
-  if (std::fgets(line, sizeof(line), file) != nullptr) {
-    const std::string text(line);
-    const size_t end = text.rfind(')');
-    if (end != std::string::npos && end + 2 < text.size()) state = text[end + 2];
-  }
-  std::fclose(file);
-  return state != 'Z' && state != 'X';
-#else
-  return true;
-#endif
-}
-
-void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {
-  const timespec patience{0, kPatience};
-#ifdef __linux__
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &patience, nullptr, 0);
-#else
-  (void)word, (void)seen;
-  nanosleep(&patience, nullptr);
-#endif
-}
-
-void wake_all([[maybe_unused]] std::atomic<uint32_t>& word) {
-#ifdef __linux__
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-#endif
+constexpr uint64_t process_of(uint64_t word) {
+  return word >> kClockBits;
 }
 
 constexpr size_t aligned(size_t size) {
@@ -146,7 +103,8 @@ SampleStore::SampleStore(std::unique_ptr<Segment> segment) : segment_(std::move(
 std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, size_t accesses, size_t most) {
   const size_t words = (std::max(accesses, samples) + 63) / 64 + 1;
   const size_t total = aligned(sizeof(Header)) + kSlots * sizeof(Slot) + aligned(samples * sizeof(Entry)) +
-                       aligned((samples + 1) * 8) + aligned(words * 8) + aligned(samples * 8) + aligned(bytes);
+                       aligned((samples + 1) * 8) + aligned(words * 8) + aligned(samples * 8) +
+                       aligned(bytes);
   std::shared_ptr<SampleStore> store(new SampleStore(Segment::create(total)));
   auto* const header = new (store->segment_->memory()) Header{};
   header->samples = samples;
@@ -202,9 +160,11 @@ Keeping SampleStore::keeping() const {
   return static_cast<Keeping>(header_->keeping.load(std::memory_order_relaxed));
 }
 
-void SampleStore::follow(const int64_t* accesses, size_t count, const uint8_t* keep, const uint8_t* retained) {
+void SampleStore::follow(const int64_t* accesses, size_t count, const uint8_t* keep,
+                         const uint8_t* retained) {
   if (count > header_->accesses) {
-    throw Error(ErrorKind::value, "a schedule of " + std::to_string(count) + " accesses in a store with room for " +
+    throw Error(ErrorKind::value, "a schedule of " + std::to_string(count) +
+                                      " accesses in a store with room for " +
                                       std::to_string(header_->accesses));
   }
   const size_t samples = header_->samples;
@@ -274,7 +234,8 @@ SampleStore::Section::Section(SampleStore& store) : store_(store), slot_(0) {
   for (;; ++hint) {
     slot_ = hint % kSlots;
     uint64_t idle = 0;
-    if (store.slots_[slot_].active.compare_exchange_strong(idle, process | store.header_->clock.load())) return;
+    if (store.slots_[slot_].active.compare_exchange_strong(idle, process | store.header_->clock.load()))
+      return;
   }
 }
 
@@ -330,7 +291,8 @@ void SampleStore::reclaim() {
 // Requests.
 
 SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wait) {
-  if (sample >= header_->samples) throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
+  if (sample >= header_->samples)
+    throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
   Entry& entry = entries_[sample];
   Slot& slot = slots_[section.slot_];
   bool counted_wait = false;
@@ -356,7 +318,8 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
         header_->entries.fetch_sub(1);
         retire(block - 1);
       }
-      return {Outcome::hit, arena().bytes(block - 1), size_and_form >> 2, static_cast<Form>(size_and_form & 3)};
+      return {Outcome::hit, arena().bytes(block - 1), size_and_form >> 2,
+              static_cast<Form>(size_and_form & 3)};
     }
     const bool claim = keep && header_->frozen.load() == 0;
     if (!entry.word.compare_exchange_strong(
@@ -518,8 +481,8 @@ void SampleStore::clear() {
   for (size_t i = 0; i < header_->samples; ++i) drop(i);
 }
 
-// Drops the least recently used sample. One look at all of them finds the next several: stamps only grow, so one
-// that has not changed is still older than all that were not listed. Under the lock.
+// Drops the least recently used sample. One look at all of them finds the next several: stamps only grow, so
+// one that has not changed is still older than all that were not listed. Under the lock.
 bool SampleStore::evict_oldest() {
   for (int looked = 0; looked < 2; ++looked) {
     while (!oldest_.empty()) {
@@ -534,7 +497,8 @@ bool SampleStore::evict_oldest() {
       if (contains(i)) oldest_.emplace_back(entries_[i].stamp.load(), i);
     }
     const size_t some = std::min(oldest_.size(), oldest_.size() / 16 + 1);
-    std::nth_element(oldest_.begin(), oldest_.begin() + static_cast<ptrdiff_t>(some > 0 ? some - 1 : 0), oldest_.end());
+    std::nth_element(oldest_.begin(), oldest_.begin() + static_cast<ptrdiff_t>(some > 0 ? some - 1 : 0),
+                     oldest_.end());
     oldest_.resize(some);
     std::sort(oldest_.rbegin(), oldest_.rend());
   }

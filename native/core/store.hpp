@@ -1,10 +1,11 @@
 // The cache itself: samples in a segment that all workers share, and the plan's word on which to keep.
 //
 // Each sample has an entry, one atomic word that says whether the sample is there and how often it was asked
-// for. The n-th request reads the n-th bit of the sample's schedule and moves the word on in the same step, so
-// that every policy costs the same: nothing. A hit takes no lock. Memory that was dropped is used again when the
-// sections that might still read it have ended (epoch-based reclamation, Fraser 2004). Processes that are killed
-// are found by their number: what they had begun to write is a miss, what they were reading is free.
+// for. The n-th request reads the n-th bit of the sample's schedule and moves the word on in the same step,
+// so that every policy costs the same: nothing. A hit takes no lock. Memory that was dropped is used again
+// when the sections that might still read it have ended (epoch-based reclamation, Fraser 2004). Processes
+// that are killed are found by their number: what they had begun to write is a miss, what they were reading
+// is free.
 #pragma once
 
 #include <atomic>
@@ -32,8 +33,8 @@ enum class Keeping : uint32_t {
 
 class SampleStore {
  public:
-  // Room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for schedules of
-  // up to `accesses`. At most `most` samples where that is not 0, for Keeping::recent.
+  // Room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for schedules
+  // of up to `accesses`. At most `most` samples where that is not 0, for Keeping::recent.
   static std::shared_ptr<SampleStore> create(size_t samples, size_t bytes, size_t accesses, size_t most);
   // The same store in another process.
   static std::shared_ptr<SampleStore> open(int file);
@@ -74,8 +75,8 @@ class SampleStore {
     size_t size = 0;
     Form form = Form::packed;
   };
-  // The next request for a sample. Waits where another worker is loading what the plan wants kept; whoever has
-  // claimed something may not wait.
+  // The next request for a sample. Waits where another worker is loading what the plan wants kept; whoever
+  // has claimed something may not wait.
   Found request(Section& section, size_t sample, bool wait = true);
 
   // Memory for a claimed sample, or null where there is no room; then it is abandoned already. Not within a
@@ -89,7 +90,8 @@ class SampleStore {
   // True for one caller of all.
   bool first_to_tell();
 
-  // Use a folder for what memory does not hold. `first`: look for what earlier runs left there; returns how much.
+  // Use a folder for what memory does not hold. `first`: look for what earlier runs left there; returns how
+  // much.
   size_t spill_to(const std::string& folder, bool first);
   Spill* spill() const { return spill_.get(); }
 

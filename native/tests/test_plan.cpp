@@ -48,7 +48,8 @@ double best(const Trace& trace, int64_t budget) {
   std::vector<int64_t> last(trace.samples, -1);
   for (size_t t = 0; t < trace.count; ++t) {
     const auto sample = static_cast<size_t>(trace.accesses[t]);
-    if (last[sample] >= 0) intervals.push_back({static_cast<size_t>(last[sample]), t, trace.size(sample), trace.cost(sample)});
+    if (last[sample] >= 0)
+      intervals.push_back({static_cast<size_t>(last[sample]), t, trace.size(sample), trace.cost(sample)});
     last[sample] = static_cast<int64_t>(t);
   }
   double most = 0;
@@ -59,7 +60,8 @@ double best(const Trace& trace, int64_t budget) {
     for (size_t i = 0; i < intervals.size() && fits; ++i) {
       if ((chosen >> i & 1) == 0) continue;
       saved += intervals[i].cost;
-      for (size_t t = intervals[i].from; t < intervals[i].to; ++t) fits &= (load[t] += intervals[i].size) <= budget;
+      for (size_t t = intervals[i].from; t < intervals[i].to; ++t)
+        fits &= (load[t] += intervals[i].size) <= budget;
     }
     if (fits) most = std::max(most, saved);
   }

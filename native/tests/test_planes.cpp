@@ -1,6 +1,4 @@
 // An image by way of its planes has the pixels that libjpeg gives.
-#include "planes.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -9,6 +7,7 @@
 #include "check.hpp"
 #include "error.hpp"
 #include "jpegs.hpp"
+#include "planes.hpp"
 
 using foreload::Box;
 using foreload::JpegDecoder;

@@ -20,8 +20,9 @@ from foreload.machine import granted_cores
 from foreload.options import Cache
 from foreload.stages.batch import Assembly, SampleAssembly, SubsetAssembly
 from foreload.stages.buffers import Buffers
-from foreload.stages.cache import LoaderCache, Prepared, warn_of_randomness
+from foreload.stages.cache import LoaderCache
 from foreload.stages.order import KeyedSampler, check_seed
+from foreload.stages.prepare import Prepared, warn_of_randomness
 from foreload.stages.route import RoutedBatches
 from foreload.stream import StreamEpoch
 from foreload.workers.info import WorkerIdentity

@@ -5,20 +5,19 @@ from __future__ import annotations
 import operator
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable
-from functools import cached_property
 from multiprocessing.context import get_spawning_popen
 from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Sampler, SequentialSampler, get_worker_info
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from foreload.machine import granted_memory
 from foreload.stages.plan import compile_plan
 from foreload.stages.store import SampleStore
+from foreload.stages.watch import Watch
 
 __all__ = ["OPTCache", "OPTInit"]
 
@@ -26,9 +25,6 @@ Array = np.ndarray[Any, Any]
 
 # The share of memory that a cache with a limit in samples may come to use.
 _ROOM = 0.8
-
-# So many requests in a row that were not foreseen are no accident.
-_SURPRISES = 16
 
 
 class OPTInit:
@@ -158,7 +154,7 @@ class _Method:
         self._maxsize = maxsize
         self._future: OPTInit | None = None
         self._store: SampleStore | None = None
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         self._own_future = OPTInit._latest
         if self._own_future is not None:
             self.foresee(self._own_future)
@@ -172,7 +168,7 @@ class _Method:
         """Make the store, in the process that the workers will come from."""
         most = future.n if self._maxsize is None else min(self._maxsize, future.n)
         self._future = future
-        self._watch = None if future.once else _Watch(future.accesses, future.n)
+        self._watch = None if future.once else Watch(future.accesses, future.n)
         self._store = None
         if most == 0:
             return
@@ -234,54 +230,6 @@ class _Method:
 _methods: weakref.WeakSet[_Method] = weakref.WeakSet()
 
 
-class _Watch:
-    """Compares what one worker is asked for with what was foreseen.
-
-    A worker gets whole batches, so its requests follow the foreseen ones by steps of one, and of a number that
-    depends on batch size and workers between batches.
-    """
-
-    def __init__(self, accesses: Array, samples: int) -> None:
-        self._accesses = accesses
-        self._samples = samples
-        self._at = -1
-        self._jump = 1
-        self._surprises = 0
-        self._before: deque[int] = deque(maxlen=1)
-
-    @cached_property
-    def _places(self) -> tuple[Array, Array]:
-        """The positions of all samples, and where each sample's begin."""
-        order = np.argsort(self._accesses, kind="stable")
-        return order, np.searchsorted(self._accesses[order], np.arange(self._samples + 1))
-
-    def is_surprised(self, sample: int) -> bool:
-        """Take note of a request; True once there have been too many others than foreseen."""
-        accesses = self._accesses
-        info = get_worker_info()
-        steps = {1, self._jump, 1 if info is None else info.num_workers}
-        for step in steps:
-            if self._at + step < len(accesses) and accesses[self._at + step] == sample:
-                return self._follow(self._at + step, sample, -1)
-        order, begins = self._places
-        places = order[begins[sample] : begins[sample + 1]]
-        for before in self._before:
-            for step in steps:
-                known = places[(places >= step) & (accesses[places - step] == before)]
-                if len(known):
-                    return self._follow(int(known[0]), sample, -1)
-        later = places[places > self._at]
-        if len(later):
-            self._jump = int(later[0]) - self._at
-        return self._follow(int(later[0]) if len(later) else self._at, sample, 1)
-
-    def _follow(self, position: int, sample: int, surprise: int) -> bool:
-        self._at = position
-        self._before.append(sample)
-        self._surprises = max(0, self._surprises + surprise)
-        return self._surprises >= _SURPRISES
-
-
 def _identity(dataset: Any) -> int:
     identity: int = getattr(dataset, "__dict__", {}).get("_foreload_identity") or id(dataset)
     return identity
@@ -312,7 +260,7 @@ def _revive(
     if isinstance(method, _Method):
         method._store = store
         method._future = future
-        method._watch = None if future.once else _Watch(future.accesses, future.n)
+        method._watch = None if future.once else Watch(future.accesses, future.n)
     instance = make(*arguments)
     if hasattr(instance, "__dict__"):
         instance.__dict__["_foreload_identity"] = identity

@@ -6,31 +6,21 @@ anything else is iterated as torch iterates it.
 
 from __future__ import annotations
 
-import copy
 import operator
-from collections.abc import Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 from foreload import _native
-from foreload.stages.route import RoutedBatches, Router, global_batches
-from foreload.stages.transform import draw_seed
+from foreload.stages.route import RoutedBatches, Router
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["ArrayBatches", "Foreseen", "Indices", "KeyedSampler", "batches", "foresee"]
+__all__ = ["ArrayBatches", "Indices", "KeyedSampler", "batches"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -198,111 +188,3 @@ class ArrayBatches(Iterator[Indices]):
                 missing -= len(block) - start
         if parts and not drop_last:
             yield np.concatenate(parts)
-
-
-class Foreseen(NamedTuple):
-    """What will be asked for.
-
-    Attributes:
-        epochs: the samples of the coming epoch in order, and of later ones as far as they are known.
-        once: whether every epoch asks for the same samples, each once.
-    """
-
-    epochs: list[Indices]
-    once: bool
-
-
-def foresee(
-    loader: DataLoader[Any],
-    epochs: int,
-    *,
-    draws: tuple[bool, bool] = (False, True),
-    ranks: Sequence[int] = (),
-    router: Router | None = None,
-) -> Foreseen | None:
-    """Tell what the epoch that begins now asks for, and the ones after it, without changing any of it.
-
-    Samplers of torch and of foreload are run ahead, and the generators that they draw from are set back. Later
-    epochs are known where the order is a function of the epoch, or comes from a generator of the user's own, as
-    long as nobody else draws from that. What a user's own sampler will do is not known, and None is returned.
-
-    Args:
-        loader: whose order.
-        epochs: how many to look ahead; fewer may be given back.
-        ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
-        router: swaps samples between them.
-        draws: whether the coming epoch, and each later one, still draws a base seed from ``loader.generator``.
-    """
-    batch_sampler = loader._index_sampler
-    if type(batch_sampler) is BatchSampler:
-        sampler: Any = batch_sampler.sampler
-        whole = not batch_sampler.drop_last
-    else:
-        sampler, whole = batch_sampler, True
-    kind = type(sampler)
-    if kind not in (
-        SequentialSampler,
-        RandomSampler,
-        KeyedSampler,
-        WeightedRandomSampler,
-        SubsetRandomSampler,
-        DistributedSampler,
-    ):
-        return None
-    once = kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler) or (
-        kind is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    )
-    if once:
-        # Which of the same samples comes when makes no difference to what is best kept.
-        epochs = 1
-    if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
-        return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs, router)
-    if kind in (DistributedSampler, KeyedSampler):
-        ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
-        return Foreseen([_list(later, whole, batch_sampler) for later in ahead_of_time], once)
-    generator = getattr(sampler, "generator", None)
-    drawn_from = [
-        torch.default_generator,
-        *{id(g): g for g in (generator, loader.generator) if g is not None}.values(),
-    ]
-    states = [source.get_state() for source in drawn_from]
-    known = []
-    try:
-        for ahead in range(epochs if generator is not None else 1):
-            if draws[ahead > 0]:
-                draw_seed(loader.generator)
-            known.append(_list(sampler, whole, batch_sampler))
-    finally:
-        for source, state in zip(drawn_from, states, strict=True):
-            source.set_state(state)
-    return Foreseen(known, once)
-
-
-def _of_ranks(
-    sampler: DistributedSampler[Any],
-    batch_sampler: BatchSampler,
-    ranks: Sequence[int],
-    epochs: int,
-    router: Router | None,
-) -> Foreseen:
-    once = len(ranks) == sampler.num_replicas
-    size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
-    known = []
-    for epoch in range(sampler.epoch, sampler.epoch + (1 if once else epochs)):
-        dealt = global_batches(sampler, epoch, size, drop_last, router)
-        known.append(np.concatenate([np.zeros(0, np.int64), *(parts[rank] for parts in dealt for rank in ranks)]))
-    return Foreseen(known, once)
-
-
-def _of_epoch(sampler: Any, epoch: int) -> Any:
-    other = copy.copy(sampler)
-    other.epoch = epoch
-    return other
-
-
-def _list(sampler: Any, whole: bool, batch_sampler: Any) -> Indices:
-    if type(sampler) is KeyedSampler:
-        indices = sampler.positions(0, len(sampler))
-    else:
-        indices = np.fromiter(iter(sampler), np.int64)
-    return indices if whole else indices[: len(indices) // batch_sampler.batch_size * batch_sampler.batch_size]

@@ -1,0 +1,148 @@
+// Images by way of the cache: kept encoded, as RGB or as planes.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "error.hpp"
+#include "image.hpp"
+#include "orientation.hpp"
+
+namespace foreload {
+
+// Decoded images are kept behind their width and height.
+struct ImageLoader::Picture {
+  int32_t width, height;
+  uint8_t unused[56];  // pixels begin on a cache line
+
+  static const Picture* in(const uint8_t* bytes) { return reinterpret_cast<const Picture*>(bytes); }
+  static size_t rgb_bytes(int64_t pixels) { return sizeof(Picture) + 3 * static_cast<size_t>(pixels); }
+};
+
+void ImageLoader::show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
+                            const Transform& transform, Key key, const Fallback& fallback, void* out) {
+  if (found.form == Form::encoded) {
+    show_encoded(path, {found.bytes, found.size}, index, transform, key, fallback, out);
+    return;
+  }
+  const Picture* picture = Picture::in(found.bytes);
+  if (found.form == Form::planes) {
+    show_planes(planes_in(found.bytes + sizeof(Picture), picture->width, picture->height), index, transform,
+                key, out);
+    return;
+  }
+  show({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform, key, out);
+}
+
+void ImageLoader::show_planes(const Planes& planes, size_t index, const Transform& transform, Key key,
+                              void* out) {
+  Random random(key, index);
+  const View view = choose_view(transform, planes.width, planes.height, random);
+  render([&](const Box& box, int) { return to_rgb_.convert(planes, box); }, view, transform, random, 1, out);
+}
+
+bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes,
+                       size_t index, const Transform& transform, Key key, const Fallback& fallback,
+                       void* out) {
+  SampleStore& store = *cache.store;
+  if (static_cast<Form>(cache.forms[index]) == Form::encoded) {
+    if (uint8_t* const to = store.reserve(index, bytes.size(), Form::encoded)) {
+      std::memcpy(to, bytes.data(), bytes.size());
+      store.commit(index);
+    }
+    return false;
+  }
+  DecodedImage image;
+  uint8_t* to = nullptr;
+  const auto begin = Clock::now();
+  if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
+    const int orientation = exif_orientation(bytes);
+    image.width = decoder_.width(), image.height = decoder_.height();
+    check_size(image.width, image.height);
+    if (sideways(orientation)) std::swap(image.width, image.height);
+    pixels_ = int64_t{image.width} * image.height;
+    has_planes_ = orientation == 1 && decoder_.has_planes();
+    if (has_planes_ && static_cast<Form>(cache.forms[index]) == Form::planes) {
+      const size_t size = sizeof(Picture) + planes_bytes(image.width, image.height);
+      to = store.reserve(index, size, Form::planes);
+      if (to == nullptr) return false;
+      decoder_.decode_planes(to + sizeof(Picture));
+      decode_seconds_ = seconds_since(begin);
+      *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
+      show_planes(planes_in(to + sizeof(Picture), image.width, image.height), index, transform, key, out);
+      store.commit(index);
+      return true;
+    }
+    to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
+    if (to == nullptr) return false;
+    const Pixels all = decode_upright({0, 0, image.width, image.height}, 1, orientation);
+    const size_t row = static_cast<size_t>(image.width) * 3;
+    for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
+      std::memcpy(to + sizeof(Picture) + y * row, all.pixels + y * all.stride, row);
+    }
+    // The pixels stay in the store at least until it is committed, and until then nobody drops them.
+    image.pixels = to + sizeof(Picture);
+  } else {
+    image = fallback(path, bytes);
+    has_planes_ = false;
+    pixels_ = int64_t{image.width} * image.height;
+    to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
+    if (to != nullptr) std::memcpy(to + sizeof(Picture), image.pixels, 3 * static_cast<size_t>(pixels_));
+  }
+  decode_seconds_ = seconds_since(begin);
+  show(image, index, transform, key, out);
+  if (to != nullptr) {
+    *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
+    store.commit(index);
+  }
+  return true;
+}
+
+std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, ImageFiles& files, size_t index) {
+  Spill* const spill = cache.store->spill();
+  if (spill == nullptr) return files.bytes(index, file_);
+  size_t size = 0;
+  uint32_t form = 0;
+  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded)
+    return {file_.data(), size};
+  const std::span<const uint8_t> bytes = files.bytes(index, file_);
+  spill->write(index, static_cast<uint32_t>(Form::encoded), std::span(&bytes, 1));
+  return bytes;
+}
+
+void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform,
+                       Key key, const Fallback& fallback, void* out) {
+  const std::string& path = files.path(index);
+  SampleStore::Found found;
+  {
+    SampleStore::Section section(*cache.store);
+    found = cache.store->request(section, index);
+    if (found.outcome == SampleStore::Outcome::hit) {
+      show_kept(found, path, index, transform, key, fallback, out);
+      return;
+    }
+  }
+  const bool claimed = found.outcome == SampleStore::Outcome::claimed;
+  try {
+    const auto begin = Clock::now();
+    const auto bytes = read(cache, files, index);
+    const double read_seconds = seconds_since(begin);
+    if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
+      show_encoded(path, bytes, index, transform, key, fallback, out);
+    }
+    ImageCosts& costs = *cache.costs;
+    costs.read[index].store(static_cast<float>(read_seconds), std::memory_order_relaxed);
+    costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
+    costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
+    costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);
+    costs.has_planes[index].store(has_planes_ ? 1 : 0, std::memory_order_relaxed);
+  } catch (Error& error) {
+    if (claimed) cache.store->abandon(index);
+    if (error.file.empty()) error.file = path;
+    throw;
+  } catch (...) {
+    if (claimed) cache.store->abandon(index);
+    throw;
+  }
+}
+
+}  // namespace foreload

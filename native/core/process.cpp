@@ -1,0 +1,68 @@
+#include "process.hpp"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <string>
+
+namespace foreload {
+
+namespace {
+
+constexpr long kPatience = 20'000'000;  // nanoseconds
+
+}  // namespace
+
+uint64_t this_process() {
+  return static_cast<uint64_t>(getpid());
+}
+
+bool is_alive(uint64_t process) {
+  if (process == this_process()) return true;
+  if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return false;
+#ifdef __linux__
+  char name[32];
+  std::snprintf(name, sizeof(name), "/proc/%llu/stat", static_cast<unsigned long long>(process));
+  std::FILE* const file = std::fopen(name, "re");
+  if (file == nullptr) return true;
+  char state = 'R';
+  // The name in brackets may itself hold brackets; Linux cuts it at 15 bytes.
+  char line[256] = {};
+  if (std::fgets(line, sizeof(line), file) != nullptr) {
+    const std::string text(line);
+    const size_t end = text.rfind(')');
+    if (end != std::string::npos && end + 2 < text.size()) state = text[end + 2];
+  }
+  std::fclose(file);
+  return state != 'Z' && state != 'X';
+#else
+  return true;
+#endif
+}
+
+void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {
+  const timespec patience{0, kPatience};
+#ifdef __linux__
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &patience, nullptr, 0);
+#else
+  (void)word, (void)seen;
+  nanosleep(&patience, nullptr);
+#endif
+}
+
+void wake_all([[maybe_unused]] std::atomic<uint32_t>& word) {
+#ifdef __linux__
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+#endif
+}
+
+}  // namespace foreload

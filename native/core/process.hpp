@@ -1,0 +1,19 @@
+// What processes that share memory must know of each other: who is alive, and when something has changed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace foreload {
+
+uint64_t this_process();
+
+// A process that was killed but not yet waited for is as dead as one that is gone.
+bool is_alive(uint64_t process);
+
+// Sleeps while `word`, in shared memory, is what was seen; for some milliseconds at most, since whoever was
+// to change it may have been killed.
+void sleep_on(std::atomic<uint32_t>& word, uint32_t seen);
+void wake_all(std::atomic<uint32_t>& word);
+
+}  // namespace foreload
