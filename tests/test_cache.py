@@ -463,3 +463,50 @@ def test_images_that_are_damaged_say_so_each_time(tmp_path: Path) -> None:
     for _ in range(3):
         with pytest.raises(fl.errors.DecodeError, match=r"03\.jpg"):
             list(loader)
+
+
+def test_parts_of_a_dataset_of_images_are_kept_before_their_transform(tmp_path: Path) -> None:
+    images = fl.ImageDataset(photos(tmp_path), transform=fl.transforms.train(40))
+    some = torch.utils.data.Subset(torch.utils.data.Subset(images, range(20, 0, -1)), [0, 3, 4, 9, 12, 19])
+    for order in ({"shuffle": True}, {"sampler": RandomSampler(some, replacement=True)}):
+        for workers in (0, 2):
+            arguments: Any = {"batch_size": 2, "num_workers": workers, **order}
+            torch.manual_seed(0)
+            plain = [[(x, y) for x, y in fl.DataLoader(some, **arguments)] for _ in range(3)]
+            torch.manual_seed(0)
+            loader = fl.DataLoader(some, cache="10MB", **arguments)
+            for epoch in plain:
+                for (x, y), (u, v) in zip(epoch, loader, strict=True):
+                    assert torch.equal(x, u)
+                    assert torch.equal(y, v)
+            counts = loader.stats()["cache"]
+            assert counts["samples"] <= 6
+            assert counts["hits"] >= 18 - 2 * 6
+
+
+def test_parts_of_any_dataset_share_its_places() -> None:
+    dataset = Counted()
+    some = torch.utils.data.Subset(dataset, range(50, 70))
+    for workers in WORKERS.values():
+        dataset.calls.zero_()
+        loader = fl.DataLoader(some, batch_size=5, shuffle=True, cache="1MiB", **workers)
+        for _ in range(3):
+            assert sorted(int(i) for x, y in loader for i in y) == list(range(50, 70))
+        assert dataset.calls.sum() == 20
+        loader.close()
+
+
+def test_a_transform_within_is_warned_of(tmp_path: Path) -> None:
+    images = fl.ImageDataset(photos(tmp_path), 32)
+    both = torch.utils.data.ConcatDataset([images, images])
+    with pytest.warns(UserWarning, match="ImageDataset gives them, after its own 'transform'"):
+        next(iter(fl.DataLoader(both, cache="1MiB")))
+
+
+def test_a_dataset_without_a_length_is_refused() -> None:
+    class Endless(Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(TypeError, match="must have a length, which Endless has not"):
+        next(iter(fl.DataLoader(Endless(), sampler=[1, 2], cache="1MiB")))

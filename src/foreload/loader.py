@@ -260,7 +260,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _native_assembly(self, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
         if not self._auto_collation or self.transform is not None:
             return None
-        if type(dataset) is Subset and self.cache is None:
+        if type(dataset) is Subset:
             whole = self._native_assembly(dataset.dataset, key, buffers)
             return None if whole is None else SubsetAssembly(whole, dataset.indices)
         if type(dataset) is TensorDataset:

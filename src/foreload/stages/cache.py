@@ -15,7 +15,9 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from foreload.options import Cache
 from foreload.stages.foresee import foresee
 from foreload.stages.keep import choose, fitted, forms_of, option
+from foreload.stages.order import Indices
 from foreload.stages.plan import Plan, compile_plan, fixed_set
+from foreload.stages.prepare import unwrap
 from foreload.stages.ranks import local_ranks, shared_store
 from foreload.stages.route import Router
 from foreload.stages.spill import SpillFolder
@@ -50,8 +52,11 @@ class LoaderCache:
             loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
         )
         self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
-        samples = len(loader.dataset)  # type: ignore[arg-type]
-        self._router = _router(loader, samples) if options.route else None
+        self._root, self._places = unwrap(loader.dataset)
+        if not isinstance(self._root, Sized):
+            raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
+        samples = len(self._root)
+        self._router = _router(loader) if options.route else None
 
         def make() -> SampleStore:
             return SampleStore(samples, options.bytes, accesses=self._accesses * _world(loader))
@@ -86,7 +91,7 @@ class LoaderCache:
             self.order = "unknown"
         elif foreseen.once and policy in ("opt", "fixed"):
             self.order = "once"
-            self._keep_the_best(loader.dataset)
+            self._keep_the_best(self._root)
             return
         else:
             self.order = "known"
@@ -94,7 +99,14 @@ class LoaderCache:
             # First come, first kept, is as good as any where nothing is known, and best for permutations.
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
-        self._compile(loader, foreseen.epochs)
+        self._compile(loader, [self._in_store(epoch) for epoch in foreseen.epochs])
+
+    def _in_store(self, indices: Indices) -> Indices:
+        """Give the places in the store of samples of the loader's dataset."""
+        places = self._places
+        if places is None or (len(indices) and not 0 <= indices.min() <= indices.max() < len(places)):
+            return indices
+        return places[indices]
 
     def _tell_of_the_disk(self) -> None:
         failure = self.store.native.spill_failure()
@@ -119,11 +131,11 @@ class LoaderCache:
         ranks = self._ranks() or [_sampler(loader).rank]
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(loader, int(router.at_home(ranks[0])[0]))
+            sizes = self._try(loader, int(self._in_store(router.at_home(ranks[0])[:1])[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
-            own = router.at_home(rank)
+            own = self._in_store(router.at_home(rank))
             members[own[np.cumsum(sizes[own]) <= self.options.bytes // len(ranks)]] = True
         self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
@@ -190,7 +202,7 @@ class LoaderCache:
         if not loader._is_torchs:
             # A failure comes again in the epoch, where it can be reported.
             with contextlib.suppress(Exception):
-                dataset: Any = loader.dataset
+                dataset = self._root
                 if hasattr(dataset, "__costs__"):
                     pixels, _ = dataset.__prepare__(index, "decoded")
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
@@ -226,11 +238,11 @@ def _world(loader: DataLoader[Any]) -> int:
     return sampler.num_replicas if type(sampler) is DistributedSampler else 1
 
 
-def _router(loader: DataLoader[Any], samples: int) -> Router:
+def _router(loader: DataLoader[Any]) -> Router:
     sampler = _sampler(loader)
     if type(sampler) is not DistributedSampler or type(loader.batch_sampler) is not BatchSampler:
         raise ValueError(
             "cache: route=True needs an order that is dealt to the ranks by torch's own DistributedSampler, "
             f"got {type(sampler).__name__}"
         )
-    return Router(samples, sampler.num_replicas)
+    return Router(len(loader.dataset), sampler.num_replicas)  # type: ignore[arg-type]

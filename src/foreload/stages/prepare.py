@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+import numpy as np
+from torch.utils.data import Dataset, Subset
 
 from foreload.options import Keep
 from foreload.stages.store import SampleStore
 
-__all__ = ["Prepared", "warn_of_randomness"]
+__all__ = ["Prepared", "unwrap", "warn_of_randomness"]
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def unwrap(dataset: Any) -> tuple[Any, Places | None]:
+    """Look through torch's ``Subset``: the dataset whose samples are meant, and where in it each one is.
+
+    >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
+    ([10, 20, 30, 40], array([3, 1]))
+    """
+    places: Places | None = None
+    while type(dataset) is Subset:
+        inner = np.asarray(dataset.indices, np.int64)
+        places = inner if places is None else inner[places]
+        dataset = dataset.dataset
+    return dataset, places
 
 
 class Prepared(Dataset[Any]):
@@ -29,20 +46,21 @@ class Prepared(Dataset[Any]):
         keep: Keep = "auto",
     ) -> None:
         self._dataset = dataset
+        self._root, self._places = unwrap(dataset) if store is not None else (dataset, None)
         self._store = store
         self._transform = transform
         self._keep = keep
         # A dataset may tell what is the same each time from what is random.
-        self._split = store is not None and hasattr(dataset, "__finish__")
+        self._split = store is not None and hasattr(self._root, "__finish__")
 
     def __getitem__(self, index: Any) -> Any:
         """Load one sample."""
         store = self._store
-        if store is None or (position := _position(index, len(store))) is None:
+        if store is None or (position := self._position(index, len(store))) is None:
             sample = self._dataset[index]
         elif self._split:
-            prepared = store.load(position, lambda index: self._dataset.__prepare__(index, self._keep))
-            sample = self._dataset.__finish__(position, prepared)
+            prepared = store.load(position, lambda index: self._root.__prepare__(index, self._keep))
+            sample = self._root.__finish__(position, prepared)
         else:
             sample = store.load(position, lambda _: self._dataset[index])
         return sample if self._transform is None else self._transform(sample)
@@ -50,22 +68,31 @@ class Prepared(Dataset[Any]):
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can."""
-        many = getattr(self._dataset, "__getitems__", None)
+        many = getattr(self._root, "__getitems__", None)
         if not callable(many) or self._split:
             return None
 
         def load(indices: Sequence[Any]) -> Sequence[Any]:
             store = self._store
             if store is None:
-                samples = many(indices)
+                samples = many(indices)  # of the dataset itself: nothing was looked through
             else:
-                positions = [_position(index, len(store)) for index in indices]
+                positions = [self._position(index, len(store)) for index in indices]
                 if None in positions:
                     return [self[index] for index in indices]
                 samples = store.load_many(positions, many)  # type: ignore[arg-type]
             return samples if self._transform is None else [self._transform(sample) for sample in samples]
 
         return load
+
+    def _position(self, index: Any, samples: int) -> int | None:
+        """Give the sample's place in the store; None where the index is of another kind."""
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            return None
+        position = operator.index(index)
+        if self._places is not None:
+            return int(self._places[position]) if 0 <= position < len(self._places) else None
+        return position if 0 <= position < samples else None
 
     def __getattr__(self, name: str) -> Any:
         """Give the dataset's own attribute."""
@@ -78,21 +105,26 @@ class Prepared(Dataset[Any]):
         return len(self._dataset)
 
 
-def _position(index: Any, samples: int) -> int | None:
-    """Give the sample's place in the store; None where the index is of another kind."""
-    if isinstance(index, bool) or not hasattr(index, "__index__"):
-        return None
-    position = operator.index(index)
-    return position if 0 <= position < samples else None
-
-
 def warn_of_randomness(dataset: Any) -> None:
     """Say it where the dataset has a transform of its own, which would be cached with the sample."""
-    for name in ("transform", "transforms"):
-        if getattr(dataset, name, None) is not None and not hasattr(dataset, "__finish__"):
-            warnings.warn(
-                f"the cache keeps samples as {type(dataset).__name__} gives them, after its own '{name}'; if that "
-                "is random, give it to DataLoader(transform=...) instead, which is applied after the cache",
-                stacklevel=4,
-            )
-            return
+    root, _ = unwrap(dataset)
+    if hasattr(root, "__finish__"):
+        return  # it tells what is random
+    for part in _parts(root):
+        for name in ("transform", "transforms"):
+            if getattr(part, name, None) is not None:
+                warnings.warn(
+                    f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
+                    "that is random, give it to DataLoader(transform=...) instead, which comes after the cache",
+                    stacklevel=5,
+                )
+                return
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """List a dataset and those that it is made of, as far as torch's own combinations show them."""
+    yield dataset
+    inner = getattr(dataset, "datasets", None)
+    for part in inner if isinstance(inner, (list, tuple)) else [getattr(dataset, "dataset", None)]:
+        if part is not None and part is not dataset:
+            yield from _parts(part)
