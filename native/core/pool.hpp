@@ -55,6 +55,11 @@ class Completions {
 
 class Pool {
  public:
+  Pool();
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
   void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions);
   // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
   // runs now under way.
@@ -70,7 +75,8 @@ class Pool {
   };
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable* const changed_;
+  const int process_;
   std::deque<Entry> queue_;
   bool closed_ = false;
 };

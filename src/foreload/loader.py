@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -303,7 +304,8 @@ class DataLoader(TorchDataLoader[T_co]):
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
 
     def _lend_buffers(self) -> Buffers:
-        if self._buffers is None:
+        # In a fork, a thread that stayed behind may hold their lock.
+        if self._buffers is None or self._buffers.process != os.getpid():
             self._buffers = Buffers(pin=self._pin_device is not None)
         return self._buffers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from typing import Any
 
@@ -53,6 +54,7 @@ class Buffers:
     """
 
     def __init__(self, *, pin: bool = False, keep: int = 8) -> None:
+        self.process = os.getpid()
         self._pin = pin
         self._keep = keep
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
