@@ -131,17 +131,13 @@ struct JpegDecoder::State {
     handler.base.output_message = ignore;
     handler.base.format_message = ignore_message;
     handler.base.reset_error_mgr = reset_errors;
-    info.err = &handler.base;
-    if (setjmp(handler.escape) != 0) fail();
-    jpeg_create_decompress(&info);
     source.init_source = start_source;
     source.fill_input_buffer = refill;
     source.skip_input_data = skip;
     source.resync_to_restart = jpeg_resync_to_restart;
     source.term_source = end_source;
-    info.src = &source;
     progress.progress_monitor = count_scans;
-    info.progress = &progress;
+    info.err = &handler.base;
   }
   ~State() { jpeg_destroy_decompress(&info); }
 
@@ -153,7 +149,11 @@ struct JpegDecoder::State {
   // The functions below hold nothing that a longjmp would leave behind.
   void read_header() {
     if (setjmp(handler.escape) != 0) fail();
-    jpeg_abort_decompress(&info);
+    // Begun anew: libjpeg would lend the tables of the last picture to one that lacks its own.
+    jpeg_destroy_decompress(&info);
+    jpeg_create_decompress(&info);
+    info.src = &source;
+    info.progress = &progress;
     handler.starved = false;
     source.next_input_byte = bytes.data();
     source.bytes_in_buffer = bytes.size();

@@ -43,7 +43,9 @@ std::unique_ptr<Segment> Segment::create(size_t bytes) {
     memory = map();
   }
   if (memory == MAP_FAILED) {
-    throw Error(ErrorKind::system, "no memory for a cache of " + std::to_string(bytes) + " bytes", {}, errno);
+    throw Error(ErrorKind::system,
+                "no memory for a cache of " + std::to_string(bytes) + " bytes; give a smaller budget", {},
+                errno);
   }
   return std::unique_ptr<Segment>(new Segment(file, static_cast<uint8_t*>(memory), bytes));
 }

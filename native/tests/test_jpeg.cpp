@@ -66,6 +66,37 @@ void check_any() {
   check_boxes(kind, 1 + below(120), 1 + below(120), 8, below(3) ? 1 : 1 << below(4));
 }
 
+// The file without the segments of one marker.
+jpegs::Bytes without(const jpegs::Bytes& jpeg, uint8_t marker) {
+  jpegs::Bytes out(jpeg.begin(), jpeg.begin() + 2);
+  auto at = jpeg.begin() + 2;
+  for (; at[1] != 0xDA; at += 2 + (at[2] << 8 | at[3])) {
+    if (at[1] != marker) out.insert(out.end(), at, at + 2 + (at[2] << 8 | at[3]));
+  }
+  out.insert(out.end(), at, jpeg.end());
+  return out;
+}
+
+// A picture that lacks tables gets the standard ones or is an error, whatever was decoded before it.
+void check_borrowed_tables() {
+  const auto jpeg = jpegs::encode(40, 30, {});
+  const auto other = jpegs::encode(40, 30, {.quality = 20, .optimise = true, .noise = true});
+  const auto whole = jpegs::decode(jpeg);
+  CHECK(decoder.open(other));
+  decoder.decode({0, 0, 40, 30}, 1);
+  const auto bare = without(jpeg, 0xDB);
+  CHECK(decoder.open(bare));
+  CHECK_THROWS(decoder.decode({0, 0, 40, 30}, 1), decode);
+  const auto standard = without(jpeg, 0xC4);
+  CHECK(decoder.open(other));
+  decoder.decode({0, 0, 40, 30}, 1);
+  CHECK(decoder.open(standard));
+  const auto pixels = decoder.decode({0, 0, 40, 30}, 1);
+  for (size_t y = 0; y < 30; ++y) {
+    CHECK(std::memcmp(pixels.pixels + y * pixels.stride, whole.data() + y * 120, 120) == 0);
+  }
+}
+
 }  // namespace
 
 // test_jpeg [PICTURES]
@@ -75,6 +106,7 @@ int main(int count, char** arguments) {
     check_boxes(kind, 33, 64, 60);
     check_boxes(kind, 7, 5, 60);
   }
+  check_borrowed_tables();
   for (int i = count > 1 ? std::atoi(arguments[1]) : 300; i > 0; --i) check_any();
 
   auto jpeg = jpegs::encode(100, 75, {});

@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 
 # The share of memory that a cache with a limit in samples may come to use.
 _ROOM = 0.8
+_LEAST_ROOM = 1 << 24
 
 
 class OPTInit:
@@ -172,9 +173,7 @@ class _Method:
         self._store = None
         if most == 0:
             return
-        self._store = SampleStore(
-            future.n, int(_ROOM * granted_memory()), accesses=len(future.accesses), most=most
-        )
+        self._store = _roomy_store(future.n, len(future.accesses), most)
         if most == future.n:
             self._store.native.follow_rule("all")
         elif future.once:
@@ -225,6 +224,18 @@ class _Method:
     def stats(self) -> dict[str, int]:
         """Give hits, misses and bytes in use, of all workers together."""
         return {} if self._store is None else self._store.native.counts()
+
+
+def _roomy_store(samples: int, accesses: int, most: int) -> SampleStore:
+    """Make a store with as much room as there may be; it takes only what it uses."""
+    room = int(_ROOM * granted_memory())
+    while True:
+        try:
+            return SampleStore(samples, room, accesses=accesses, most=most)
+        except OSError:  # a limit on the address space
+            if room < _LEAST_ROOM:
+                raise
+            room //= 2
 
 
 _methods: weakref.WeakSet[_Method] = weakref.WeakSet()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload.options import Cache
-from foreload.stages.foresee import foresee
+from foreload.stages.foresee import asks_once, foresee
 from foreload.stages.keep import choose, fitted, forms_of, option
 from foreload.stages.order import Indices
 from foreload.stages.plan import Plan, compile_plan, fixed_set
@@ -30,7 +30,7 @@ __all__ = ["LoaderCache"]
 
 # Epochs to look ahead, and accesses that this may come to.
 _EPOCHS = 8
-_ACCESSES = 1 << 25
+_ACCESSES = 1 << 22
 
 # A fixed set is exchanged for one that saves this much more: what is there has been paid for.
 _WORTH_A_CHANGE = 1.1
@@ -83,23 +83,18 @@ class LoaderCache:
             self._keep_what_is_at_home(loader, self._router)
             return
         self.plan = None
-        foreseen = foresee(
-            loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=self._ranks()
-        )
-        policy = self.options.policy
-        if foreseen is None:
-            self.order = "unknown"
-        elif foreseen.once and policy in ("opt", "fixed"):
+        policy, ranks = self.options.policy, self._ranks()
+        if policy in ("opt", "fixed") and asks_once(loader, ranks):
             self.order = "once"
             self._keep_the_best(self._root)
             return
-        else:
-            self.order = "known"
-        if foreseen is None or (policy == "lru" and len(foreseen.epochs) == 1):
+        known = foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+        self.order = "unknown" if known is None else "known"
+        if known is None or (policy == "lru" and len(known) == 1):
             # First come, first kept, is as good as any where nothing is known, and best for permutations.
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
-        self._compile(loader, [self._in_store(epoch) for epoch in foreseen.epochs])
+        self._compile(loader, [self._in_store(epoch) for epoch in known])
 
     def _in_store(self, indices: Indices) -> Indices:
         """Give the places in the store of samples of the loader's dataset."""

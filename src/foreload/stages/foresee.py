@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,25 +18,29 @@ from torch.utils.data import (
 )
 
 from foreload.stages.order import Indices, KeyedSampler
-from foreload.stages.route import Router, global_batches
+from foreload.stages.route import global_batches
 from foreload.stages.transform import draw_seed
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["Foreseen", "foresee"]
+__all__ = ["asks_once", "foresee"]
 
 
-class Foreseen(NamedTuple):
-    """What will be asked for.
+def _sampler(loader: DataLoader[Any]) -> Any:
+    batch_sampler = loader._index_sampler
+    return batch_sampler.sampler if type(batch_sampler) is BatchSampler else batch_sampler
 
-    Attributes:
-        epochs: the samples of the coming epoch in order, and of later ones as far as they are known.
-        once: whether every epoch asks for the same samples, each once.
-    """
 
-    epochs: list[Indices]
-    once: bool
+def asks_once(loader: DataLoader[Any], ranks: Sequence[int] = ()) -> bool:
+    """Tell whether every epoch asks for the same samples, each once; by these ranks together."""
+    sampler = _sampler(loader)
+    kind = type(sampler)
+    if kind is DistributedSampler:
+        return bool(len(ranks) == sampler.num_replicas)
+    if kind is RandomSampler:
+        return not sampler.replacement and bool(sampler.num_samples == len(sampler.data_source))
+    return kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler)
 
 
 def foresee(
@@ -45,8 +49,7 @@ def foresee(
     *,
     draws: tuple[bool, bool] = (False, True),
     ranks: Sequence[int] = (),
-    router: Router | None = None,
-) -> Foreseen | None:
+) -> list[Indices] | None:
     """Tell what the epoch that begins now asks for, and the ones after it, without changing any of it.
 
     Samplers of torch and of foreload are run ahead, and the generators that they draw from are set back. Later
@@ -57,15 +60,14 @@ def foresee(
         loader: whose order.
         epochs: how many to look ahead; fewer may be given back.
         ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
-        router: swaps samples between them.
         draws: whether the coming epoch, and each later one, still draws a base seed from ``loader.generator``.
+
+    Returns:
+        The samples of the coming epoch in order, and of later ones as far as they are known.
     """
     batch_sampler = loader._index_sampler
-    if type(batch_sampler) is BatchSampler:
-        sampler: Any = batch_sampler.sampler
-        whole = not batch_sampler.drop_last
-    else:
-        sampler, whole = batch_sampler, True
+    sampler = _sampler(loader)
+    whole = type(batch_sampler) is not BatchSampler or not batch_sampler.drop_last
     kind = type(sampler)
     if kind not in (
         SequentialSampler,
@@ -76,17 +78,11 @@ def foresee(
         DistributedSampler,
     ):
         return None
-    once = kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler) or (
-        kind is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    )
-    if once:
-        # Which of the same samples comes when makes no difference to what is best kept.
-        epochs = 1
     if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
-        return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs, router)
+        return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs)
     if kind in (DistributedSampler, KeyedSampler):
         ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
-        return Foreseen([_list(later, whole, batch_sampler) for later in ahead_of_time], once)
+        return [_list(later, whole, batch_sampler) for later in ahead_of_time]
     generator = getattr(sampler, "generator", None)
     drawn_from = [
         torch.default_generator,
@@ -102,7 +98,7 @@ def foresee(
     finally:
         for source, state in zip(drawn_from, states, strict=True):
             source.set_state(state)
-    return Foreseen(known, once)
+    return known
 
 
 def _of_ranks(
@@ -110,15 +106,13 @@ def _of_ranks(
     batch_sampler: BatchSampler,
     ranks: Sequence[int],
     epochs: int,
-    router: Router | None,
-) -> Foreseen:
-    once = len(ranks) == sampler.num_replicas
+) -> list[Indices]:
     size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
     known = []
-    for epoch in range(sampler.epoch, sampler.epoch + (1 if once else epochs)):
-        dealt = global_batches(sampler, epoch, size, drop_last, router)
+    for epoch in range(sampler.epoch, sampler.epoch + epochs):
+        dealt = global_batches(sampler, epoch, size, drop_last)
         known.append(np.concatenate([np.zeros(0, np.int64), *(parts[rank] for parts in dealt for rank in ranks)]))
-    return Foreseen(known, once)
+    return known
 
 
 def _of_epoch(sampler: Any, epoch: int) -> Any:
