@@ -14,7 +14,8 @@ nb::object to_python(const Error& error) {
     case ErrorKind::index:
       return builtins.attr("IndexError")(error.what());
     case ErrorKind::system:
-      return builtins.attr("OSError")(error.code, error.what(), file);
+      return error.file.empty() ? builtins.attr("OSError")(error.code, error.what())
+                                : builtins.attr("OSError")(error.code, error.what(), file);
     case ErrorKind::decode: {
       const nb::object message = error.file.empty() ? nb::object(nb::str(error.what()))
                                                     : file + nb::str(": ") + nb::str(error.what());

@@ -162,6 +162,19 @@ void bind_store(nb::module_& module) {
             store.note_cost(checked(store, sample), nanoseconds);
           },
           nb::arg("sample"), nb::arg("nanoseconds"))
+      .def(
+          "note_size",
+          [](SampleStore& store, size_t sample, size_t size) {
+            store.note_size(checked(store, sample), size);
+          },
+          nb::arg("sample"), nb::arg("size"))
+      .def(
+          "is_measured",
+          [](const SampleStore& store, size_t sample) { return store.is_measured(checked(store, sample)); },
+          nb::arg("sample"))
+      .def(
+          "drop", [](SampleStore& store, size_t sample) { store.drop(checked(store, sample)); },
+          nb::arg("sample"))
       .def("sizes",
            [](const SampleStore& store, Counts out) {
              check_length(out.shape(0), store.samples(), "out");

@@ -268,6 +268,12 @@ void SampleStore::retire(uint64_t block) {
   } while (!header_->retired.compare_exchange_weak(first, block + 1));
 }
 
+// Drops an entry's memory, once: of all who find it there, the one that takes it out of the entry. Within a
+// section begun before `block` was read, or by who has claimed the entry, so that it cannot have come back.
+void SampleStore::release(Entry& entry, uint64_t block) {
+  if (block != 0 && entry.block.compare_exchange_strong(block, 0)) retire(block - 1);
+}
+
 // Gives back what was dropped and is read by nobody. Under the lock.
 void SampleStore::reclaim() {
   uint64_t next = header_->retired.exchange(0);
@@ -316,7 +322,7 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
       if (keeping() == Keeping::recent) entry.stamp = header_->stamps.fetch_add(1) + 1;
       if (!keep) {
         header_->entries.fetch_sub(1);
-        retire(block - 1);
+        release(entry, block);
       }
       return {Outcome::hit, arena().bytes(block - 1), size_and_form >> 2,
               static_cast<Form>(size_and_form & 3)};
@@ -352,13 +358,13 @@ void SampleStore::recover(size_t sample, uint64_t seen) {
   Entry& entry = entries_[sample];
   const uint64_t block = entry.block.load();
   if (!entry.word.compare_exchange_strong(seen, word_of(absent, use_of(seen)))) return;
-  if (block != 0) retire(block - 1);
+  release(entry, block);
   wake();
 }
 
 uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
   Entry& entry = entries_[sample];
-  entry.block = 0;
+  release(entry, entry.block.load());
   entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
   uint64_t block = Arena::kNone;
   // What was dropped may still be read by others, for a moment.
@@ -415,10 +421,9 @@ void SampleStore::abandon(size_t sample) {
   Entry& entry = entries_[sample];
   uint64_t seen = entry.word.load();
   if (state_of(seen) != filling) return;
-  const uint64_t block = entry.block.exchange(0);
+  release(entry, entry.block.load());
   while (!entry.word.compare_exchange_weak(seen, word_of(absent, use_of(seen)))) {
   }
-  if (block != 0) retire(block - 1);
   if (header_->waiting.load() != 0) wake();
 }
 
@@ -439,6 +444,15 @@ size_t SampleStore::spill_to(const std::string& folder, bool first) {
 void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {
   Entry& entry = entries_[sample];
   entry.cost_before.store(entry.cost.exchange(std::max<uint64_t>(1, nanoseconds)), std::memory_order_relaxed);
+}
+
+void SampleStore::note_size(size_t sample, size_t size) {
+  uint64_t unknown = 0;
+  entries_[sample].size_and_form.compare_exchange_strong(unknown, uint64_t{size} << 2);
+}
+
+bool SampleStore::is_measured(size_t sample) const {
+  return entries_[sample].size_and_form.load(std::memory_order_relaxed) != 0;
 }
 
 void SampleStore::sizes(int64_t* out) const {
@@ -464,6 +478,7 @@ void SampleStore::residents(uint8_t* out) const {
 }
 
 void SampleStore::drop(size_t sample) {
+  const Section section(*this);
   Entry& entry = entries_[sample];
   for (;;) {
     uint64_t word = entry.word.load();
@@ -471,7 +486,7 @@ void SampleStore::drop(size_t sample) {
     const uint64_t block = entry.block.load();
     if (entry.word.compare_exchange_strong(word, word_of(absent, use_of(word)))) {
       header_->entries.fetch_sub(1);
-      retire(block - 1);
+      release(entry, block);
       return;
     }
   }

@@ -97,6 +97,9 @@ class SampleStore {
 
   // What loading a sample took, for the next plan.
   void note_cost(size_t sample, uint64_t nanoseconds);
+  // How large a sample is that was never kept, and whether that is known.
+  void note_size(size_t sample, size_t size);
+  bool is_measured(size_t sample) const;
   // Per sample, 0 where nothing is known: what it takes of the room, what loading it took last and before.
   void sizes(int64_t* out) const;
   void costs(int64_t* last, int64_t* before) const;
@@ -125,6 +128,7 @@ class SampleStore {
   void lay_out();
   bool keeps(size_t sample, uint64_t use, bool present);
   void retire(uint64_t block);
+  void release(Entry& entry, uint64_t block);
   void reclaim();
   uint64_t oldest_section() const;
   bool evict_oldest();

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
-import weakref
 from collections.abc import Callable, Hashable
 from types import MethodType
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -12,7 +12,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import cachetools
 from cachetools.keys import hashkey
 
-from foreload.optcache import OPTCache
+from foreload.instances import Instances
+from foreload.optcache import OPTCache, check_maxsize
+from foreload.stages.index import position_of
 
 __all__ = ["LRUCache", "cached"]
 
@@ -107,6 +109,17 @@ class LRUCache(Generic[K, V]):
                 "capacity": self.capacity,
             }
 
+    def __copy__(self) -> LRUCache[K, V]:
+        """Give a cache of its own with the same entries and statistics."""
+        other: LRUCache[K, V] = LRUCache(self.capacity)
+        with self._lock:
+            entries = [self._entries.popitem() for _ in range(len(self._entries))]
+            for key, value in entries:
+                self._entries[key] = value
+                other._entries[key] = value
+            other._hits, other._misses, other._evictions = self._hits, self._misses, self._evictions
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         """Copy the entries; each process then has its own."""
         with self._lock:
@@ -144,9 +157,8 @@ def cached(
         return OPTCache(maxsize)
     if policy not in _POLICIES:
         raise ValueError(f"policy must be one of {', '.join(_POLICIES)}, opt, got {policy!r}")
-    if maxsize is not None and maxsize < 0:
-        raise ValueError(f"maxsize must be 0 or more, or None, got {maxsize}")
-    return lambda function: _Cached(function, float("inf") if maxsize is None else maxsize, _POLICIES[policy])
+    most = check_maxsize(maxsize, "cached")
+    return lambda function: _Cached(function, float("inf") if most is None else most, _POLICIES[policy])
 
 
 class _Cached:
@@ -155,13 +167,12 @@ class _Cached:
     def __init__(
         self, function: Callable[..., Any], maxsize: float, kind: type[cachetools.Cache[Any, Any]]
     ) -> None:
-        self.__wrapped__ = function
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", "cached")
+        functools.update_wrapper(self, function)
+        self._function = function
         self._kind = kind
         self._maxsize = maxsize
         self._of_function: tuple[Classic, threading.Lock] | None = self._make()
-        self._of_instances: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._of_instances: Instances[tuple[Classic, threading.Lock]] = Instances()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -174,20 +185,21 @@ class _Cached:
             entries, lock = self._of_function
             arguments = args
         else:
+            caches = self._of_instances
             try:
-                entries, lock = self._of_instances.get(args[0]) or self._begin(args[0])
-            except TypeError:  # an instance that cannot be hashed or weakly referenced
-                return self.__wrapped__(*args, **kwargs)
+                entries, lock = caches.get(args[0]) or caches.put(args[0], self._make())
+            except TypeError:  # an instance that cannot be weakly referenced
+                return self._function(*args, **kwargs)
             arguments = args[1:]
         try:
             name = hashkey(*(_plain(argument) for argument in arguments), **kwargs)
             hash(name)
         except TypeError:
-            return self.__wrapped__(*args, **kwargs)
+            return self._function(*args, **kwargs)
         with lock:
             if name in entries:
                 return entries[name]
-        result = self.__wrapped__(*args, **kwargs)
+        result = self._function(*args, **kwargs)
         with lock:
             if entries.maxsize >= 1:
                 entries[name] = result
@@ -196,11 +208,12 @@ class _Cached:
     def _make(self) -> tuple[Classic, threading.Lock]:
         return self._kind(self._maxsize), threading.Lock()
 
-    def _begin(self, instance: Any) -> tuple[Classic, threading.Lock]:
-        made = self._of_instances[instance] = self._make()
-        return made
+    def __reduce__(self) -> str:
+        """Pickle by name, as functions are."""
+        return str(self._function.__qualname__)
 
 
 def _plain(argument: Any) -> Any:
     # A sampler may give an index as a tensor or a numpy integer.
-    return operator.index(argument) if hasattr(argument, "__index__") else argument
+    position = position_of(argument)
+    return argument if position is None else position

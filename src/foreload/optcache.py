@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import secrets
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from types import MethodType
 from typing import Any
@@ -14,7 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
+from foreload.instances import Instances
 from foreload.machine import granted_memory
+from foreload.stages.index import position_of
 from foreload.stages.plan import compile_plan
 from foreload.stages.store import SampleStore
 from foreload.stages.watch import Watch
@@ -135,23 +140,30 @@ def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]]
     Raises:
         ValueError, TypeError: ``maxsize`` is no number of samples.
     """
-    if maxsize is not None:
-        if callable(maxsize):
-            raise TypeError("write @OPTCache() or @OPTCache(maxsize=...), with brackets")
-        if isinstance(maxsize, bool) or not hasattr(maxsize, "__index__"):
-            raise TypeError(f"maxsize must be an int or None, got {maxsize!r}")
-        if maxsize < 0:
-            raise ValueError(f"maxsize must be 0 or more, or None, got {maxsize}")
-    return lambda function: _Method(function, maxsize)
+    most = check_maxsize(maxsize, "OPTCache")
+    return lambda function: _Method(function, most)
+
+
+def check_maxsize(maxsize: Any, decorator: str) -> int | None:
+    """Give the most entries that a decorator is to keep; raise TypeError or ValueError unless it is a number."""
+    if maxsize is None:
+        return None
+    if callable(maxsize):
+        raise TypeError(f"write @{decorator}() or @{decorator}(maxsize=...), with brackets")
+    if isinstance(maxsize, bool) or not hasattr(maxsize, "__index__"):
+        raise TypeError(f"maxsize must be an int or None, got {maxsize!r}")
+    if operator.index(maxsize) < 0:
+        raise ValueError(f"maxsize must be 0 or more, or None, got {maxsize}")
+    return operator.index(maxsize)
 
 
 class _Method:
     """``__getitem__`` with a cache."""
 
     def __init__(self, function: Callable[[Any, int], Any], maxsize: int | None) -> None:
-        self.__wrapped__ = function
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", "__getitem__")
+        functools.update_wrapper(self, function)
+        self.name = getattr(function, "__name__", "__getitem__")
+        self._function = function
         self._maxsize = maxsize
         self._future: OPTInit | None = None
         self._store: SampleStore | None = None
@@ -169,11 +181,12 @@ class _Method:
         """Make the store, in the process that the workers will come from."""
         most = future.n if self._maxsize is None else min(self._maxsize, future.n)
         self._future = future
-        self._watch = None if future.once else Watch(future.accesses, future.n)
         self._store = None
+        self._watch = None
         if most == 0:
             return
         self._store = _roomy_store(future.n, len(future.accesses), most)
+        self._begin_watch(self._store, future)
         if most == future.n:
             self._store.native.follow_rule("all")
         elif future.once:
@@ -187,7 +200,11 @@ class _Method:
                 future.accesses, plan.keep.view(np.uint8), plan.retained.view(np.uint8)
             )
 
+    def _begin_watch(self, store: SampleStore, future: OPTInit) -> None:
+        self._watch = None if future.once else Watch(future.accesses, future.n, store.asked)
+
     def __set_name__(self, owner: type, name: str) -> None:
+        _identify_instances(owner)
         _share_when_spawned(owner, self)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -195,14 +212,14 @@ class _Method:
 
     def __call__(self, dataset: Any, index: Any) -> Any:
         store = self._store
-        if store is None or isinstance(index, bool) or not hasattr(index, "__index__"):
-            return self.__wrapped__(dataset, index)
-        position = operator.index(index)
-        if not 0 <= position < len(store) or not store.native.belongs_to(_identity(dataset)):
-            return self.__wrapped__(dataset, index)
+        position = position_of(index)
+        if store is None or position is None or not 0 <= position < len(store):
+            return self._function(dataset, index)
+        if not store.native.belongs_to(_identity(dataset)):
+            return self._function(dataset, index)
         if self._watch is not None and self._watch.is_surprised(position):
             self._give_up(store)
-        return store.load(position, lambda _: self.__wrapped__(dataset, index))
+        return store.load(position, lambda _: self._function(dataset, index))
 
     def _give_up(self, store: SampleStore) -> None:
         self._watch = None
@@ -241,9 +258,24 @@ def _roomy_store(samples: int, accesses: int, most: int) -> SampleStore:
 _methods: weakref.WeakSet[_Method] = weakref.WeakSet()
 
 
+_identities: Instances[int] = Instances()
+
+
+def _identify_instances(owner: type) -> None:
+    """Give each instance a number that it has in forked processes too; its address may be used again."""
+    usual = owner.__init__  # type: ignore[misc]
+
+    @functools.wraps(usual)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        with suppress(TypeError):  # of a class without weak references
+            _identities.put(self, secrets.randbits(63) | 1)
+        usual(self, *args, **kwargs)
+
+    owner.__init__ = init  # type: ignore[misc]
+
+
 def _identity(dataset: Any) -> int:
-    identity: int = getattr(dataset, "__dict__", {}).get("_foreload_identity") or id(dataset)
-    return identity
+    return _identities.get(dataset) or id(dataset)
 
 
 def _share_when_spawned(owner: type, method: _Method) -> None:
@@ -257,7 +289,7 @@ def _share_when_spawned(owner: type, method: _Method) -> None:
         make, arguments, *rest = reduced
         return (
             _revive,
-            (owner, method.__name__, method._store, method._future, _identity(self), make, arguments),
+            (owner, method.name, method._store, method._future, _identity(self), make, arguments),
             *rest,
         )
 
@@ -271,8 +303,8 @@ def _revive(
     if isinstance(method, _Method):
         method._store = store
         method._future = future
-        method._watch = None if future.once else Watch(future.accesses, future.n)
+        method._begin_watch(store, future)
     instance = make(*arguments)
-    if hasattr(instance, "__dict__"):
-        instance.__dict__["_foreload_identity"] = identity
+    with suppress(TypeError):
+        _identities.put(instance, identity)
     return instance

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 from foreload.machine import granted_memory
 from foreload.stages.plan import POLICIES, Policy
@@ -40,7 +41,7 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
 
 
-def parse_bytes(amount: int | str, of: int | None = None, *, name: str = "budget") -> int:
+def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str = "budget") -> int:
     """Turn an amount of memory into bytes.
 
     Args:
@@ -55,12 +56,12 @@ def parse_bytes(amount: int | str, of: int | None = None, *, name: str = "budget
     >>> parse_bytes("1.5KiB"), parse_bytes("2 MB"), parse_bytes("25%", of=400)
     (1536, 2000000, 100)
     """
-    if isinstance(amount, bool) or not isinstance(amount, (int, str)):
-        raise TypeError(f"{name} must be an int or a text such as '8GiB' or '50%', got {amount!r}")
-    if isinstance(amount, int):
-        if amount < 0:
+    if not isinstance(amount, str):
+        if isinstance(amount, bool) or not hasattr(amount, "__index__"):
+            raise TypeError(f"{name} must be an int or a text such as '8GiB' or '50%', got {amount!r}")
+        if operator.index(amount) < 0:
             raise ValueError(f"{name} must be 0 or more, got {amount}")
-        return amount
+        return operator.index(amount)
     text = amount.strip().lower()
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz% ")
     unit = text[len(digits) :].strip()
@@ -103,7 +104,7 @@ class Cache:
     1073741824
     """
 
-    budget: int | str
+    budget: SupportsIndex | str
     policy: Policy = "opt"
     keep: Keep = "auto"
     spill: str | Path | None = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
@@ -196,7 +197,8 @@ class LoaderCache:
         size = 0
         if not loader._is_torchs:
             # A failure comes again in the epoch, where it can be reported.
-            with contextlib.suppress(Exception):
+            # The sampler may draw its seed from the generator that the dataset draws from too.
+            with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
                 dataset = self._root
                 if hasattr(dataset, "__costs__"):
                     pixels, _ = dataset.__prepare__(index, "decoded")

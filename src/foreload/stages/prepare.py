@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset, Subset
 
 from foreload.options import Keep
+from foreload.stages.index import position_of
 from foreload.stages.store import SampleStore
 
 __all__ = ["Prepared", "unwrap", "warn_of_randomness"]
@@ -87,9 +87,9 @@ class Prepared(Dataset[Any]):
 
     def _position(self, index: Any, samples: int) -> int | None:
         """Give the sample's place in the store; None where the index is of another kind."""
-        if isinstance(index, bool) or not hasattr(index, "__index__"):
+        position = position_of(index)
+        if position is None:
             return None
-        position = operator.index(index)
         if self._places is not None:
             return int(self._places[position]) if 0 <= position < len(self._places) else None
         return position if 0 <= position < samples else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.reduction
 import os
-import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -27,16 +26,6 @@ _RELIABLE = 0.8
 
 # Samples of an earlier run that are compared with the dataset before the others are believed.
 _DOUBTS = 8
-
-# What pickle, and the classes that it asks, raise where there is no way.
-_UNPICKLABLE: tuple[type[Exception], ...] = (
-    pickle.PicklingError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    RuntimeError,
-    NotImplementedError,
-)
 
 
 class SampleStore:
@@ -62,6 +51,7 @@ class SampleStore:
         self.spill: str | None = None
         self._doubts = 0
         self._ahead: dict[int, Any] = {}
+        self._lost: set[int] = set()  # what cannot be pickled, or not be unpickled
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
             warnings.warn(
@@ -86,17 +76,23 @@ class SampleStore:
         if self._ahead:
             read = self._reader(read)
         found = self.native.request(index)
-        if found is None:
-            return read(index) if self.spill is None else self._load_spilled(index, read)
-        if not isinstance(found, bool):
-            return unpack(found)
+        if isinstance(found, np.ndarray):
+            try:
+                return unpack(found)
+            except Exception as error:  # anything may be raised by what a class does when it is unpickled
+                self._lose(index, f"comes back as {error!r}")
+                return read(index)
         started = time.perf_counter_ns()
         try:
             sample = read(index) if self.spill is None else self._load_spilled(index, read)
         except BaseException:
-            self.native.abandon(index)
+            if found is True:
+                self.native.abandon(index)
             raise
-        self.keep(index, sample, time.perf_counter_ns() - started)
+        if found is True:
+            self.keep(index, sample, time.perf_counter_ns() - started)
+        elif not self.native.is_measured(index):
+            self.measure(index, sample, time.perf_counter_ns() - started)
         return sample
 
     def _reader(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
@@ -112,7 +108,7 @@ class SampleStore:
         kept = self.native.spilled(index)
         if kept is None:
             sample = read(index)
-            with suppress(*_UNPICKLABLE):
+            with suppress(Exception):
                 self._spilled(index, pack(sample))
             return sample
         if self._doubts <= 0:
@@ -120,7 +116,7 @@ class SampleStore:
         # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
         self._doubts -= 1
         sample = read(index)
-        with suppress(*_UNPICKLABLE):
+        with suppress(Exception):
             if not np.array_equal(np.concatenate(pack(sample)), kept):
                 self._tell(
                     f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
@@ -163,7 +159,11 @@ class SampleStore:
                     if found:
                         claimed.add(index)
                 else:
-                    samples[position] = unpack(found)
+                    try:
+                        samples[position] = unpack(found)
+                    except Exception as error:  # as in load
+                        self._lose(index, f"comes back as {error!r}")
+                        missing[index] = position
             if missing:
                 started = time.perf_counter_ns()
                 loaded = read(list(missing))
@@ -173,6 +173,8 @@ class SampleStore:
                     if index in claimed:
                         claimed.discard(index)
                         self.keep(index, sample, each)
+                    elif not self.native.is_measured(index):
+                        self.measure(index, sample, each)
         finally:
             for index in claimed:
                 self.native.abandon(index)
@@ -181,19 +183,14 @@ class SampleStore:
         return samples
 
     def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
-        """Keep what was claimed, if it can be and there is room."""
+        """Keep what was claimed, if it can be and there is room; the claim ends."""
         try:
-            parts = pack(sample)
-        except (
-            pickle.PicklingError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            RuntimeError,
-            NotImplementedError,
-        ) as error:
+            parts = self._packed(index, sample)
+        except BaseException:  # an interrupt, or a warning that is taken for an error
             self.native.abandon(index)
-            self._tell(f"sample {index} cannot be cached, it cannot be pickled ({error}); it is loaded each time")
+            raise
+        if parts is None:
+            self.native.abandon(index)
             return
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
@@ -202,6 +199,32 @@ class SampleStore:
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
             )
+
+    def measure(self, index: int, sample: Any, nanoseconds: int) -> None:
+        """Take note of the size and the cost of a sample that is not kept, for the next plan."""
+        parts = self._packed(index, sample)
+        if parts is not None:
+            self.native.note_size(index, sum(map(len, parts)))
+            self.native.note_cost(index, nanoseconds)
+
+    def _packed(self, index: int, sample: Any) -> list[Array] | None:
+        if index in self._lost:
+            return None
+        try:
+            return pack(sample)
+        except Exception as error:  # anything may be raised by what a class does when it is pickled
+            self._lose(index, f"cannot be pickled ({error!r})")
+            return None
+
+    def _lose(self, index: int, why: str) -> None:
+        self._lost.add(index)
+        self.native.drop(index)
+        self._tell(f"sample {index} cannot be cached, it {why}; it is loaded each time")
+
+    def asked(self) -> int:
+        """Count the requests so far, of all workers."""
+        counts = self.native.counts()
+        return int(counts["hits"] + counts["misses"])
 
     def _tell(self, message: str) -> None:
         if not self._told:
@@ -261,6 +284,7 @@ class SampleStore:
         store.spill = spill
         store._doubts = 0
         store._ahead = {}
+        store._lost = set()
         store.native = _native.Store.open(file)
         if spill is not None:
             store.native.spill_to(spill, False)
