@@ -2,6 +2,7 @@
 
 #include "bindings.hpp"
 #include "jpeg.hpp"
+#include "process.hpp"
 #include "rows.hpp"
 
 NB_MODULE(_native, module) {
@@ -11,6 +12,8 @@ NB_MODULE(_native, module) {
       "The instruction set in use: 'avx512', 'avx2' or 'baseline'.");
   module.def("jpeg_library", &foreload::jpeg_library,
              "The JPEG library compiled in, e.g. 'libjpeg-turbo 2.1.5'; empty without one.");
+  module.def("end_with", &foreload::end_with, nb::arg("process"), nb::arg("pipe"),
+             "Ends this process, whatever it is doing, as soon as another one is gone.");
   // An epoch that is open when the interpreter exits is no mistake of the user's.
   nb::set_leak_warnings(false);
   bind_errors(module);

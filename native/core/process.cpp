@@ -1,5 +1,6 @@
 #include "process.hpp"
 
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 namespace foreload {
 
@@ -47,6 +49,20 @@ bool is_alive(uint64_t process) {
 #else
   return true;
 #endif
+}
+
+void end_with(uint64_t process, int pipe) {
+  int watched = -1;
+#ifdef SYS_pidfd_open
+  watched = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0));
+  if (watched < 0 && errno == ESRCH) _exit(1);
+#endif
+  std::thread([watched, pipe] {
+    pollfd files[] = {{watched, POLLIN, 0}, {pipe, 0, 0}};
+    while (poll(files, 2, -1) < 0 && errno == EINTR) {
+    }
+    _exit(1);
+  }).detach();
 }
 
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {

@@ -11,6 +11,10 @@ uint64_t this_process();
 // A process that was killed but not yet waited for is as dead as one that is gone.
 bool is_alive(uint64_t process);
 
+// Ends this process, whatever it is doing, as soon as `process` is gone. `pipe` is one end of a pipe whose
+// other end that process holds, for systems that cannot watch a process.
+void end_with(uint64_t process, int pipe);
+
 // Sleeps while `word`, in shared memory, is what was seen; for some milliseconds at most, since whoever was
 // to change it may have been killed.
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen);

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from foreload.datasets.tensors import TensorAssembly, tensor_assembly
+from foreload.datasets.tensors import TensorAssembly
 from foreload.epoch import GatherEpoch, InlineEpoch, Order, ThreadEpoch
+from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
 from foreload.options import Cache
-from foreload.stages.batch import Assembly, SampleAssembly, SubsetAssembly
+from foreload.stages.assemble import WorkersMaking, native_assembly
+from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, warn_of_randomness
-from foreload.stages.route import RoutedBatches
 from foreload.stream import StreamEpoch
 from foreload.workers.info import WorkerIdentity
+from foreload.workers.processes import ProcessPool, WorkerTask
 from foreload.workers.threads import ThreadPool
 
 __all__ = ["DataLoader"]
@@ -52,7 +54,9 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device, in_order: as torch's DataLoader has them.
         num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` takes as many as there are
             cores, or none where batches are cheaper to make than to hand over.
-        workers: who they are. ``"threads"``, or ``"processes"`` (torch's own); ``"auto"`` means threads.
+        workers: who they are: ``"threads"`` or ``"processes"``; ``"auto"`` means threads.
+        max_restarts: how many worker processes that were killed are replaced in an epoch, and their work done
+            again; 0 raises as torch does.
         seed: makes order (with ``shuffle=True``) and augmentation a pure function of (seed, epoch, index), the
             same for any number and kind of workers. Each iteration is the next epoch; see :meth:`set_epoch`.
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
@@ -93,6 +97,7 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
+        max_restarts: int = 5,
     ) -> None:
         if workers not in ("auto", "threads", "processes"):
             raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
@@ -109,7 +114,13 @@ class DataLoader(TorchDataLoader[T_co]):
             raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {transform!r}")
+        if isinstance(max_restarts, bool) or not hasattr(max_restarts, "__index__"):
+            raise TypeError(f"max_restarts must be an int, got {max_restarts!r}")
+        if operator.index(max_restarts) < 0:
+            raise ValueError(f"max_restarts must be 0 or more, got {max_restarts}")
         self.workers = workers
+        self.max_restarts = operator.index(max_restarts)
+        self.restarts: list[Restart] = []
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
@@ -119,7 +130,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
         self._buffers: Buffers | None = None
-        self._pool: ThreadPool | None = None
+        self._pool: ThreadPool | ProcessPool | None = None
         self._pool_end: weakref.finalize[Any, Any] | None = None
         super().__init__(
             dataset,
@@ -177,32 +188,31 @@ class DataLoader(TorchDataLoader[T_co]):
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like."""
-        return {"cache": None if self._cache is None else self._cache.stats()}
+        """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
+        ``restarts`` of worker processes, each with what ended it.
+        """
+        return {
+            "cache": None if self._cache is None else self._cache.stats(),
+            "restarts": [asdict(restart) for restart in self.restarts],
+        }
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
-        if self._is_torchs:
-            # Torch draws a base seed for its workers, which outlive an epoch if they are persistent.
-            self._plan_cache(draws=(self._iterator is None, not self.persistent_workers))
+        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
-        return self._get_iterator()
+        epoch = self._get_iterator()
+        # Where torch keeps it, for those who look.
+        self._iterator = epoch if self.persistent_workers else None
+        return epoch
 
     @property
-    def _is_torchs(self) -> bool:
-        """Whether torch's own workers do this."""
-        return isinstance(self.dataset, (IterDataPipe, MapDataPipe)) or (
-            self.workers == "processes" and self.num_workers > 0
-        )
+    def by_processes(self) -> bool:
+        """Whether worker processes load the samples."""
+        return self.workers == "processes" and self.num_workers > 0
 
     def _get_iterator(self) -> Any:
-        if self._is_torchs:
-            # Torch hands its workers the dataset of the loader that it is given.
-            loader = copy.copy(self)
-            loader.__dict__["dataset"] = self._prepared
-            if self._cache is not None and self._cache.router is not None:
-                loader.__dict__["batch_sampler"] = RoutedBatches(self.batch_sampler, self._cache.router)
-            return TorchDataLoader._get_iterator(loader)
+        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+            return super()._get_iterator()
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, KeyedSampler):
@@ -212,10 +222,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self._epoch += 1
         self._warn_without_accelerator()
         self._plan_cache(draws=(False, not self.persistent_workers))
+        if self.by_processes:
+            return self._process_epoch(order)
         buffers = self._lend_buffers()
         if isinstance(self.dataset, IterableDataset):
             return StreamEpoch(self, order, buffers)
-        assembly = self._native_assembly(self.dataset, order.key, buffers)
+        assembly = native_assembly(self, self.dataset, order.key, buffers)
         if assembly is None:
             assembly = SampleAssembly(self, self._prepared, self.num_workers, buffers, arrays=order.known)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
@@ -225,13 +237,10 @@ class DataLoader(TorchDataLoader[T_co]):
         depth = assembly.depth
         if depth is None or self._prefetch_given:
             depth = max(1, (self.prefetch_factor or 0) * self.num_workers)
-        pool = self._pool
-        if pool is None or pool.closed:
-            pool = self._start_pool(order.base_seed)
         return ThreadEpoch(
             order,
             assembly,
-            pool,
+            self._lend_pool(order),
             depth=depth,
             owned=not self.persistent_workers,
             timeout=self.timeout,
@@ -258,18 +267,6 @@ class DataLoader(TorchDataLoader[T_co]):
             return self.dataset
         return Prepared(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
 
-    def _native_assembly(self, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
-        if not self._auto_collation or self.transform is not None:
-            return None
-        if type(dataset) is Subset:
-            whole = self._native_assembly(dataset.dataset, key, buffers)
-            return None if whole is None else SubsetAssembly(whole, dataset.indices)
-        if type(dataset) is TensorDataset:
-            return tensor_assembly(dataset, self, buffers)
-        make = getattr(dataset, "__assembly__", None)
-        assembly: Assembly | None = None if make is None else make(self, key, buffers)
-        return assembly
-
     def _cheap(self, assembly: TensorAssembly) -> bool:
         """Whether gathering a batch costs less than handing it from thread to thread."""
         if self._pin_device is not None:
@@ -277,15 +274,33 @@ class DataLoader(TorchDataLoader[T_co]):
         size = (self.batch_size or 1) * assembly.sample_bytes
         return self.num_workers == 0 or (self._auto_workers and size < _WORTH_A_THREAD)
 
-    def _start_pool(self, seed: int) -> ThreadPool:
-        identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
-        pool = ThreadPool(self.num_workers, identity)
+    def _process_epoch(self, order: Order) -> ProcessEpoch:
+        return ProcessEpoch(
+            self,
+            order,
+            self._lend_pool(order),
+            owned=not self.persistent_workers,
+        )
+
+    def _lend_pool(self, order: Order) -> Any:
+        """Give the pool of workers: a new one, or the one that persists."""
+        pool = self._pool
+        if pool is not None and not pool.closed:
+            return pool
+        pool = self._start_pool(order.base_seed)
         if self.persistent_workers:
             if self._pool_end is not None:
                 self._pool_end.detach()
             self._pool = pool
             self._pool_end = weakref.finalize(self, pool.close)
         return pool
+
+    def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
+        if self.by_processes:
+            task = WorkerTask(WorkersMaking.of(self), self._prepared, self.worker_init_fn, self.num_workers, seed)
+            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing)
+        identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
+        return ThreadPool(self.num_workers, identity)
 
     def _warn_without_accelerator(self) -> None:
         if self.pin_memory and not torch.accelerator.is_available():

@@ -19,23 +19,25 @@ from foreload.workers.threads import join
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
+    from foreload.stages.assemble import Making
 
-__all__ = ["StreamEpoch"]
+__all__ = ["StreamBatches", "StreamEpoch", "warn_of_length"]
 
 
-class _Batches(Iterator[Any]):
+class StreamBatches(Iterator[Any]):
     """The batches of one iterator over a dataset."""
 
-    def __init__(self, loader: DataLoader[Any], dataset: Any, buffers: Buffers) -> None:
+    def __init__(self, making: Making, dataset: Any, buffers: Buffers) -> None:
         self._items = iter(dataset)
-        self._size = loader.batch_size if loader._auto_collation else None
-        self._drop_last = loader.drop_last
-        collate = loader.collate_fn
+        self._size = making.batch_size if making._auto_collation else None
+        self._drop_last = making.drop_last
+        collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
-        self._pin_device = loader._pin_device
+        self._pin_device = making._pin_device
         self._ended = False
 
     def __next__(self) -> Any:
+        """Read the samples of a batch, and collate them."""
         if self._ended:
             raise StopIteration
         if self._size is None:
@@ -84,7 +86,7 @@ class _Worker:
             # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
             dataset = loader.dataset if loader._auto_workers else copy.copy(loader.dataset)
             identity.assume(worker, dataset)
-            batches = _Batches(loader, dataset, buffers)
+            batches = StreamBatches(loader, dataset, buffers)
         except BaseException as error:
             self.batches.put(_End(error))
             return
@@ -119,13 +121,13 @@ class StreamEpoch(Epoch):
         self._expected = loader._IterableDataset_len_called
         self._given = 0
         self._timeout = loader.timeout or None
-        self._inline: _Batches | None = None
+        self._inline: StreamBatches | None = None
         self._workers: list[_Worker] = []
         self._count = loader.num_workers
         self._process = os.getpid()
         self._turn = 0
         if self._count == 0:
-            self._inline = _Batches(loader, loader.dataset, buffers)
+            self._inline = StreamBatches(loader, loader.dataset, buffers)
         else:
             identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
             ahead = max(1, loader.prefetch_factor or 1)
@@ -140,13 +142,7 @@ class StreamEpoch(Epoch):
         """
         batch = next(self._inline) if self._inline is not None else self._from_worker()
         self._given += 1
-        if self._expected is not None and self._given > self._expected:
-            warnings.warn(
-                f"Length of IterableDataset {self._dataset} was reported to be {self._expected} (when accessing "
-                f"len(dataloader)), but {self._given} samples have been fetched. "
-                + ("Does each worker give its own part of the data only?" if self._count else ""),
-                stacklevel=2,
-            )
+        warn_of_length(self._dataset, self._expected, self._given, self._count)
         return batch
 
     def _from_worker(self) -> Any:
@@ -183,6 +179,17 @@ class StreamEpoch(Epoch):
         """End the epoch early; its threads end."""
         self._workers = []
         self._close()
+
+
+def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int) -> None:
+    """Say it, as torch does, where a stream gives more than its length said."""
+    if expected is not None and given > expected:
+        warnings.warn(
+            f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
+            f"len(dataloader)), but {given} samples have been fetched. "
+            + ("Does each worker give its own part of the data only?" if workers else ""),
+            stacklevel=3,
+        )
 
 
 def _stop(workers: list[_Worker], process: int, *, wait: bool = True) -> None:

@@ -29,7 +29,7 @@ from foreload.stages.transform import draw_seed, shaped, transform_array
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
-    from foreload.loader import DataLoader
+    from foreload.stages.assemble import Making
     from foreload.stages.cache import LoaderCache
 
 __all__ = ["ImageDataset"]
@@ -168,9 +168,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             return transform(image=array)["image"]
         return transform(Image.fromarray(array))
 
-    def __assembly__(
-        self, loader: DataLoader[Any], key: tuple[int, int], buffers: Buffers
-    ) -> _ImageAssembly | None:
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> _ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is ImageDataset.__getitem__
@@ -178,8 +176,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         )
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        collate = None if is_default_collate(loader.collate_fn) else loader.collate_fn
-        return _ImageAssembly(self, self.transform, key, buffers, collate, loader._pin_device, loader._cache)
+        collate = None if is_default_collate(making.collate_fn) else making.collate_fn
+        return _ImageAssembly(self, self.transform, key, buffers, collate, making._pin_device, making._cache)
 
     def __fingerprint__(self) -> str:
         """Name the present content of all files, for a spill folder."""

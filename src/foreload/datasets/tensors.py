@@ -18,7 +18,7 @@ from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
 
 if TYPE_CHECKING:
-    from foreload.loader import DataLoader
+    from foreload.stages.assemble import Making
 
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
 
@@ -185,18 +185,16 @@ class CachedDataset(Dataset[Any]):
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
-    def __assembly__(
-        self, loader: DataLoader[Any], key: tuple[int, int], buffers: Buffers
-    ) -> TensorAssembly | None:
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
         """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is CachedDataset.__getitem__
             and type(self).__getitems__ is CachedDataset.__getitems__
         )
-        return _assembly(self._rows, loader, buffers) if own else None
+        return _assembly(self._rows, making, buffers) if own else None
 
 
-def tensor_assembly(dataset: TensorDataset, loader: DataLoader[Any], buffers: Buffers) -> TensorAssembly | None:
+def tensor_assembly(dataset: TensorDataset, making: Making, buffers: Buffers) -> TensorAssembly | None:
     """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
@@ -207,11 +205,11 @@ def tensor_assembly(dataset: TensorDataset, loader: DataLoader[Any], buffers: Bu
         for tensor in dataset.tensors
     ):
         return None
-    return _assembly(_Rows(dataset.tensors), loader, buffers)
+    return _assembly(_Rows(dataset.tensors), making, buffers)
 
 
-def _assembly(rows: _Rows, loader: DataLoader[Any], buffers: Buffers) -> TensorAssembly | None:
-    return TensorAssembly(rows, buffers) if is_default_collate(loader.collate_fn) else None
+def _assembly(rows: _Rows, making: Making, buffers: Buffers) -> TensorAssembly | None:
+    return TensorAssembly(rows, buffers) if is_default_collate(making.collate_fn) else None
 
 
 class TensorAssembly:

@@ -6,6 +6,7 @@ is one for any dataset and one for each kind that the native core can assemble b
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,7 +18,7 @@ from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
 
 if TYPE_CHECKING:
-    from foreload.loader import DataLoader
+    from foreload.stages.assemble import Making
 
 __all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "note_sample"]
 
@@ -57,17 +58,17 @@ class SampleAssembly:
     # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
     _RUN_SECONDS = 2e-3
 
-    def __init__(
-        self, loader: DataLoader[Any], dataset: Any, workers: int, buffers: Buffers, *, arrays: bool
-    ) -> None:
+    def __init__(self, making: Making, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
+        # Which position of a batch each thread is at, for whoever asks why nothing comes.
+        self.now: Any = {}
         self.depth: int | None = None
         self._arrays = arrays
         self._dataset = dataset
-        self._batched = loader._auto_collation
+        self._batched = making._auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
-        collate = loader.collate_fn
+        collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
-        self._pin_device = loader._pin_device
+        self._pin_device = making._pin_device
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
 
@@ -97,7 +98,9 @@ class SampleAssembly:
             return samples
         started = time.perf_counter()
         samples = []
+        now, thread = self.now, threading.get_ident()
         for position in range(begin, end):
+            now[thread] = position
             try:
                 samples.append(self._dataset[indices[position]])
             except BaseException as error:

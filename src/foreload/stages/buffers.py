@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Buffers"]
+__all__ = ["Buffers", "round_up"]
 
 _PAGE = 4096
 _HUGE = 2 << 20
@@ -75,7 +75,7 @@ class Buffers:
 
     def take_bytes(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Lend ``size`` bytes."""
-        rounded = _round_up(size)
+        rounded = round_up(size)
         with self._lock:
             # The size in use moves to the end: what is kept too many is of sizes that were.
             free = self._free[rounded] = self._free.pop(rounded, [])
@@ -99,7 +99,8 @@ class Buffers:
             self._free.clear()
 
 
-def _round_up(size: int) -> int:
+def round_up(size: int) -> int:
+    """Give the size of the buffer for so many bytes."""
     # Steps of a 32nd: batches of nearly the same size share buffers, and little is wasted.
     step = max(64, 1 << max(0, size.bit_length() - 6))
     return -(-size // step) * step

@@ -195,7 +195,7 @@ class LoaderCache:
     def _try(self, loader: DataLoader[Any], index: int) -> np.ndarray[Any, Any]:
         """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
         size = 0
-        if not loader._is_torchs:
+        if not loader.by_processes:
             # A failure comes again in the epoch, where it can be reported.
             # The sampler may draw its seed from the generator that the dataset draws from too.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
@@ -212,7 +212,7 @@ class LoaderCache:
         room = self.store.native.counts()["room"]
         if loader.num_workers == 0:
             return room
-        batches = loader.num_workers if loader._is_torchs else 1
+        batches = loader.num_workers if loader.by_processes else 1
         return room - min(room // 8, (loader.batch_size or 1) * batches * size)
 
     def stats(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["pack", "unpack"]
+__all__ = ["flatten", "pack", "restore", "unpack"]
 
 Array = np.ndarray[Any, Any]
 
@@ -47,8 +47,8 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
     return torch.from_numpy(np.frombuffer(memory, np.uint8)).view(dtype).view(shape)
 
 
-def pack(sample: Any) -> list[Array]:
-    """Turn a sample into pieces to be laid one behind the other.
+def flatten(sample: Any) -> list[memoryview]:
+    """Turn a sample into the memory that it is made of: first how to put it together, then what to put in.
 
     Raises:
         Exception: what pickle raises where it cannot.
@@ -56,7 +56,21 @@ def pack(sample: Any) -> list[Array]:
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(sample)
-    parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    return [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+
+
+def restore(parts: Sequence[Any]) -> Any:
+    """Put together what :func:`flatten` took apart; tensors and arrays are views of ``parts``."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def pack(sample: Any) -> list[Array]:
+    """Turn a sample into pieces to be laid one behind the other.
+
+    Raises:
+        Exception: what pickle raises where it cannot.
+    """
+    parts = flatten(sample)
     lengths = np.array([len(parts), *map(len, parts)], np.int64)
     pieces = [lengths.view(np.uint8)]
     at = lengths.nbytes
@@ -81,4 +95,4 @@ def unpack(memory: Array) -> Any:
         at += -at % _ALIGNMENT if length else 0
         parts.append(memory[at : at + length])
         at += length
-    return pickle.loads(parts[0].data, buffers=parts[1:])
+    return restore([parts[0].data, *parts[1:]])

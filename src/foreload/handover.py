@@ -1,0 +1,215 @@
+"""One pass by worker processes: batches are asked for in order, made elsewhere, and handed over."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset
+
+from foreload.epoch import Epoch, Order
+from foreload.stages.collate import pinned
+from foreload.stream import warn_of_length
+from foreload.workers.processes import Begin, ProcessPool, Result, Worker, death
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["ProcessEpoch", "Restart"]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A worker process that ended before its time, and was replaced.
+
+    Attributes:
+        worker: which one.
+        pid: its process.
+        exitcode: minus the signal that killed it, or what it exited with.
+        indices: what it was to load, batch by batch; that was loaded again.
+    """
+
+    worker: int
+    pid: int
+    exitcode: int | None
+    indices: list[Any]
+
+
+class ProcessEpoch(Epoch):
+    """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
+
+    Args:
+        loader: whose batches.
+        order: what they are.
+        pool: the workers.
+        owned: end them with the epoch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, owned: bool) -> None:
+        super().__init__(order)
+        self._pool = pool
+        self._owned = owned
+        self._loader = weakref.ref(loader)
+        self._is_stream = isinstance(loader.dataset, IterableDataset)
+        self._length = loader._IterableDataset_len_called if self._is_stream else None
+        self._given = 0
+        self._dataset = loader.dataset
+        self._timeout = loader.timeout or None
+        self._in_order = loader.in_order
+        self._pin_device = loader._pin_device
+        self._restarts = loader.restarts
+        self._restarts_left = self._max_restarts = loader.max_restarts
+        self._process = os.getpid()
+        self._turns = cycle(range(len(pool.workers)))
+        self._active = [True] * len(pool.workers)
+        self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
+        self._answers: dict[int, tuple[Worker, Result]] = {}
+        self._most = (loader.prefetch_factor or 1) * len(pool.workers)
+        self._begin = Begin(order.key, order.known)
+        self._close = weakref.finalize(self, _end, pool, owned)
+        for worker in pool.workers:
+            worker.skip_to(pool.next_number)
+            worker.answered = 0
+            worker.tell(self._begin)
+        for _ in range(self._most):
+            self._ask()
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The processes, where torch's iterator has them."""
+        return [worker.process for worker in self._pool.workers]
+
+    def __next__(self) -> Any:
+        """Give the next batch.
+
+        Raises:
+            RuntimeError: it did not come within the timeout, or too many workers were killed.
+        """
+        while self._asked:
+            number = self._next_answered()
+            if number is None:
+                continue
+            worker, result = self._answers.pop(number)
+            del self._asked[number]
+            if result.parts is None and result.error is None:
+                self._active[worker.number] = False
+                self._ask()
+                continue
+            self._ask()
+            batch = pinned(worker.batch(result), self._pin_device)
+            self._given += 1
+            warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
+            return batch
+        self.close()
+        raise StopIteration
+
+    def _ask(self) -> None:
+        """Deal the next batch to the worker whose turn it is."""
+        if not any(self._active):
+            return
+        try:
+            indices = None if self._is_stream else next(self._order.indices)
+        except StopIteration:
+            return
+        share = self._most // sum(self._active)
+        for turn in self._turns:
+            worker = self._pool.workers[turn]
+            # Where order does not matter, nobody waits for who is slow.
+            if self._active[turn] and (self._in_order or len(worker.asked) < share):
+                break
+        number = self._pool.next_number
+        self._pool.next_number += 1
+        self._asked[number] = worker.number
+        worker.ask(number, indices)
+
+    def _next_answered(self) -> int | None:
+        """Wait for the next job's answer, or for any where order does not matter; None after other news."""
+        number = next(iter(self._asked))
+        if self._in_order and not self._active[self._asked[number]] and number not in self._answers:
+            # The stream ended with an earlier job of this worker.
+            del self._asked[number]
+            return None
+        if number in self._answers:
+            return number
+        if not self._in_order and self._answers:
+            return next(iter(self._answers))
+        if self._pool.closed:
+            raise RuntimeError(
+                "this epoch's workers have ended, or belong to the process before a fork; begin another epoch"
+            )
+        wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
+        nothing = True
+        for worker, result in self._pool.wait(wanted, self._timeout):
+            nothing = False
+            if result is None:
+                self._replace(worker)
+            elif result.number in self._asked:
+                worker.answered += 1
+                self._answers[result.number] = (worker, result)
+        if nothing:
+            raise self._give_up(wanted)
+        return None
+
+    def _replace(self, worker: Worker) -> None:
+        process = worker.process
+        process.join()
+        if self._restarts_left == 0:
+            message = death(process)
+            if self._max_restarts:
+                asked = list(worker.asked.values())
+                message += f"It was the {self._max_restarts + 1}. worker of this epoch to end like this."
+                if asked and not self._is_stream:
+                    message += f" It was at the batch of samples {_shown(asked[0])}."
+            self._give_up_on(worker)
+            raise RuntimeError(message)
+        self._restarts_left -= 1
+        restart = Restart(worker.number, process.pid, process.exitcode, list(worker.asked.values()))
+        self._restarts.append(restart)
+        if len(self._restarts) == 1:
+            warnings.warn(
+                f"{death(process).rstrip()} It is replaced and its batches are loaded again; see "
+                "loader.stats()['restarts']",
+                stacklevel=4,
+            )
+        other = self._pool.replace(worker)
+        other.answered = worker.answered
+        other.tell(Begin(self._begin.key, self._begin.arrays, skip=worker.answered))
+        for number, indices in worker.asked.items():
+            other.ask(number, indices)
+
+    def _give_up_on(self, worker: Worker) -> None:
+        self._asked.clear()
+        self._close.detach()
+        self._pool.close(patient=False)
+
+    def _give_up(self, wanted: list[Worker]) -> RuntimeError:
+        where = "\n".join(worker.where() for worker in wanted)
+        self._asked.clear()
+        self._close.detach()
+        # A worker that is stuck in a sample cannot be waited for.
+        self._pool.close(patient=False)
+        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds; {where}")
+
+    def close(self) -> None:
+        """End the epoch early; its workers end, unless they persist."""
+        self._asked.clear()
+        self._answers.clear()
+        self._close()
+
+
+def _shown(indices: Any) -> str:
+    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _end(pool: ProcessPool, owned: bool) -> None:
+    if owned:
+        pool.close()
+    elif not pool.closed:
+        for worker in pool.workers:
+            worker.skip_to(pool.next_number)

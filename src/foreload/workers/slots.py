@@ -1,0 +1,257 @@
+"""Memory that a worker process writes batches to and the consumer reads them from, used again and again.
+
+A slot is a part of one file in memory that both have mapped. The worker takes slots and names them in its
+messages; the consumer lends them to the batch and, when nobody holds that any more, tells the worker so with the
+next job. One descriptor per worker, however many tensors a batch has; and when a worker is killed, whatever it
+was writing is gone with its file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from foreload.stages.buffers import Buffers, round_up
+
+__all__ = ["Lent", "Piece", "Slots", "Words", "open_memory"]
+
+Array = np.ndarray[Any, Any]
+
+_ALIGNMENT = 64
+
+# What is smaller travels in the message itself.
+_INLINE = 4096
+
+_HUGE = 2 << 20
+
+
+def open_memory(name: str) -> int:
+    """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Words:
+    """The first page of the file: two numbers that both sides see at once.
+
+    Attributes:
+        first: the job from which on answers are wanted; those before it need not be done.
+        position: which sample of its batch the worker is at.
+    """
+
+    def __init__(self, file: int) -> None:
+        if os.fstat(file).st_size == 0:
+            os.ftruncate(file, mmap.PAGESIZE)
+        self._words = memoryview(mmap.mmap(file, mmap.PAGESIZE)).cast("q")
+
+    @property
+    def first(self) -> int:
+        return self._words[0]
+
+    @first.setter
+    def first(self, number: int) -> None:
+        self._words[0] = number
+
+    @property
+    def position(self) -> int:
+        return self._words[1]
+
+    @position.setter
+    def position(self, number: int) -> None:
+        self._words[1] = number
+
+
+class Piece(NamedTuple):
+    """Where a part of a batch lies: in which slot, where that slot is in the file, and where in the slot."""
+
+    slot: int
+    offset: int
+    room: int
+    start: int
+    length: int
+
+
+class _Slot:
+    def __init__(self, number: int, offset: int, memory: Array) -> None:
+        self.number = number
+        self.offset = offset
+        self.memory = memory
+        self.address: int = memory.ctypes.data
+
+
+class Slots(Buffers):
+    """The worker's side: buffers to assemble batches in, which the consumer sees.
+
+    Args:
+        file: from :func:`open_memory`.
+        keep: how many free slots to keep.
+
+    >>> file = open_memory("doctest")
+    >>> slots, lent = Slots(file), Lent(file)
+    >>> memory = slots.take_bytes(10_000)
+    >>> memory[:] = 7
+    >>> pieces, unused = slots.send([memory.data])
+    >>> batch = lent.take(pieces[0])
+    >>> int(batch.sum()), lent.freed
+    (70000, deque([]))
+    >>> del batch
+    >>> slots.give_back(lent.freed); slots.take_bytes(10_000)[0]
+    np.uint8(7)
+    """
+
+    def __init__(self, file: int, keep: int = 8) -> None:
+        super().__init__(keep=keep)
+        self._file = file
+        self._end = mmap.PAGESIZE
+        self._number = 0
+        self._taken: list[_Slot] = []  # for the batch in the making
+        self._sent: dict[int, _Slot] = {}
+        self._idle: dict[int, list[_Slot]] = {}  # by size, the size used last at the end
+        self._dropped: list[int] = []
+
+    def take_bytes(self, size: int) -> Array:
+        """Lend ``size`` bytes, for the batch in the making."""
+        rounded = -(-round_up(size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        idle = self._idle[rounded] = self._idle.pop(rounded, [])
+        slot = idle.pop() if idle else self._allocate(rounded)
+        self._taken.append(slot)
+        return slot.memory[:size]
+
+    def _allocate(self, size: int) -> _Slot:
+        os.ftruncate(self._file, self._end + size)
+        pages = mmap.mmap(self._file, size, offset=self._end)
+        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        slot = _Slot(self._number, self._end, np.frombuffer(pages, np.uint8))
+        self._number += 1
+        self._end += size
+        return slot
+
+    def send(self, parts: Sequence[memoryview]) -> tuple[list[Piece | bytes], list[int]]:
+        """Name what a batch is made of: pieces of slots, or bytes where that is cheaper.
+
+        What lies in memory of :meth:`take_bytes` stays where it is, the rest is copied to a slot. Returns also
+        the slots that are no longer used at all.
+        """
+        taken, self._taken = self._taken, []
+        arrays = [np.frombuffer(part, np.uint8) for part in parts]
+        found: list[_Slot | None] = [_holder(taken, array) for array in arrays]
+        copied = [
+            -(-len(array) // _ALIGNMENT) * _ALIGNMENT if slot is None and len(array) > _INLINE else 0
+            for array, slot in zip(arrays, found, strict=True)
+        ]
+        if any(copied):
+            self.take_bytes(sum(copied))
+            (common,) = self._taken
+            self._taken = []
+        pieces: list[Piece | bytes] = []
+        at = 0
+        for array, slot, room in zip(arrays, found, copied, strict=True):
+            if slot is None and room == 0:
+                pieces.append(array.tobytes())
+                continue
+            start = at if slot is None else array.ctypes.data - slot.address
+            if slot is None:
+                slot = common
+                slot.memory[at : at + len(array)] = array
+                at += room
+            self._sent[slot.number] = slot
+            pieces.append(Piece(slot.number, slot.offset, len(slot.memory), start, len(array)))
+        for slot in taken:
+            if slot.number not in self._sent:
+                self._idle.setdefault(len(slot.memory), []).append(slot)
+        self._drop_excess()
+        dropped, self._dropped = self._dropped, []
+        return pieces, dropped
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Use these slots again."""
+        for number in slots:
+            slot = self._sent.pop(number)
+            self._idle.setdefault(len(slot.memory), []).append(slot)
+
+    def _drop_excess(self) -> None:
+        excess = sum(map(len, self._idle.values())) - self._keep
+        while excess > 0:
+            size, oldest = next(iter(self._idle.items()))
+            if not oldest:
+                del self._idle[size]
+                continue
+            slot = oldest.pop()
+            base: Any = slot.memory.base
+            if hasattr(mmap, "MADV_REMOVE"):
+                base.madvise(mmap.MADV_REMOVE)
+            self._dropped.append(slot.number)
+            excess -= 1
+
+
+def _holder(slots: Sequence[_Slot], array: Array) -> _Slot | None:
+    if len(array) == 0:
+        return None
+    address = array.ctypes.data
+    for slot in slots:
+        if slot.address <= address and address + len(array) <= slot.address + len(slot.memory):
+            return slot
+    return None
+
+
+class _Lease:
+    """Holds a slot for as long as anything made from it lives."""
+
+    __slots__ = ("__array_interface__", "_freed", "_memory", "_slot")
+
+    def __init__(self, memory: Array, slot: int, freed: deque[int]) -> None:
+        self._memory = memory
+        self._slot = slot
+        self._freed = freed
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._freed.append(self._slot)
+
+
+class Lent:
+    """The consumer's side: the same slots, as memory of batches.
+
+    Attributes:
+        freed: the slots that no batch holds any more, for :meth:`Slots.give_back`.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._mapped: dict[int, Array] = {}
+        self.freed: deque[int] = deque()
+
+    def take(self, *pieces: Piece | bytes) -> Any:
+        """Give the memory of a batch's parts; one alone is given as it is."""
+        leases: dict[int, Array] = {}
+        parts: list[Any] = []
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                parts.append(bytearray(piece))
+                continue
+            slot, _, _, start, length = piece
+            if slot not in leases:
+                leases[slot] = np.asarray(_Lease(self._map(piece), slot, self.freed))
+            parts.append(leases[slot][start : start + length])
+        return parts[0] if len(pieces) == 1 else parts
+
+    def _map(self, piece: Piece) -> Array:
+        memory = self._mapped.get(piece.slot)
+        if memory is None:
+            pages = mmap.mmap(self._file, piece.room, offset=piece.offset)
+            memory = self._mapped[piece.slot] = np.frombuffer(pages, np.uint8)
+        return memory
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Let go of slots that the worker uses no more."""
+        for slot in slots:
+            self._mapped.pop(slot, None)
