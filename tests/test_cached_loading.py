@@ -537,11 +537,10 @@ def test_after_a_killed_worker_the_next_epoch_is_whole(persistent: bool) -> None
         workers="processes",
         persistent_workers=persistent,
         cache="1MiB",
+        max_restarts=0,
     )
-    with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
+    with pytest.raises(RuntimeError, match="killed by signal"):
         list(loader)
-    if persistent:
-        loader._iterator = None  # torch asks for a new loader here
     for _ in range(2):
         for number, sample in enumerate(sample for batch in loader for sample in batch):
             assert plain(sample) == plain(sample_of(number))

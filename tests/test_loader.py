@@ -315,12 +315,6 @@ def test_empty_datasets_and_those_without_length_are_as_in_torch() -> None:
             list(cls(Items(0), shuffle=True))
 
 
-def test_torchs_own_processes_can_be_chosen() -> None:
-    loader = fl.DataLoader(Items(20), batch_size=4, num_workers=2, workers="processes")
-    assert type(iter(loader)).__module__.startswith("torch")
-    assert torch.cat(list(loader)).tolist() == list(range(20))
-
-
 def test_after_a_timeout_persistent_workers_are_new_ones() -> None:
     released = threading.Event()
     slow = [True]

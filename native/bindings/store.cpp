@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "segment.hpp"
 
 namespace {
 
 using foreload::Error;
 using foreload::ErrorKind;
 using foreload::Keeping;
+using foreload::Mapping;
 using foreload::SampleStore;
 using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -134,6 +136,16 @@ nb::dict counts(const SampleStore& store) {
 }  // namespace
 
 void bind_store(nb::module_& module) {
+  nb::class_<Mapping>(module, "Mapping", "A part of a file in memory.")
+      .def(nb::init<int, size_t, size_t>(), nb::arg("file"), nb::arg("offset"), nb::arg("size"))
+      .def_prop_ro(
+          "memory",
+          [](Mapping& mapping) {
+            return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(mapping.memory(), {mapping.size()});
+          },
+          nb::rv_policy::reference_internal)
+      .def("clear", &Mapping::clear, nb::call_guard<nb::gil_scoped_release>(),
+           "Gives the memory back to the system, for all who have it mapped.");
   nb::class_<SampleStore>(module, "Store", "Samples in memory that processes share.")
       .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
            nb::arg("most") = 0)

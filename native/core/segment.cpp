@@ -73,4 +73,23 @@ Segment::~Segment() {
   if (file_ >= 0) close(file_);
 }
 
+Mapping::Mapping(int file, size_t offset, size_t size) : memory_(nullptr), size_(size) {
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) {
+    throw Error(ErrorKind::system,
+                "memory for a batch of " + std::to_string(size) + " bytes cannot be mapped", {}, errno);
+  }
+  memory_ = static_cast<uint8_t*>(memory);
+}
+
+Mapping::~Mapping() {
+  munmap(memory_, size_);
+}
+
+void Mapping::clear() {
+#ifdef MADV_REMOVE
+  madvise(memory_, size_, MADV_REMOVE);
+#endif
+}
+
 }  // namespace foreload

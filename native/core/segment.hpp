@@ -30,4 +30,22 @@ class Segment {
   size_t size_;
 };
 
+// A part of a file in memory, both at multiples of a page. Holds no descriptor. Throws Error(system).
+class Mapping {
+ public:
+  Mapping(int file, size_t offset, size_t size);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  uint8_t* memory() const { return memory_; }
+  size_t size() const { return size_; }
+  // Gives the memory back to the system, for all who have it mapped.
+  void clear();
+
+ private:
+  uint8_t* memory_;
+  size_t size_;
+};
+
 }  // namespace foreload

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from foreload import _native
-from foreload.stages.batch import Assembly, Batch
+from foreload.stages.batch import Assembly, Batch, SampleAssembly
 from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.transform import draw_seed
 from foreload.workers.threads import ThreadPool, no_job
@@ -239,13 +239,25 @@ class ThreadEpoch(Epoch):
             self._finished.add(job)
 
     def _give_up(self) -> RuntimeError:
+        where = self._where()
         self._close.detach()
         self._pool.forget(self._completions)
         # A thread that is stuck in a sample cannot be waited for.
         self._pool.close(wait=False)
         self._exhausted = True
         self._making.clear()
-        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds{where}")
+
+    def _where(self) -> str:
+        """Say which samples the threads were at last, and where the threads are."""
+        if not isinstance(self._assembly, SampleAssembly):
+            return ""
+        stacks = self._pool.stacks()
+        return "".join(
+            f"; sample {indices[position]!r} (position {position} of its batch) is at {stacks[thread]}"
+            for thread, (indices, position) in self._assembly.now.items()
+            if thread in stacks
+        )
 
     def close(self) -> None:
         """End the epoch early; its threads end and its buffers are free."""

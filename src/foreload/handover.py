@@ -68,7 +68,7 @@ class ProcessEpoch(Epoch):
         self._turns = cycle(range(len(pool.workers)))
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
-        self._answers: dict[int, tuple[Worker, Result]] = {}
+        self._answers: dict[int, Result] = {}
         self._most = (loader.prefetch_factor or 1) * len(pool.workers)
         self._begin = Begin(order.key, order.known)
         self._close = weakref.finalize(self, _end, pool, owned)
@@ -94,14 +94,14 @@ class ProcessEpoch(Epoch):
             number = self._next_answered()
             if number is None:
                 continue
-            worker, result = self._answers.pop(number)
-            del self._asked[number]
+            result = self._answers.pop(number)
+            whose = self._asked.pop(number)
             if result.parts is None and result.error is None:
-                self._active[worker.number] = False
+                self._active[whose] = False
                 self._ask()
                 continue
             self._ask()
-            batch = pinned(worker.batch(result), self._pin_device)
+            batch = pinned(result.batch(), self._pin_device)
             self._given += 1
             warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
             return batch
@@ -150,7 +150,7 @@ class ProcessEpoch(Epoch):
                 self._replace(worker)
             elif result.number in self._asked:
                 worker.answered += 1
-                self._answers[result.number] = (worker, result)
+                self._answers[result.number] = result
         if nothing:
             raise self._give_up(wanted)
         return None
@@ -165,7 +165,8 @@ class ProcessEpoch(Epoch):
                 message += f"It was the {self._max_restarts + 1}. worker of this epoch to end like this."
                 if asked and not self._is_stream:
                     message += f" It was at the batch of samples {_shown(asked[0])}."
-            self._give_up_on(worker)
+            self.close()
+            self._pool.close()
             raise RuntimeError(message)
         self._restarts_left -= 1
         restart = Restart(worker.number, process.pid, process.exitcode, list(worker.asked.values()))
@@ -181,11 +182,6 @@ class ProcessEpoch(Epoch):
         other.tell(Begin(self._begin.key, self._begin.arrays, skip=worker.answered))
         for number, indices in worker.asked.items():
             other.ask(number, indices)
-
-    def _give_up_on(self, worker: Worker) -> None:
-        self._asked.clear()
-        self._close.detach()
-        self._pool.close(patient=False)
 
     def _give_up(self, wanted: list[Worker]) -> RuntimeError:
         where = "\n".join(worker.where() for worker in wanted)

@@ -68,7 +68,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
-    >>> loader = DataLoader(TensorDataset(torch.arange(6.)), batch_size=4, shuffle=True, seed=0)
+    >>> loader = DataLoader(torch.utils.data.TensorDataset(torch.arange(6.)), batch_size=4, shuffle=True, seed=0)
     >>> [len(batch[0]) for batch in loader]
     [4, 2]
     """
@@ -175,6 +175,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if self._pool_end is not None:
             self._pool_end()
         self._pool = self._pool_end = None
+        self._iterator = None
         self._buffers = None
         self._cache = None
         self._base_seed = None

@@ -59,7 +59,7 @@ class SampleAssembly:
     _RUN_SECONDS = 2e-3
 
     def __init__(self, making: Making, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
-        # Which position of a batch each thread is at, for whoever asks why nothing comes.
+        # What each thread is at, for whoever asks why nothing comes.
         self.now: Any = {}
         self.depth: int | None = None
         self._arrays = arrays
@@ -100,7 +100,7 @@ class SampleAssembly:
         samples = []
         now, thread = self.now, threading.get_ident()
         for position in range(begin, end):
-            now[thread] = position
+            now[thread] = (indices, position)
             try:
                 samples.append(self._dataset[indices[position]])
             except BaseException as error:

@@ -31,7 +31,7 @@ from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.samples import flatten, restore
 from foreload.stream import StreamBatches
-from foreload.workers.slots import Lent, Piece, Slots, Words, open_memory
+from foreload.workers.slots import Lent, Slots, Words, open_memory
 
 __all__ = ["Begin", "ProcessPool", "Result", "WorkerTask", "death"]
 
@@ -88,15 +88,27 @@ class Result:
 
     Attributes:
         number: of the job.
-        parts: what the batch is made of, if it could be made.
+        parts: what the batch is made of, if it could be made; where that lies, and then the memory itself.
         error: the exception, pickled, and its traceback as text.
         dropped: slots that are not used any more.
     """
 
     number: int
-    parts: list[Piece | bytes] | None = None
+    parts: list[Any] | None = None
     error: tuple[bytes | None, str, str] | None = None
     dropped: list[int] | None = None
+
+
+    def batch(self) -> Any:
+        """Put the batch together; its tensors are views of the worker's slots.
+
+        Raises:
+            BaseException: the one that the worker caught.
+        """
+        if self.error is not None:
+            raise raised(self.error)
+        assert self.parts is not None
+        return restore(self.parts)
 
 
 # The worker's side.
@@ -193,8 +205,8 @@ class _Now:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    def __setitem__(self, thread: int, position: int) -> None:
-        self._words.position = position
+    def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
+        self._words.position = place[1]
 
 
 def _described(error: Exception, worker: int) -> tuple[bytes | None, str, str]:
@@ -278,19 +290,10 @@ class Worker:
         except (EOFError, OSError):
             return None
         self.asked.pop(result.number, None)
+        if result.parts is not None:
+            result.parts = self._lent.take(result.parts)
         self._lent.forget(result.dropped or ())
         return result
-
-    def batch(self, result: Result) -> Any:
-        """Put the batch together, over the worker's slots.
-
-        Raises:
-            BaseException: the one that the worker caught.
-        """
-        if result.error is not None:
-            raise raised(result.error)
-        assert result.parts is not None
-        return restore(self._lent.take(*result.parts))
 
     def skip_to(self, number: int) -> None:
         """Leave alone the jobs before this one."""
@@ -325,7 +328,8 @@ class Worker:
 
 def _sample(indices: Any, position: int) -> str:
     if isinstance(indices, (list, tuple, np.ndarray)) and position < len(indices):
-        return f"sample {indices[position]!r} (position {position} of its batch)"
+        index = indices.tolist()[position] if isinstance(indices, np.ndarray) else indices[position]
+        return f"sample {index!r} (position {position} of its batch)"
     return "a batch of its stream" if indices is None else f"sample {indices!r}"
 
 

@@ -13,10 +13,12 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from foreload import _native
 from foreload.stages.buffers import Buffers, round_up
 
 __all__ = ["Lent", "Piece", "Slots", "Words", "open_memory"]
@@ -28,12 +30,10 @@ _ALIGNMENT = 64
 # What is smaller travels in the message itself.
 _INLINE = 4096
 
-_HUGE = 2 << 20
-
 
 def open_memory(name: str) -> int:
     """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
-    if hasattr(os, "memfd_create"):
+    with suppress(AttributeError, OSError):  # not every system has it, or allows it
         return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
@@ -50,7 +50,7 @@ class Words:
     def __init__(self, file: int) -> None:
         if os.fstat(file).st_size == 0:
             os.ftruncate(file, mmap.PAGESIZE)
-        self._words = memoryview(mmap.mmap(file, mmap.PAGESIZE)).cast("q")
+        self._words = _native.Mapping(file, 0, mmap.PAGESIZE).memory.data.cast("q")
 
     @property
     def first(self) -> int:
@@ -80,11 +80,12 @@ class Piece(NamedTuple):
 
 
 class _Slot:
-    def __init__(self, number: int, offset: int, memory: Array) -> None:
+    def __init__(self, number: int, offset: int, mapping: _native.Mapping) -> None:
         self.number = number
         self.offset = offset
-        self.memory = memory
-        self.address: int = memory.ctypes.data
+        self.mapping = mapping
+        self.memory = mapping.memory
+        self.address: int = self.memory.ctypes.data
 
 
 class Slots(Buffers):
@@ -99,7 +100,7 @@ class Slots(Buffers):
     >>> memory = slots.take_bytes(10_000)
     >>> memory[:] = 7
     >>> pieces, unused = slots.send([memory.data])
-    >>> batch = lent.take(pieces[0])
+    >>> (batch,) = lent.take(pieces)
     >>> int(batch.sum()), lent.freed
     (70000, deque([]))
     >>> del batch
@@ -127,10 +128,7 @@ class Slots(Buffers):
 
     def _allocate(self, size: int) -> _Slot:
         os.ftruncate(self._file, self._end + size)
-        pages = mmap.mmap(self._file, size, offset=self._end)
-        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        slot = _Slot(self._number, self._end, np.frombuffer(pages, np.uint8))
+        slot = _Slot(self._number, self._end, _native.Mapping(self._file, self._end, size))
         self._number += 1
         self._end += size
         return slot
@@ -186,9 +184,7 @@ class Slots(Buffers):
                 del self._idle[size]
                 continue
             slot = oldest.pop()
-            base: Any = slot.memory.base
-            if hasattr(mmap, "MADV_REMOVE"):
-                base.madvise(mmap.MADV_REMOVE)
+            slot.mapping.clear()
             self._dropped.append(slot.number)
             excess -= 1
 
@@ -230,8 +226,8 @@ class Lent:
         self._mapped: dict[int, Array] = {}
         self.freed: deque[int] = deque()
 
-    def take(self, *pieces: Piece | bytes) -> Any:
-        """Give the memory of a batch's parts; one alone is given as it is."""
+    def take(self, pieces: Sequence[Piece | bytes]) -> list[Any]:
+        """Give the memory of a batch's parts."""
         leases: dict[int, Array] = {}
         parts: list[Any] = []
         for piece in pieces:
@@ -242,13 +238,14 @@ class Lent:
             if slot not in leases:
                 leases[slot] = np.asarray(_Lease(self._map(piece), slot, self.freed))
             parts.append(leases[slot][start : start + length])
-        return parts[0] if len(pieces) == 1 else parts
+        return parts
 
     def _map(self, piece: Piece) -> Array:
         memory = self._mapped.get(piece.slot)
         if memory is None:
-            pages = mmap.mmap(self._file, piece.room, offset=piece.offset)
-            memory = self._mapped[piece.slot] = np.frombuffer(pages, np.uint8)
+            # (Python's own mmap keeps a descriptor for each.)
+            memory = _native.Mapping(self._file, piece.offset, piece.room).memory
+            self._mapped[piece.slot] = memory
         return memory
 
     def forget(self, slots: Iterable[int]) -> None:

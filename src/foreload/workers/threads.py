@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 
 from foreload import _native
@@ -85,6 +87,15 @@ class ThreadPool:
         with self._lock:
             if completions in self._watchers:
                 self._watchers.remove(completions)
+
+    def stacks(self) -> dict[int, str]:
+        """Tell for each thread that runs, by its identity, how it came where it is."""
+        frames = sys._current_frames()
+        return {
+            thread.ident: f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in self._threads
+            if thread.ident in frames
+        }
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads, after the samples that they are at; ``wait=False`` does not wait for that."""
