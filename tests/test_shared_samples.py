@@ -566,7 +566,11 @@ def test_whoever_shares_a_store_leaves_nothing_behind(method: str) -> None:
     def left() -> tuple[int, list[str], int]:
         gc.collect()
         maps = pathlib.Path("/proc/self/maps").read_text().count("memfd:foreload")
-        return len(os.listdir("/proc/self/fd")), sorted(name for name in os.listdir("/dev/shm") if "foreload" in name), maps
+        return (
+            len(os.listdir("/proc/self/fd")),
+            sorted(name for name in os.listdir("/dev/shm") if "foreload" in name),
+            maps,
+        )
 
     context: Any = multiprocessing.get_context(method)
     warm = context.Process(target=int)  # starts the fork server and the like

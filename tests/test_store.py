@@ -83,7 +83,18 @@ def test_any_nest_of_values_comes_back(sample: Any) -> None:
         torch.eye(3).to_sparse(),
         torch.nn.Parameter(torch.ones(2)),
     ],
-    ids=["transposed", "empty", "bfloat16", "bool", "scalar", "strided", "expanded", "conj", "sparse", "parameter"],
+    ids=[
+        "transposed",
+        "empty",
+        "bfloat16",
+        "bool",
+        "scalar",
+        "strided",
+        "expanded",
+        "conj",
+        "sparse",
+        "parameter",
+    ],
 )
 def test_any_tensor_comes_back(tensor: torch.Tensor) -> None:
     back = there_and_back((tensor, {"again": [tensor]}))

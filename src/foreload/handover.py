@@ -6,7 +6,9 @@ import os
 import warnings
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -65,55 +67,61 @@ class ProcessEpoch(Epoch):
         self._restarts = loader.restarts
         self._restarts_left = self._max_restarts = loader.max_restarts
         self._process = os.getpid()
-        self._turns = cycle(range(len(pool.workers)))
+        self._first = pool.next_number
+        self._turns = cycle([*range(order.turn, len(pool.workers)), *range(order.turn)])
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
         self._answers: dict[int, Result] = {}
         self._most = (loader.prefetch_factor or 1) * len(pool.workers)
         self._begin = Begin(order.key, order.known)
+        # How far each stream was read, which whoever replaces its worker must know.
+        self._streams = dict(order.streams)
         self._close = weakref.finalize(self, _end, pool, owned)
         for worker in pool.workers:
             worker.skip_to(pool.next_number)
-            worker.answered = 0
-            worker.tell(self._begin)
+            worker.tell(self._begin_of(worker, self._streams))
         for _ in range(self._most):
             self._ask()
+
+    def _begin_of(self, worker: Worker, streams: dict[int, tuple[int, Any]]) -> Begin:
+        skip, state = streams.get(worker.number, (0, None))
+        return replace(self._begin, skip=skip, state=state)
 
     @property
     def _workers(self) -> list[Any]:
         """The processes, where torch's iterator has them."""
         return [worker.process for worker in self._pool.workers]
 
-    def __next__(self) -> Any:
-        """Give the next batch.
-
-        Raises:
-            RuntimeError: it did not come within the timeout, or too many workers were killed.
-        """
+    def _next(self) -> tuple[int, Callable[[], Any]]:
         while self._asked:
             number = self._next_answered()
             if number is None:
                 continue
             result = self._answers.pop(number)
             whose = self._asked.pop(number)
+            self._order.turn = next(iter(self._asked.values()), whose)
             if result.parts is None and result.error is None:
                 self._active[whose] = False
                 self._ask()
                 continue
             self._ask()
-            batch = pinned(result.batch(), self._pin_device)
             self._given += 1
-            warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
-            return batch
+            if self._is_stream:
+                self._order.streams[whose] = (self._order.streams.get(whose, (0, None))[0] + 1, result.state)
+                warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
+            return number - self._first, partial(self._take, result)
         self.close()
         raise StopIteration
+
+    def _take(self, result: Result) -> Any:
+        return pinned(result.batch(), self._pin_device)
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
         if not any(self._active):
             return
         try:
-            indices = None if self._is_stream else next(self._order.indices)
+            indices = None if self._is_stream else next(self._order)
         except StopIteration:
             return
         share = self._most // sum(self._active)
@@ -149,8 +157,10 @@ class ProcessEpoch(Epoch):
             if result is None:
                 self._replace(worker)
             elif result.number in self._asked:
-                worker.answered += 1
                 self._answers[result.number] = result
+                if self._is_stream:
+                    before = self._streams.get(worker.number, (0, None))[0]
+                    self._streams[worker.number] = (before + 1, result.state)
         if nothing:
             raise self._give_up(wanted)
         return None
@@ -178,8 +188,7 @@ class ProcessEpoch(Epoch):
                 stacklevel=4,
             )
         other = self._pool.replace(worker)
-        other.answered = worker.answered
-        other.tell(Begin(self._begin.key, self._begin.arrays, skip=worker.answered))
+        other.tell(self._begin_of(worker, self._streams))
         for number, indices in worker.asked.items():
             other.ask(number, indices)
 

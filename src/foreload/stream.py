@@ -8,12 +8,13 @@ import queue
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from foreload.epoch import Epoch, Order
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
+from foreload.stages.resume import has_state
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import join
 
@@ -25,35 +26,63 @@ __all__ = ["StreamBatches", "StreamEpoch", "warn_of_length"]
 
 
 class StreamBatches(Iterator[Any]):
-    """The batches of one iterator over a dataset."""
+    """The batches of one iterator over a dataset.
 
-    def __init__(self, making: Making, dataset: Any, buffers: Buffers) -> None:
+    Args:
+        making: how batches are made.
+        dataset: what is iterated.
+        buffers: where batches are put.
+        skip: so many batches were given before.
+        state: of the dataset or its iterator after them, if one of them can tell it.
+    """
+
+    def __init__(self, making: Making, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
+        if state is not None and has_state(dataset):
+            dataset.load_state_dict(state["state"])
+            skip = 0
         self._items = iter(dataset)
+        self._stateful = next((part for part in (self._items, dataset) if has_state(part)), None)
+        if state is not None and has_state(self._items):
+            self._items.load_state_dict(state["state"])
+            skip = 0
         self._size = making.batch_size if making._auto_collation else None
         self._drop_last = making.drop_last
         collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._pin_device = making._pin_device
-        self._ended = False
+        self._ended = state is not None and state["ended"]
+        for _ in range(skip):
+            try:
+                self._samples()
+            except StopIteration:
+                break
+            except Exception:  # it was raised in the loop then, which went on
+                continue
+
+    def state(self) -> Any:
+        """Give the state of the dataset or its iterator; None where they cannot tell it."""
+        return None if self._stateful is None else {"state": self._stateful.state_dict(), "ended": self._ended}
 
     def __next__(self) -> Any:
         """Read the samples of a batch, and collate them."""
+        return pinned(self._collate(self._samples()), self._pin_device)
+
+    def _samples(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._size is None:
-            samples = next(self._items)
-        else:
-            # By next() alone: a dataset that is its own iterator may start over when asked for another.
-            samples = []
-            for _ in range(self._size):
-                try:
-                    samples.append(next(self._items))
-                except StopIteration:
-                    break
-            self._ended = len(samples) < self._size
-            if not samples or (self._ended and self._drop_last):
-                raise StopIteration
-        return pinned(self._collate(samples), self._pin_device)
+            return next(self._items)
+        # By next() alone: a dataset that is its own iterator may start over when asked for another.
+        samples = []
+        for _ in range(self._size):
+            try:
+                samples.append(next(self._items))
+            except StopIteration:
+                break
+        self._ended = len(samples) < self._size
+        if not samples or (self._ended and self._drop_last):
+            raise StopIteration
+        return samples
 
 
 class _End:
@@ -67,26 +96,40 @@ class _Worker:
     """A thread that reads one stream at most ``ahead`` batches ahead."""
 
     def __init__(
-        self, worker: int, loader: DataLoader[Any], identity: WorkerIdentity, buffers: Buffers, ahead: int
+        self,
+        worker: int,
+        loader: DataLoader[Any],
+        identity: WorkerIdentity,
+        buffers: Buffers,
+        ahead: int,
+        begin: tuple[int, Any],
     ):
+        self.number = worker
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
         self.thread = threading.Thread(
             target=self._work,
-            args=(worker, loader, identity, buffers),
+            args=(worker, loader, identity, buffers, begin),
             name=f"foreload-stream-{worker}",
             daemon=True,
         )
         self.thread.start()
 
-    def _work(self, worker: int, loader: DataLoader[Any], identity: WorkerIdentity, buffers: Buffers) -> None:
+    def _work(
+        self,
+        worker: int,
+        loader: DataLoader[Any],
+        identity: WorkerIdentity,
+        buffers: Buffers,
+        begin: tuple[int, Any],
+    ) -> None:
         try:
             # As in a worker process: what a worker does to its dataset stays its own. A reader that nobody asked
             # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
             dataset = loader.dataset if loader._auto_workers else copy.copy(loader.dataset)
             identity.assume(worker, dataset)
-            batches = StreamBatches(loader, dataset, buffers)
+            batches = StreamBatches(loader, dataset, buffers, *begin)
         except BaseException as error:
             self.batches.put(_End(error))
             return
@@ -95,13 +138,13 @@ class _Worker:
             if self._stopped:
                 return
             try:
-                self.batches.put((next(batches), None))
+                self.batches.put((next(batches), None, batches.state()))
             except StopIteration:
                 self.batches.put(_End())
                 return
             except BaseException as error:
                 error.add_note(f"foreload: in the iterable dataset, worker {worker}")
-                self.batches.put((None, error))
+                self.batches.put((None, error, batches.state()))
 
     def stop(self) -> None:
         self._stopped = True
@@ -127,25 +170,41 @@ class StreamEpoch(Epoch):
         self._process = os.getpid()
         self._turn = 0
         if self._count == 0:
-            self._inline = StreamBatches(loader, loader.dataset, buffers)
+            self._inline = StreamBatches(loader, loader.dataset, buffers, *order.streams.get(0, (0, None)))
         else:
             identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
             ahead = max(1, loader.prefetch_factor or 1)
-            self._workers = [_Worker(i, loader, identity, buffers, ahead) for i in range(self._count)]
+            begins = [order.streams.get(worker, (0, None)) for worker in range(self._count)]
+            workers = [
+                _Worker(worker, loader, identity, buffers, ahead, begin) for worker, begin in enumerate(begins)
+            ]
+            self._workers = workers[order.turn :] + workers[: order.turn]
         self._close = weakref.finalize(self, _stop, list(self._workers), self._process)
 
-    def __next__(self) -> Any:
-        """Give the next batch.
-
-        Raises:
-            RuntimeError: it did not come within the timeout.
-        """
-        batch = next(self._inline) if self._inline is not None else self._from_worker()
+    def _next(self) -> tuple[int, Callable[[], Any]]:
+        if self._inline is None:
+            worker, batch, error, state = self._from_worker()
+        else:
+            worker, batch, error = 0, None, None
+            try:
+                batch = next(self._inline)
+            except StopIteration:
+                raise
+            except BaseException as failure:
+                error = failure
+            state = self._inline.state()
+        self._order.streams[worker] = (self._order.streams.get(worker, (0, None))[0] + 1, state)
         self._given += 1
-        warn_of_length(self._dataset, self._expected, self._given, self._count)
-        return batch
 
-    def _from_worker(self) -> Any:
+        def take() -> Any:
+            if error is not None:
+                raise error
+            warn_of_length(self._dataset, self._expected, self._given, self._count)
+            return batch
+
+        return self._given - 1, take
+
+    def _from_worker(self) -> tuple[int, Any, BaseException | None, Any]:
         while self._workers:
             if self._process != os.getpid():
                 raise RuntimeError(
@@ -168,10 +227,8 @@ class StreamEpoch(Epoch):
                 continue
             worker.permits.release()
             self._turn = self._workers.index(worker) + 1
-            batch, error = item
-            if error is not None:
-                raise error
-            return batch
+            self._order.turn = self._workers[self._turn % len(self._workers)].number
+            return worker.number, *item
         self.close()
         raise StopIteration
 

@@ -73,8 +73,11 @@ class LoaderCache:
         self.order = "unknown"
         self._epochs = 0
 
-    def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool]) -> None:
-        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.foresee.foresee`."""
+    def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool], *, resumed: bool = False) -> None:
+        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.foresee.foresee`.
+
+        Of one that is resumed in its middle only what is the same in every epoch is planned.
+        """
         self._epochs += 1
         self._tell_of_the_disk()
         if not self._plans:
@@ -89,7 +92,11 @@ class LoaderCache:
             self.order = "once"
             self._keep_the_best(self._root)
             return
-        known = foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+        known = (
+            None
+            if resumed
+            else foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+        )
         self.order = "unknown" if known is None else "known"
         if known is None or (policy == "lru" and len(known) == 1):
             # First come, first kept, is as good as any where nothing is known, and best for permutations.

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 
 from foreload import _native
 
-__all__ = ["RoutedBatches", "Router", "global_batches", "global_order"]
+__all__ = ["Router", "global_batches", "global_order"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -83,8 +83,11 @@ class Router:
         return routed
 
 
-def global_order(sampler: DistributedSampler[Any], epoch: int) -> Indices:
-    """Give the samples of all ranks: rank r of R is given ``order[r::R]``, as torch's sampler deals them."""
+def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -> Indices:
+    """Give the samples of all ranks: rank r of R is given ``order[r::R]``, as torch's sampler deals them.
+
+    From position ``begin`` on, which may have been reached by another number of ranks.
+    """
     size = len(sampler.dataset)  # type: ignore[arg-type]
     if sampler.shuffle:
         generator = torch.Generator()
@@ -93,15 +96,22 @@ def global_order(sampler: DistributedSampler[Any], epoch: int) -> Indices:
     else:
         order = np.arange(size)
     # What is missing for equal shares is taken from the beginning again; what is too much is left out.
-    return np.resize(order, sampler.total_size)
+    rest, ranks = max(0, size - begin), sampler.num_replicas
+    shares = rest // ranks if sampler.drop_last else -(-rest // ranks)
+    return np.resize(order, begin + shares * ranks)[begin:]
 
 
 def global_batches(
-    sampler: DistributedSampler[Any], epoch: int, batch_size: int, drop_last: bool, router: Router | None = None
+    sampler: DistributedSampler[Any],
+    epoch: int,
+    batch_size: int,
+    drop_last: bool,
+    router: Router | None = None,
+    begin: int = 0,
 ) -> Iterator[list[Indices]]:
     """Iterate over an epoch's global batches: what each rank loads, after the swaps if there is a router."""
     ranks = sampler.num_replicas
-    order = global_order(sampler, epoch)
+    order = global_order(sampler, epoch, begin)
     each = len(order) // ranks
     for start in range(0, each, batch_size):
         if drop_last and start + batch_size > each:
@@ -109,22 +119,3 @@ def global_batches(
         batch = order[start * ranks : (start + batch_size) * ranks]
         parts = [batch[rank::ranks] for rank in range(ranks)]
         yield parts if router is None else router.route(parts)
-
-
-class RoutedBatches:
-    """Stands in for a ``BatchSampler`` over a ``DistributedSampler``: this rank's batches after the swaps."""
-
-    def __init__(self, batches: Any, router: Router) -> None:
-        self._batches = batches
-        self._router = router
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Iterate over the batches of the sampler's present epoch."""
-        sampler: Any = self._batches.sampler
-        size, drop_last = self._batches.batch_size, self._batches.drop_last
-        for parts in global_batches(sampler, sampler.epoch, size, drop_last, self._router):
-            yield parts[sampler.rank].tolist()
-
-    def __len__(self) -> int:
-        """Count the batches."""
-        return len(self._batches)

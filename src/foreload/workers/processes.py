@@ -74,12 +74,14 @@ class Begin:
     Attributes:
         key: of what is random in native transforms.
         arrays: whether indices come as arrays.
-        skip: batches of a stream that were delivered before this worker took over.
+        skip: batches of a stream that were given before.
+        state: of the stream after them, if it can tell it.
     """
 
     key: tuple[int, int]
     arrays: bool
     skip: int = 0
+    state: Any = None
 
 
 @dataclass
@@ -91,13 +93,14 @@ class Result:
         parts: what the batch is made of, if it could be made; where that lies, and then the memory itself.
         error: the exception, pickled, and its traceback as text.
         dropped: slots that are not used any more.
+        state: of the stream, after this batch.
     """
 
     number: int
     parts: list[Any] | None = None
     error: tuple[bytes | None, str, str] | None = None
     dropped: list[int] | None = None
-
+    state: Any = None
 
     def batch(self) -> Any:
         """Put the batch together; its tensors are views of the worker's slots.
@@ -162,7 +165,7 @@ def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, me
             result.error = failure
         else:
             try:
-                batch = batches(indices)
+                batch, result.state = batches(indices)
                 result.parts, result.dropped = slots.send(flatten(batch))
                 del batch
             except StopIteration:
@@ -182,10 +185,8 @@ def _seed(base: int, worker: int) -> None:
 def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
     """Give what makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
-        stream = StreamBatches(task.making, task.dataset, slots)
-        for _ in range(begin.skip):
-            next(stream)
-        return lambda _: next(stream)
+        stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
+        return lambda _: (next(stream), stream.state())
     assembly = native_assembly(task.making, task.dataset, begin.key, slots)
     if assembly is None:
         assembly = SampleAssembly(task.making, task.dataset, 1, slots, arrays=begin.arrays)
@@ -194,7 +195,7 @@ def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
     def make(indices: Any) -> Any:
         batch = assembly.start(indices)
         batch.job.run_here()
-        return batch.take()
+        return batch.take(), None
 
     return make
 
@@ -242,13 +243,11 @@ class Worker:
     Attributes:
         process: the process.
         asked: the jobs that it has not answered, in order: number and indices.
-        answered: how many batches of this epoch it has answered.
     """
 
     def __init__(self, number: int, task: WorkerTask, context: Any) -> None:
         self.number = number
         self.asked: OrderedDict[int, Any] = OrderedDict()
-        self.answered = 0
         self._file = open_memory(f"worker-{number}")
         self._lent = Lent(self._file)
         self._words = Words(self._file)
