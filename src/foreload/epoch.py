@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from foreload import _native
 from foreload.stages.batch import Assembly, Batch, SampleAssembly
+from foreload.stages.failure import NothingLeft
 from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.resume import BEGINNING, Given, Start
 from foreload.stages.transform import draw_seed
@@ -75,6 +76,8 @@ class Order(Iterator[Any]):
         )
         self.key = (seed, number & 0xFFFFFFFF) if state is None else tuple(state["key"])
         self._drew = kept is None and loader.generator is None
+        self._errors, self._max_errors = loader.errors, loader.max_errors
+        self._most_errors = len(self._errors) + self._max_errors
         self._asked = 0
 
     def __next__(self) -> Any:
@@ -91,6 +94,14 @@ class Order(Iterator[Any]):
     def gave(self, batch: int) -> None:
         """Note that a batch, the how-manieth that was asked for from 0, is with the loop."""
         self._given.add(batch)
+
+    def check_errors(self) -> None:
+        """Raise RuntimeError where too many samples of this epoch failed."""
+        if len(self._errors) > self._most_errors:
+            raise RuntimeError(
+                f"{self._max_errors + 1} samples failed in this epoch, more than max_errors = {self._max_errors}; "
+                f"the last was {self._errors[-1]}\n{self._errors[-1].traceback}"
+            )
 
     def state(self) -> dict[str, Any]:
         """Give what another order needs to go on after the batches that are with the loop."""
@@ -148,13 +159,20 @@ class Epoch(Iterator[Any]):
         Raises:
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
-        try:
-            number, take = self._next()
-        except StopIteration:
-            self._order.finished = True
-            raise
-        self._order.gave(number)
-        return take()
+        while True:
+            try:
+                number, take = self._next()
+            except StopIteration:
+                self._order.finished = True
+                raise
+            self._order.gave(number)
+            try:
+                batch = take()
+            except NothingLeft:
+                self._order.check_errors()
+                continue
+            self._order.check_errors()
+            return batch
 
     def _next(self) -> tuple[int, Callable[[], Any]]:
         """Wait for a batch: the how-manieth that was asked for, and what gives it, or raises what it failed by."""

@@ -64,6 +64,7 @@ class ProcessEpoch(Epoch):
         self._timeout = loader.timeout or None
         self._in_order = loader.in_order
         self._pin_device = loader._pin_device
+        self._errors = loader.errors
         self._restarts = loader.restarts
         self._restarts_left = self._max_restarts = loader.max_restarts
         self._process = os.getpid()
@@ -100,7 +101,7 @@ class ProcessEpoch(Epoch):
             result = self._answers.pop(number)
             whose = self._asked.pop(number)
             self._order.turn = next(iter(self._asked.values()), whose)
-            if result.parts is None and result.error is None:
+            if result.is_end:
                 self._active[whose] = False
                 self._ask()
                 continue
@@ -114,6 +115,7 @@ class ProcessEpoch(Epoch):
         raise StopIteration
 
     def _take(self, result: Result) -> Any:
+        self._errors += result.failures or []
         return pinned(result.batch(), self._pin_device)
 
     def _ask(self) -> None:

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import asdict
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -24,6 +24,7 @@ from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
+from foreload.stages.failure import OnError, SampleError
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, warn_of_randomness
 from foreload.stream import StreamEpoch
@@ -55,6 +56,10 @@ class DataLoader(TorchDataLoader[T_co]):
         num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` takes as many as there are
             cores, or none where batches are cheaper to make than to hand over.
         workers: who they are: ``"threads"`` or ``"processes"``; ``"auto"`` means threads.
+        on_error: what to do about a sample that cannot be loaded. ``"raise"``; ``"skip"`` leaves it out, its batch
+            is smaller; ``"replace"`` puts the next sample of its batch in its place. What failed is in
+            :attr:`errors`.
+        max_errors: how many samples of an epoch may fail before that is an error all the same.
         max_restarts: how many worker processes that were killed are replaced in an epoch, and their work done
             again; 0 raises as torch does.
         seed: makes order (with ``shuffle=True``) and augmentation a pure function of (seed, epoch, index), the
@@ -65,6 +70,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     Raises:
         ValueError, TypeError: as torch does, and where an argument makes no sense.
+
+    Attributes:
+        errors: the samples that failed, as :class:`~foreload.stages.failure.SampleError`.
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
@@ -97,6 +105,8 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
+        on_error: OnError = "raise",
+        max_errors: int = 100,
         max_restarts: int = 5,
     ) -> None:
         if workers not in ("auto", "threads", "processes"):
@@ -114,12 +124,13 @@ class DataLoader(TorchDataLoader[T_co]):
             raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {transform!r}")
-        if isinstance(max_restarts, bool) or not hasattr(max_restarts, "__index__"):
-            raise TypeError(f"max_restarts must be an int, got {max_restarts!r}")
-        if operator.index(max_restarts) < 0:
-            raise ValueError(f"max_restarts must be 0 or more, got {max_restarts}")
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
         self.workers = workers
-        self.max_restarts = operator.index(max_restarts)
+        self.on_error: OnError = on_error
+        self.errors: list[SampleError] = []
+        self.max_errors = _count("max_errors", max_errors)
+        self.max_restarts = _count("max_restarts", max_restarts)
         self.restarts: list[Restart] = []
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
@@ -412,3 +423,11 @@ class DataLoader(TorchDataLoader[T_co]):
             "_iterator": None,
             "_order": None,
         }
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if operator.index(value) < 0:
+        raise ValueError(f"{name} must be 0 or more, got {value}")
+    return operator.index(value)

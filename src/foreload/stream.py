@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from foreload.epoch import Epoch, Order
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
+from foreload.stages.failure import SampleError
 from foreload.stages.resume import has_state
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import join
@@ -50,6 +51,8 @@ class StreamBatches(Iterator[Any]):
         collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._pin_device = making._pin_device
+        self._on_error = making.on_error
+        self._errors = making.errors
         self._ended = state is not None and state["ended"]
         for _ in range(skip):
             try:
@@ -67,16 +70,27 @@ class StreamBatches(Iterator[Any]):
         """Read the samples of a batch, and collate them."""
         return pinned(self._collate(self._samples()), self._pin_device)
 
+    def _item(self) -> Any:
+        while True:
+            try:
+                return next(self._items)
+            except StopIteration:
+                raise
+            except Exception as error:
+                if self._on_error == "raise":
+                    raise
+                self._errors.append(SampleError.of(None, error, "skip"))
+
     def _samples(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._size is None:
-            return next(self._items)
+            return self._item()
         # By next() alone: a dataset that is its own iterator may start over when asked for another.
         samples = []
         for _ in range(self._size):
             try:
-                samples.append(next(self._items))
+                samples.append(self._item())
             except StopIteration:
                 break
         self._ended = len(samples) < self._size

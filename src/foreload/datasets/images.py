@@ -24,13 +24,13 @@ from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate, pinned
 from foreload.stages.decode import decode_image, decode_with_pillow
+from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
 from foreload.stages.spill import stamp
 from foreload.stages.transform import draw_seed, shaped, transform_array
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
-    from foreload.stages.cache import LoaderCache
 
 __all__ = ["ImageDataset"]
 
@@ -176,8 +176,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         )
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        collate = None if is_default_collate(making.collate_fn) else making.collate_fn
-        return _ImageAssembly(self, self.transform, key, buffers, collate, making._pin_device, making._cache)
+        return _ImageAssembly(self, self.transform, key, buffers, making)
 
     def __fingerprint__(self) -> str:
         """Name the present content of all files, for a spill folder."""
@@ -224,16 +223,18 @@ class _ImageAssembly:
         transform: ImageTransform,
         key: tuple[int, int],
         buffers: Buffers,
-        collate: Callable[[Any], Any] | None = None,
-        pin_device: str | None = None,
-        cache: LoaderCache | None = None,
+        making: Making | None = None,
     ) -> None:
         self._dataset = dataset
         self._transform = transform
         self._key = key
         self._buffers = buffers
-        self._collate = collate
-        self._pin_device = pin_device
+        own = making is None or is_default_collate(making.collate_fn)
+        self._collate = None if making is None or own else making.collate_fn
+        self._pin_device = None if making is None else making._pin_device
+        self._on_error: OnError = "raise" if making is None else making.on_error
+        self._errors = [] if making is None else making.errors
+        cache = None if making is None else making._cache
         self._store = None if cache is None else cache.store.native
         self._forms = None if cache is None else cache.forms
 
@@ -256,14 +257,30 @@ class _ImageAssembly:
         targets = torch.from_numpy(dataset._targets[where])
 
         def take() -> Any:
-            for position, error in job.failures():
-                raise _named(error, int(where[position]), position)
+            failures = job.failures()
             batch: Any = [shaped(transform, memory, len(where)), targets]
+            if failures:
+                chosen = self._without(where, failures)
+                batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
                 batch = self._collate(Collated(batch, len(where)))
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)
+
+    def _without(self, indices: np.ndarray[Any, Any], failures: Any) -> list[int]:
+        """Tell which images make up the batch, after some failed."""
+        for position, error in failures:
+            index = int(indices[position])
+            named = _named(error, index, position)
+            if self._on_error == "raise":
+                raise named
+            self._errors.append(SampleError.of(index, named, self._on_error, self._dataset._path(index)))
+        lost = {position for position, _ in failures}
+        chosen = stand_ins([position in lost for position in range(len(indices))], self._on_error)
+        if not chosen:
+            raise NothingLeft
+        return chosen
 
 
 def _named(error: BaseException, index: int, position: int) -> BaseException:

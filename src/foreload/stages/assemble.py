@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.utils.data import Subset, TensorDataset
@@ -11,6 +11,7 @@ from torch.utils.data import Subset, TensorDataset
 from foreload.datasets.tensors import tensor_assembly
 from foreload.stages.batch import Assembly, SubsetAssembly
 from foreload.stages.buffers import Buffers
+from foreload.stages.failure import OnError, SampleError
 
 if TYPE_CHECKING:
     from foreload.stages.cache import LoaderCache
@@ -30,6 +31,10 @@ class Making(Protocol):
     @property
     def transform(self) -> Callable[[Any], Any] | None: ...
     @property
+    def on_error(self) -> OnError: ...
+    @property
+    def errors(self) -> list[SampleError]: ...
+    @property
     def _auto_collation(self) -> bool: ...
     @property
     def _pin_device(self) -> str | None: ...
@@ -45,7 +50,9 @@ class WorkersMaking:
     drop_last: bool
     collate_fn: Callable[[Any], Any]
     transform: Callable[[Any], Any] | None
+    on_error: OnError
     _auto_collation: bool
+    errors: list[SampleError] = field(default_factory=list)
     _pin_device: str | None = None  # what pins memory is the consumer's process
     _cache: LoaderCache | None = None  # the dataset is seen through the store already
 
@@ -53,7 +60,12 @@ class WorkersMaking:
     def of(cls, making: Making) -> WorkersMaking:
         """Take it from a loader."""
         return cls(
-            making.batch_size, making.drop_last, making.collate_fn, making.transform, making._auto_collation
+            making.batch_size,
+            making.drop_last,
+            making.collate_fn,
+            making.transform,
+            making.on_error,
+            making._auto_collation,
         )
 
 

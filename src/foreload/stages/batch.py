@@ -16,6 +16,7 @@ import numpy as np
 from foreload import _native
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
+from foreload.stages.failure import LOST, NothingLeft, SampleError, repair
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -69,6 +70,8 @@ class SampleAssembly:
         collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._pin_device = making._pin_device
+        self.on_error = making.on_error
+        self.errors = making.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
 
@@ -91,19 +94,35 @@ class SampleAssembly:
             return -(-count // self._workers)
         return max(1, min(count, int(self._RUN_SECONDS / self._sample_seconds)))
 
-    def fetch(self, indices: Any, begin: int, end: int) -> Sequence[Any]:
-        """Load samples ``begin`` to ``end`` of a batch, or all at once where the dataset can."""
+    def fetch(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> Sequence[Any]:
+        """Load samples ``begin`` to ``end`` of a batch, or all at once where the dataset can.
+
+        Those that fail are added to ``lost``, unless that is to be raised.
+        """
+        samples: Sequence[Any]
         if self._whole:
-            samples: Sequence[Any] = self._dataset.__getitems__(indices)
+            try:
+                samples = self._dataset.__getitems__(indices)
+            except Exception:
+                if self.on_error == "raise":
+                    raise
+                return self._one_by_one(indices, 0, len(indices), lost)
             return samples
+        return self._one_by_one(indices, begin, end, lost)
+
+    def _one_by_one(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> list[Any]:
         started = time.perf_counter()
-        samples = []
+        samples: list[Any] = []
         now, thread = self.now, threading.get_ident()
         for position in range(begin, end):
             now[thread] = (indices, position)
             try:
                 samples.append(self._dataset[indices[position]])
             except BaseException as error:
+                if self.on_error != "raise" and isinstance(error, Exception):
+                    lost[position] = error
+                    samples.append(LOST)
+                    continue
                 note_sample(error, indices[position], position)
                 raise _Failed(position, error) from error
         seconds = (time.perf_counter() - started) / max(1, end - begin)
@@ -135,7 +154,9 @@ class _Samples:
         self._indices = indices
         self._parts: dict[int, Any] = {}
         self._failures: dict[int, BaseException] = {}
+        self._lost: dict[int, Exception] = {}
         self._batch: Any = None
+        self._is_made = False
 
     def run(self, begin: int, end: int) -> None:
         assembly = self._assembly
@@ -143,17 +164,20 @@ class _Samples:
             if not assembly._batched:
                 self._parts[0] = assembly._dataset[self._indices]
             elif assembly._whole or self._indices:
-                self._parts[begin] = assembly.fetch(self._indices, begin, end)
+                self._parts[begin] = assembly.fetch(self._indices, begin, end, self._lost)
             else:
                 self._parts[0] = []
         except _Failed as failed:
             self._failures[failed.position] = failed.error
         except BaseException as error:
+            if not assembly._batched and assembly.on_error != "raise" and isinstance(error, Exception):
+                self._lost[0] = error
+                return
             error.add_note(f"foreload: while loading {_shown(self._indices)}")
             self._failures[begin] = error
 
     def finish(self) -> None:
-        if self._failures:
+        if self._failures or (self._lost and not self._assembly._batched):
             return
         try:
             if not self._assembly._batched or len(self._parts) == 1:
@@ -161,11 +185,25 @@ class _Samples:
             else:
                 samples = [sample for begin in sorted(self._parts) for sample in self._parts[begin]]
             self._parts.clear()
+            if self._lost:
+                samples = repair(samples, self._assembly.on_error)
+                if not samples:
+                    return
             self._batch = self._assembly.finish(self._indices, samples)
+            self._is_made = True
         except BaseException as error:
             self._failures[0] = error
 
     def take(self) -> Any:
+        on_error, errors = self._assembly.on_error, self._assembly.errors
+        for position, lost in sorted(self._lost.items()):
+            index = self._indices[position] if self._assembly._batched else self._indices
+            errors.append(SampleError.of(index, lost, on_error))
+        self._lost = {}
+        if on_error != "raise" and isinstance(self._failures.get(0), Exception):
+            # They could be loaded, but not be collated.
+            errors.append(SampleError.of(self._indices, self._failures[0], "skip"))
+            self._failures = {}
         if self._failures:
             error = self._failures[min(self._failures)]
             self._failures = {}
@@ -173,6 +211,8 @@ class _Samples:
                 raise error
             finally:
                 del error  # its traceback holds this frame
+        if not self._is_made:
+            raise NothingLeft
         return self._batch
 
 

@@ -29,6 +29,7 @@ from torch.utils.data._utils import worker as torch_worker
 from foreload import _native
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
+from foreload.stages.failure import NothingLeft, SampleError
 from foreload.stages.samples import flatten, restore
 from foreload.stream import StreamBatches
 from foreload.workers.slots import Lent, Slots, Words, open_memory
@@ -94,6 +95,8 @@ class Result:
         error: the exception, pickled, and its traceback as text.
         dropped: slots that are not used any more.
         state: of the stream, after this batch.
+        failures: samples that failed and were left out or replaced.
+        nothing: whether none was left.
     """
 
     number: int
@@ -101,13 +104,22 @@ class Result:
     error: tuple[bytes | None, str, str] | None = None
     dropped: list[int] | None = None
     state: Any = None
+    failures: list[SampleError] | None = None
+    nothing: bool = False
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the stream is over."""
+        return self.parts is None and self.error is None and not self.nothing
 
     def batch(self) -> Any:
         """Put the batch together; its tensors are views of the worker's slots.
 
         Raises:
-            BaseException: the one that the worker caught.
+            BaseException: the one that the worker caught; NothingLeft where no sample was left.
         """
+        if self.nothing:
+            raise NothingLeft
         if self.error is not None:
             raise raised(self.error)
         assert self.parts is not None
@@ -169,10 +181,16 @@ def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, me
                 result.parts, result.dropped = slots.send(flatten(batch))
                 del batch
             except StopIteration:
-                pass  # neither parts nor an error: the stream is over
+                pass  # none of these: the stream is over
+            except NothingLeft:
+                result.nothing = True
+                slots.send([])
             except Exception as error:
                 result.error = _described(error, worker)
                 slots.send([])
+        if task.making.errors:
+            result.failures = list(task.making.errors)
+            task.making.errors.clear()
         results.send_bytes(pickle.dumps(result, protocol=5))
 
 

@@ -1,0 +1,181 @@
+"""Samples that fail: raised, left out, or replaced; and always recorded."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+import foreload as fl
+
+WORKERS: dict[str, dict[str, Any]] = {
+    "here": {"num_workers": 0},
+    "threads": {"num_workers": 2, "workers": "threads"},
+    "processes": {"num_workers": 2, "workers": "processes"},
+}
+BAD = {3, 8, 9, 10, 11, 17}
+
+
+class Broken(Dataset[int]):
+    def __init__(self, size: int = 19) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index in BAD:
+            raise FileNotFoundError(2, "there is no such picture", f"/data/{index}.jpg")
+        return index
+
+
+class BrokenTogether(Broken):
+    """One bad sample spoils the batch."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class BrokenStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return BrokenIterator()
+
+
+class BrokenIterator(Iterator[int]):
+    def __init__(self) -> None:
+        info = torch.utils.data.get_worker_info()
+        self.at, self.step = (-1, 1) if info is None else (info.id - info.num_workers, info.num_workers)
+
+    def __next__(self) -> int:
+        self.at += self.step
+        if self.at >= 19:
+            raise StopIteration
+        return Broken()[self.at]
+
+
+def lists(loader: Any) -> list[Any]:
+    return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", [Broken, BrokenTogether])
+def test_samples_are_left_out_or_replaced_and_recorded(workers: str, kind: Any) -> None:
+    expected = {
+        "skip": [[0, 1, 2], [4, 5, 6, 7], [12, 13, 14, 15], [16, 18]],
+        "replace": [[0, 1, 2, 0], [4, 5, 6, 7], [12, 13, 14, 15], [16, 18, 18]],
+    }
+    for action, batches in expected.items():
+        loader: Any = fl.DataLoader(kind(), batch_size=4, on_error=action, **WORKERS[workers])
+        for _ in range(2):
+            assert lists(loader) == batches
+        assert [error.index for error in loader.errors] == sorted(BAD) * 2
+        error = loader.errors[0]
+        assert error.source == "/data/3.jpg"
+        assert error.error == "FileNotFoundError: [Errno 2] there is no such picture: '/data/3.jpg'"
+        assert "in __getitem__" in error.traceback
+        assert error.action == action
+        assert str(error).startswith("sample 3 (/data/3.jpg): FileNotFoundError")
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_single_samples_are_left_out(workers: str) -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=None, on_error="skip", **WORKERS[workers])
+    assert lists(loader) == [index for index in range(19) if index not in BAD]
+    assert [error.index for error in loader.errors] == sorted(BAD)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_streams_go_on(workers: str) -> None:
+    loader: Any = fl.DataLoader(BrokenStream(), batch_size=4, on_error="skip", **WORKERS[workers])
+    assert sorted(i for batch in lists(loader) for i in batch) == [i for i in range(19) if i not in BAD]
+    assert len(loader.errors) == len(BAD)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_too_many_are_an_error(workers: str) -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", max_errors=4, **WORKERS[workers])
+    with pytest.raises(RuntimeError, match=r"(?s)5 samples failed.*max_errors = 4.*sample 11.*in __getitem__"):
+        list(loader)
+    loader = fl.DataLoader(Broken(), batch_size=4, on_error="skip", max_errors=6, **WORKERS[workers])
+    for _ in range(3):  # each epoch by itself
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_without_it_the_exception_comes_as_it_is(workers: str) -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, **WORKERS[workers])
+    with pytest.raises(FileNotFoundError) as caught:
+        list(loader)
+    assert caught.value.filename == "/data/3.jpg"
+    assert "sample 3 (position 3 of its batch)" in "".join(caught.value.__notes__)
+    assert loader.errors == []
+
+
+def collate_no_seven(samples: list[int]) -> list[int]:
+    if 7 in samples:
+        raise ValueError("seven cannot be collated")
+    return samples
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_batch_that_cannot_be_collated_is_left_out(workers: str) -> None:
+    loader: Any = fl.DataLoader(
+        range(12), batch_size=4, on_error="replace", collate_fn=collate_no_seven, **WORKERS[workers]
+    )
+    assert lists(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    (error,) = loader.errors
+    assert error.index == [4, 5, 6, 7]
+    assert error.error == "ValueError: seven cannot be collated"
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_damaged_pictures_are_left_out_or_replaced(
+    workers: str, photos: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    paths = sorted(photos.rglob("*.jpg"))[:10]
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(paths[0].read_bytes()[:200])
+    for index in (2, 7):
+        paths[index] = damaged
+    whole = fl.ImageDataset(paths, labels=list(range(10)), transform=fl.transforms.val(32))
+    for action, chosen in (
+        ("skip", [[0, 1, 3], [4, 5, 6], [8, 9]]),
+        ("replace", [[0, 1, 3, 3], [4, 5, 6, 4], [8, 9]]),
+    ):
+        loader: Any = fl.DataLoader(whole, batch_size=4, on_error=action, **WORKERS[workers])
+        for (images, labels), indices in zip(loader, chosen, strict=True):
+            assert labels.tolist() == indices
+            assert torch.equal(images, torch.stack([whole[index][0] for index in indices]))
+        assert [(error.index, error.source) for error in loader.errors] == [(2, str(damaged)), (7, str(damaged))]
+
+
+def test_a_cache_keeps_what_is_good() -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", cache="1MiB", num_workers=2)
+    for _ in range(3):
+        assert lists(loader)[0] == [0, 1, 2]
+    assert loader.stats()["cache"]["samples"] == 19 - len(BAD)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no state_dict")
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_epoch_goes_on_after_what_was_left_out(workers: str) -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", **WORKERS[workers])
+    iterator = iter(loader)
+    assert lists(next(iterator) for _ in range(3))[2] == [12, 13, 14, 15]
+    again: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", **WORKERS[workers])
+    again.load_state_dict(loader.state_dict())
+    assert lists(again) == [[16, 18]]
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="on_error must be one of raise, skip, replace"):
+        fl.DataLoader([1], on_error="ignore")  # type: ignore[arg-type]
+    for name in ("max_errors", "max_restarts"):
+        with pytest.raises(ValueError, match=f"{name} must be 0 or more"):
+            fl.DataLoader([1], **{name: -1})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"{name} must be an int"):
+            fl.DataLoader([1], **{name: 1.5})  # type: ignore[arg-type]
