@@ -28,6 +28,7 @@ from foreload.stages.failure import OnError, SampleError
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, warn_of_randomness
 from foreload.stream import StreamEpoch
+from foreload.workers.choose import Choice, choose
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.processes import ProcessPool, WorkerTask
 from foreload.workers.threads import ThreadPool
@@ -53,15 +54,11 @@ class DataLoader(TorchDataLoader[T_co]):
         dataset, batch_size, shuffle, sampler, batch_sampler, collate_fn, pin_memory, drop_last, timeout,
         worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers,
         pin_memory_device, in_order: as torch's DataLoader has them.
-        num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` takes as many as there are
-            cores, or none where batches are cheaper to make than to hand over.
-        workers: who they are: ``"threads"`` or ``"processes"``; ``"auto"`` means threads.
-        on_error: what to do about a sample that cannot be loaded. ``"raise"``; ``"skip"`` leaves it out, its batch
-            is smaller; ``"replace"`` puts the next sample of its batch in its place. What failed is in
-            :attr:`errors`.
-        max_errors: how many samples of an epoch may fail before that is an error all the same.
-        max_restarts: how many worker processes that were killed are replaced in an epoch, and their work done
-            again; 0 raises as torch does.
+        num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` takes as many as are best: one
+            per core, more where samples wait for something, none where batches are cheaper to make than to hand
+            over.
+        workers: who they are: ``"threads"`` or ``"processes"``; ``"auto"`` loads some samples in a fork, for a
+            tenth of a second each way, and takes what was faster (see :meth:`stats`).
         seed: makes order (with ``shuffle=True``) and augmentation a pure function of (seed, epoch, index), the
             same for any number and kind of workers. Each iteration is the next epoch; see :meth:`set_epoch`.
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
@@ -138,6 +135,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._cache: LoaderCache | None = None
         self._order: Order | None = None  # of the epoch begun last
         self._resumed: dict[str, Any] | None = None
+        self._choice: Choice | None = None
         self._base_seed: int | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
@@ -278,11 +276,17 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
-        ``restarts`` of worker processes, each with what ended it.
+        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why.
         """
         return {
             "cache": None if self._cache is None else self._cache.stats(),
             "restarts": [asdict(restart) for restart in self.restarts],
+            "workers": {
+                "kind": "processes" if self.by_processes else "threads",
+                "count": self.num_workers,
+                "why": "as was asked for" if self._choice is None else self._choice.why,
+                "samples_per_second": {} if self._choice is None else self._choice.rates,
+            },
         }
 
     def __iter__(self) -> Any:
@@ -297,7 +301,21 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def by_processes(self) -> bool:
         """Whether worker processes load the samples."""
-        return self.workers == "processes" and self.num_workers > 0
+        kind = self.workers if self._choice is None else self._choice.kind
+        return kind == "processes" and self.num_workers > 0
+
+    def _choose(self) -> None:
+        """Choose the workers, where that was left to the loader: once, before they are first needed."""
+        if self.workers != "auto" or self._choice is not None or self.num_workers == 0:
+            return
+        dataset: Any = self.dataset
+        if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+            return
+        if native_assembly(self, dataset, (0, 0), Buffers()) is not None:
+            return
+        self._choice = choose(self, None if self._auto_workers else self.num_workers)
+        if self._auto_workers:
+            self.num_workers = self._choice.count
 
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
@@ -307,6 +325,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 if isinstance(sampler, KeyedSampler):
                     sampler.set_epoch(self._epoch)
         self._open_cache()
+        self._choose()
         resumed, self._resumed = self._resumed, None
         order = self._order = Order(self, self._epoch, resumed)
         self._epoch += 1

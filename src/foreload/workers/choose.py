@@ -1,0 +1,231 @@
+"""Threads or processes, and how many: measured, for a moment, in a process that is thrown away.
+
+Whether threads pay depends on how long a sample holds the interpreter's lock, which nobody can see from outside.
+So the candidates are run, on some samples of the dataset itself. That happens in a fork, since a dataset that was
+used (an open HDF5 file, a database) must not be forked afterwards, and so that nothing the user can see changes:
+no random number is drawn, no handle opened.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.utils.data import Sampler
+
+from foreload.machine import granted_cores
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["Choice", "choose"]
+
+Kind = Literal["threads", "processes"]
+
+# Fewer samples are loaded before anything is known about them.
+_WORTH_ASKING = 256
+
+# Epochs shorter than this are not worth starting processes for.
+_SHORT = 1.0
+
+# Seconds for a candidate, and for all of it before threads are taken unmeasured.
+_SLICE, _PATIENCE = 0.12, 3.0
+
+# Seconds of work in a batch that is measured with: many small ones make the count exact.
+_BATCH = 0.005
+
+# Seconds of a sample that may cost less to load than to hand over.
+_TINY = 2e-5
+
+# Samples are taken from all over the dataset.
+_STRIDE = 7919
+
+# Of two that are as good, threads: they share the dataset and start at once.
+_FAVOUR = {"threads": 1.1, "processes": 1.0}
+
+# Waiting takes no core, so there may be many of those who wait.
+_MOST_THREADS = 32
+
+# Workers leave the loop free for other work, so loading without any must be better by this.
+_IN_FAVOUR = 1.1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who loads the samples.
+
+    Attributes:
+        kind: threads or processes.
+        count: how many; 0: the calling thread.
+        why: in words.
+        rates: what was measured, samples per second.
+    """
+
+    kind: Kind
+    count: int
+    why: str
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+def choose(loader: DataLoader[Any], count: int | None) -> Choice:
+    """Choose the workers for a map-style dataset that Python loads.
+
+    Args:
+        loader: whose.
+        count: how many the user wants; None: as many as are best.
+    """
+    cores = granted_cores()
+    threads = Choice("threads", cores if count is None else count, "threads are the rule")
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    if size < _WORTH_ASKING:
+        return _because(threads, f"only {size} samples")
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return _because(threads, "this system has no fork to measure in")
+    measured = _measured(loader, count, cores)
+    if isinstance(measured, str):
+        return _because(threads, f"the samples could not be measured ({measured})")
+    return _best(measured, count, cores, size)
+
+
+def _because(choice: Choice, why: str) -> Choice:
+    return Choice(choice.kind, choice.count, why, choice.rates)
+
+
+def _best(measured: dict[tuple[Kind, int], float], count: int | None, cores: int, size: int) -> Choice:
+    rates = {f"{number} {kind}" if number else "none": rate for (kind, number), rate in measured.items()}
+    alone = measured["threads", 0]
+    others = {choice: rate for choice, rate in measured.items() if choice[1] > 0}
+    if not others:
+        why = f"an epoch takes {size / alone:.2g} s in one thread"
+        return Choice("threads", cores if count is None else count, why, rates)
+    best = max(others, key=lambda choice: (others[choice] * _FAVOUR[choice[0]], -choice[1]))
+    if count is None and alone > _IN_FAVOUR * others[best]:
+        why = f"a sample takes {1e6 / alone:.2g} us, less than to hand it from a worker to the loop"
+        return Choice("threads", 0, why, rates)
+    why = f"{best[1]} {best[0]} load {others[best] / alone:.2g} times what one thread does"
+    return Choice(best[0], best[1], why, rates)
+
+
+def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tuple[Kind, int], float] | str:
+    """Measure in a fork; a text says why that failed."""
+    out, into = os.pipe()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads; whatever happens to this one, it is waited for no longer.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(out)
+            os.setpgid(0, 0)
+            with open(into, "wb") as file, open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+                file.write(pickle.dumps(_candidates(loader, count, cores)))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(into)
+    try:
+        return _answer(out)
+    finally:
+        os.close(out)
+        with suppress(OSError):
+            os.killpg(child, signal.SIGKILL)  # with the workers that it may have
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _answer(pipe: int) -> dict[tuple[Kind, int], float] | str:
+    text = b""
+    deadline = time.monotonic() + _PATIENCE
+    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(pipe, 1 << 16)
+        if not part:
+            break
+        text += part
+    if not text:
+        return "they took too long" if time.monotonic() >= deadline else "the process that measured ended"
+    answer: dict[tuple[Kind, int], float] | str = pickle.loads(text)
+    return answer
+
+
+def _candidates(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tuple[Kind, int], float] | str:
+    """Measure the candidates, in the process that is thrown away."""
+    try:
+        seconds, work = _cost(loader._prepared, len(loader.dataset))  # type: ignore[arg-type]
+        batch = 1 if loader.batch_size is None else max(1, min(loader.batch_size, int(_BATCH / seconds)))
+        alone = _rate(loader, "threads", 0, batch)
+        rates: dict[tuple[Kind, int], float] = {("threads", 0): alone}
+        is_short = len(loader.dataset) / alone < _SHORT  # type: ignore[arg-type]
+        if is_short and (count is not None or seconds > _TINY):
+            return rates
+        numbers = [cores if count is None else count]
+        waits = work < 0.5 * seconds
+        if waits and count is None:
+            enough = max(cores, int(seconds / max(work, 1e-7)) + 1)
+            numbers = sorted({min(_MOST_THREADS, cores * 4), min(_MOST_THREADS, enough)})
+        for number in numbers:
+            rates["threads", number] = _rate(loader, "threads", number, batch)
+        if not is_short and (not waits or count is not None):
+            rates["processes", numbers[0]] = _rate(loader, "processes", numbers[0], batch)
+        return rates
+    except Exception as error:  # whatever the dataset raises is raised in the loop, where it belongs
+        return f"{type(error).__name__}: {error}"
+
+
+def _cost(dataset: Any, size: int) -> tuple[float, float]:
+    """Give the seconds that a sample takes, and those of them that it keeps a core busy."""
+    dataset[0]  # which may open files
+    started, busy = time.perf_counter(), time.process_time()
+    done = 0
+    while done < 1000 and time.perf_counter() - started < 0.02:
+        done += 1
+        dataset[done * _STRIDE % size]
+    return (time.perf_counter() - started) / done, (time.process_time() - busy) / done
+
+
+class _Spread(Sampler[int]):
+    """Samples from all over the dataset, without end."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        at = 0
+        while True:
+            at = (at + _STRIDE) % self.size
+            yield at
+
+
+def _rate(loader: DataLoader[Any], kind: Kind, number: int, batch: int) -> float:
+    """Give the samples per second that such workers load."""
+    trial = type(loader)(
+        loader._prepared,
+        batch_size=None if loader.batch_size is None else batch,
+        sampler=_Spread(len(loader.dataset)),  # type: ignore[arg-type]
+        num_workers=number,
+        collate_fn=loader.collate_fn,
+        workers=kind,
+    )
+    batches = iter(trial)
+    # What was begun together comes together; counting starts when that is through.
+    for _ in range(max(1, 2 * number) if kind == "threads" else 2 * number):
+        next(batches)
+    started = time.perf_counter()
+    given = 0
+    while time.perf_counter() - started < _SLICE or given < 2:
+        next(batches)
+        given += 1
+    return given * batch / (time.perf_counter() - started)
