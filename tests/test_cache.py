@@ -172,6 +172,7 @@ def test_two_threads_reach_what_one_reaches() -> None:
             dataset,
             batch_size=8,
             num_workers=workers,
+            workers="threads",
             sampler=RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0)),
             cache=room_for(500),
         )

@@ -235,10 +235,11 @@ def child(action: Any) -> int:
     return os.waitpid(process, 0)[1]
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool) -> None:
+def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool, workers: Any) -> None:
     dataset: Any = Endless() if stream else Slow(10_000, 0)
-    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True, workers=workers)
     epochs = [iter(loader)]
 
     def close() -> None:

@@ -77,9 +77,10 @@ class ProcessEpoch(Epoch):
         self._begin = Begin(order.key, order.known)
         # How far each stream was read, which whoever replaces its worker must know.
         self._streams = dict(order.streams)
-        self._close = weakref.finalize(self, _end, pool, owned)
+        self._close = weakref.finalize(self, _end, pool, self._first, owned)
+        pool.first = self._first
         for worker in pool.workers:
-            worker.skip_to(pool.next_number)
+            worker.skip_to(self._first)
             worker.tell(self._begin_of(worker, self._streams))
         for _ in range(self._most):
             self._ask()
@@ -120,7 +121,7 @@ class ProcessEpoch(Epoch):
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
-        if not any(self._active):
+        if self._pool.closed or not any(self._active):
             return
         try:
             indices = None if self._is_stream else next(self._order)
@@ -151,6 +152,10 @@ class ProcessEpoch(Epoch):
         if self._pool.closed:
             raise RuntimeError(
                 "this epoch's workers have ended, or belong to the process before a fork; begin another epoch"
+            )
+        if self._pool.first != self._first:
+            raise RuntimeError(
+                "this epoch ended when another one was begun with the same persistent workers; go on with that"
             )
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         nothing = True
@@ -214,9 +219,9 @@ def _shown(indices: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _end(pool: ProcessPool, owned: bool) -> None:
+def _end(pool: ProcessPool, first: int, owned: bool) -> None:
     if owned:
         pool.close()
-    elif not pool.closed:
+    elif not pool.closed and pool.first == first:
         for worker in pool.workers:
             worker.skip_to(pool.next_number)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.utils.data import Sampler
 
 from foreload.machine import granted_cores
+from foreload.optcache import leave_stores
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -163,6 +164,7 @@ def _answer(pipe: int) -> dict[tuple[Kind, int], float] | str:
 
 def _candidates(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tuple[Kind, int], float] | str:
     """Measure the candidates, in the process that is thrown away."""
+    leave_stores()
     try:
         seconds, work = _cost(loader._prepared, len(loader.dataset))  # type: ignore[arg-type]
         batch = 1 if loader.batch_size is None else max(1, min(loader.batch_size, int(_BATCH / seconds)))

@@ -383,6 +383,11 @@ class ProcessPool:
     Args:
         task: what they are started with.
         context: of ``multiprocessing``.
+
+    Attributes:
+        next_number: of the next job.
+        first: the first job of the present epoch.
+        restarts: how many workers have been replaced.
     """
 
     def __init__(self, task: WorkerTask, context: Any) -> None:
@@ -391,6 +396,7 @@ class ProcessPool:
         self._process = os.getpid()
         self._closed = False
         self.next_number = 0
+        self.first = 0
         self.restarts = 0
         self.workers: list[Worker] = []
         try:
