@@ -39,7 +39,7 @@ def left() -> tuple[int, int]:
 
 
 def kills(wanted: int, epochs: int) -> tuple[int, int, bool]:
-    """Kill workers at random; give the kills, the epochs that were whole and in order, and whether all is clean."""
+    """Kill workers at random; give the kills, the epochs that were exact, and whether nothing is left."""
     chance = random.Random(0)
     dataset = Numbers(400)
     before = None

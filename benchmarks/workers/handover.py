@@ -130,15 +130,15 @@ def main() -> None:
         record.samples(samples, "batches/s")
         stock, ours = (median(samples, f"{name}: {who}") for who in ("stock, 2 workers", "2 processes"))
         record.verdict(f"{name}: 2 processes, of stock's", ours / stock, target)
-    large = Large()
+    scalars = Scalars()
     starts: Samples = take_turns(
         {
-            "stock": lambda: second_epoch(TorchDataLoader, large),
-            "stock, persistent": lambda: second_epoch(TorchDataLoader, large, persistent_workers=True),
+            "stock": lambda: second_epoch(TorchDataLoader, scalars),
+            "stock, persistent": lambda: second_epoch(TorchDataLoader, scalars, persistent_workers=True),
             "processes, persistent": lambda: second_epoch(
-                fl.DataLoader, large, persistent_workers=True, **PROCESSES
+                fl.DataLoader, scalars, persistent_workers=True, **PROCESSES
             ),
-            "threads": lambda: second_epoch(fl.DataLoader, large, **THREADS),
+            "threads": lambda: second_epoch(fl.DataLoader, scalars, **THREADS),
         },
         chosen.rounds,
     )

@@ -441,6 +441,8 @@ class DataLoader(TorchDataLoader[T_co]):
             "_base_seed": None,
             "_iterator": None,
             "_order": None,
+            "errors": list(self.errors),
+            "restarts": list(self.restarts),
         }
 
 

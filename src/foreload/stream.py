@@ -259,7 +259,7 @@ def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int)
             f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
             f"len(dataloader)), but {given} samples have been fetched. "
             + ("Does each worker give its own part of the data only?" if workers else ""),
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
