@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import random
 import threading
 import time
 import warnings
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
+from foreload.machine import granted_cores
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -151,3 +155,91 @@ def test_attributes_are_enough_to_make_the_loader_again() -> None:
     epochs = [[batch.tolist() for batch in again] for _ in range(2)]
     assert epochs == [[batch.tolist() for batch in loader] for _ in range(2)]
     assert epochs[0] != epochs[1]
+
+
+class Costly(Rows):
+    """Python all the time, in hundreds of samples."""
+
+    def __getitem__(self, index: int) -> Any:
+        return sum(range(60_000)) + index
+
+
+class Waits(Rows):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return index
+
+
+class Logged(Rows):
+    """What it is asked for can be seen from outside."""
+
+    opened: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        Logged.opened = os.getpid()
+        torch.rand(1), random.random(), np.random.rand()
+        return index
+
+
+class Breaks(Rows):
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError("nothing can be loaded here")
+
+
+class Hangs(Rows):
+    def __getitem__(self, index: int) -> Any:
+        if os.getpid() != Hangs.home:
+            time.sleep(100)
+        return index
+
+    home = 0
+
+
+def test_workers_are_chosen_by_what_the_dataset_does() -> None:
+    for size, kind, who, least in (
+        (3000, Costly, "processes" if granted_cores() > 1 else "threads", 1),
+        (1000, Waits, "threads", 8),
+        (100, Waits, "threads", 1),
+    ):
+        loader = fl.DataLoader(kind(size), batch_size=8)
+        next(iter(loader))
+        chosen = loader.stats()["workers"]
+        assert chosen["kind"] == who, chosen
+        assert chosen["count"] >= least, chosen
+        assert loader.num_workers == chosen["count"]
+        assert (chosen["samples_per_second"] != {}) == (size >= 256)
+
+
+def test_measuring_leaves_no_trace() -> None:
+    before = children()
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    loader = fl.DataLoader(Logged(2000), batch_size=8, num_workers=2)
+    loader._choose()
+    assert loader.stats()["workers"]["samples_per_second"]
+    assert Logged.opened is None
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.random.get_state()[1].tolist() == states[2]
+    assert children() == before
+
+
+def children() -> list[str]:
+    return pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_what_cannot_be_measured_is_loaded_by_threads() -> None:
+    loader = fl.DataLoader(Breaks(1000), batch_size=8)
+    with pytest.raises(ValueError, match="nothing can be loaded here"):
+        next(iter(loader))
+    assert "ValueError: nothing can be loaded here" in loader.stats()["workers"]["why"]
+    Hangs.home = os.getpid()
+    loader = fl.DataLoader(Hangs(300), batch_size=100)
+    assert torch.cat(list(loader)).tolist() == list(range(300))
+    assert "took too long" in loader.stats()["workers"]["why"]
+
+
+def test_nobody_is_asked_where_workers_were_named() -> None:
+    for arguments in ({"workers": "threads", "num_workers": 1}, {"num_workers": 0}):
+        loader = fl.DataLoader(Breaks(1000), **arguments)
+        loader._choose()
+        assert loader.stats()["workers"]["why"] == "as was asked for"

@@ -8,6 +8,7 @@ no random number is drawn, no handle opened.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import pickle
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "choose"]
 
 Kind = Literal["threads", "processes"]
+
+# Samples per second, by kind and number of workers.
+Rates = dict[tuple[Kind, int], float]
 
 # Fewer samples are loaded before anything is known about them.
 _WORTH_ASKING = 256
@@ -91,9 +95,9 @@ def choose(loader: DataLoader[Any], count: int | None) -> Choice:
         return _because(threads, f"only {size} samples")
     if "fork" not in multiprocessing.get_all_start_methods():
         return _because(threads, "this system has no fork to measure in")
-    measured = _measured(loader, count, cores)
-    if isinstance(measured, str):
-        return _because(threads, f"the samples could not be measured ({measured})")
+    measured, trouble = _measured(loader, count, cores)
+    if ("threads", 0) not in measured:
+        return _because(threads, f"the samples could not be measured ({trouble})")
     return _best(measured, count, cores, size)
 
 
@@ -101,7 +105,7 @@ def _because(choice: Choice, why: str) -> Choice:
     return Choice(choice.kind, choice.count, why, choice.rates)
 
 
-def _best(measured: dict[tuple[Kind, int], float], count: int | None, cores: int, size: int) -> Choice:
+def _best(measured: Rates, count: int | None, cores: int, size: int) -> Choice:
     rates = {f"{number} {kind}" if number else "none": rate for (kind, number), rate in measured.items()}
     alone = measured["threads", 0]
     others = {choice: rate for choice, rate in measured.items() if choice[1] > 0}
@@ -116,28 +120,27 @@ def _best(measured: dict[tuple[Kind, int], float], count: int | None, cores: int
     return Choice(best[0], best[1], why, rates)
 
 
-def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tuple[Kind, int], float] | str:
-    """Measure in a fork; a text says why that failed."""
+def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> tuple[Rates, str]:
+    """Measure in a fork; give also what went wrong there."""
     out, into = os.pipe()
     with warnings.catch_warnings():
         # Newer Pythons warn of forks beside threads; whatever happens to this one, it is waited for no longer.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        status = 1
         try:
             os.close(out)
             os.setpgid(0, 0)
-            with open(into, "wb") as file, open(os.devnull, "w") as nowhere:
+            with open(into, "wb", buffering=0) as file, open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
-                file.write(pickle.dumps(_candidates(loader, count, cores)))
-            status = 0
+                for measured in _measure(loader, count, cores):
+                    file.write(pickle.dumps(measured))
         finally:
-            os._exit(status)
+            os._exit(0)
     os.close(into)
     try:
-        return _answer(out)
+        return _answers(out)
     finally:
         os.close(out)
         with suppress(OSError):
@@ -148,43 +151,50 @@ def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tu
             os.waitpid(child, 0)
 
 
-def _answer(pipe: int) -> dict[tuple[Kind, int], float] | str:
+def _answers(pipe: int) -> tuple[Rates, str]:
     text = b""
     deadline = time.monotonic() + _PATIENCE
+    trouble = "they took too long"
     while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(pipe, 1 << 16)
         if not part:
+            trouble = "the process that measured ended"
             break
         text += part
-    if not text:
-        return "they took too long" if time.monotonic() >= deadline else "the process that measured ended"
-    answer: dict[tuple[Kind, int], float] | str = pickle.loads(text)
-    return answer
+    rates: Rates = {}
+    file = io.BytesIO(text)
+    while file.tell() < len(text):
+        name, value = pickle.load(file)
+        if name == "trouble":
+            trouble = value
+        else:
+            rates[name] = value
+    return rates, trouble
 
 
-def _candidates(loader: DataLoader[Any], count: int | None, cores: int) -> dict[tuple[Kind, int], float] | str:
+def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the process that is thrown away."""
     leave_stores()
     try:
-        seconds, work = _cost(loader._prepared, len(loader.dataset))  # type: ignore[arg-type]
+        size = len(loader.dataset)  # type: ignore[arg-type]
+        seconds, work = _cost(loader._prepared, size)
         batch = 1 if loader.batch_size is None else max(1, min(loader.batch_size, int(_BATCH / seconds)))
         alone = _rate(loader, "threads", 0, batch)
-        rates: dict[tuple[Kind, int], float] = {("threads", 0): alone}
-        is_short = len(loader.dataset) / alone < _SHORT  # type: ignore[arg-type]
+        yield ("threads", 0), alone
+        is_short = size / alone < _SHORT
         if is_short and (count is not None or seconds > _TINY):
-            return rates
+            return
         numbers = [cores if count is None else count]
         waits = work < 0.5 * seconds
         if waits and count is None:
             enough = max(cores, int(seconds / max(work, 1e-7)) + 1)
             numbers = sorted({min(_MOST_THREADS, cores * 4), min(_MOST_THREADS, enough)})
         for number in numbers:
-            rates["threads", number] = _rate(loader, "threads", number, batch)
+            yield ("threads", number), _rate(loader, "threads", number, batch)
         if not is_short and (not waits or count is not None):
-            rates["processes", numbers[0]] = _rate(loader, "processes", numbers[0], batch)
-        return rates
+            yield ("processes", numbers[0]), _rate(loader, "processes", numbers[0], batch)
     except Exception as error:  # whatever the dataset raises is raised in the loop, where it belongs
-        return f"{type(error).__name__}: {error}"
+        yield "trouble", f"{type(error).__name__}: {error}"
 
 
 def _cost(dataset: Any, size: int) -> tuple[float, float]:
