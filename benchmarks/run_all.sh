@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for program in tensors python_items images memory cache/planning cache/hit_rates cache/images cache/workers cache/train \
-  cache/worth; do
+  cache/worth workers/handover workers/choice workers/faults; do
   echo "==> benchmarks/$program.py"
   .venv/bin/python -W ignore "benchmarks/$program.py"
 done
