@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 import weakref
 from collections import OrderedDict
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from foreload.epoch import Epoch, Order
+from foreload.epoch import Epoch
 from foreload.stages.collate import pinned
+from foreload.state import Order
 from foreload.stream import warn_of_length
-from foreload.workers.processes import Begin, ProcessPool, Result, Worker, death
+from foreload.workers.processes import ProcessPool, Worker, death
+from foreload.workers.worker import Begin, Result
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -55,8 +56,6 @@ class ProcessEpoch(Epoch):
     def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, owned: bool) -> None:
         super().__init__(order)
         self._pool = pool
-        self._owned = owned
-        self._loader = weakref.ref(loader)
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         self._length = loader._IterableDataset_len_called if self._is_stream else None
         self._given = 0
@@ -67,7 +66,6 @@ class ProcessEpoch(Epoch):
         self._errors = loader.errors
         self._restarts = loader.restarts
         self._restarts_left = self._max_restarts = loader.max_restarts
-        self._process = os.getpid()
         self._first = pool.next_number
         self._turns = cycle([*range(order.turn, len(pool.workers)), *range(order.turn)])
         self._active = [True] * len(pool.workers)
@@ -173,8 +171,7 @@ class ProcessEpoch(Epoch):
         return None
 
     def _replace(self, worker: Worker) -> None:
-        process = worker.process
-        process.join()
+        process = worker.end()
         if self._restarts_left == 0:
             message = death(process)
             if self._max_restarts:

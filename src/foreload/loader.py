@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly
-from foreload.epoch import GatherEpoch, InlineEpoch, Order, ThreadEpoch
+from foreload.epoch import GatherEpoch, InlineEpoch, ThreadEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
 from foreload.options import Cache
@@ -27,11 +27,13 @@ from foreload.stages.cache import LoaderCache
 from foreload.stages.failure import OnError, SampleError
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, warn_of_randomness
+from foreload.state import Order, resume, save
 from foreload.stream import StreamEpoch
 from foreload.workers.choose import Choice, choose
 from foreload.workers.info import WorkerIdentity
-from foreload.workers.processes import ProcessPool, WorkerTask
+from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
+from foreload.workers.worker import WorkerTask
 
 __all__ = ["DataLoader"]
 
@@ -217,13 +219,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return dict(self._resumed)
         if self._order is None:
             return {"foreload": 1, "epoch": self._epoch, "finished": False, "given": []}
-        return {
-            "foreload": 1,
-            "seed": self.seed,
-            "samples": len(self.dataset) if isinstance(self.dataset, Sized) else None,
-            "workers": self._streams,
-            **self._order.state(),
-        }
+        return save(self, self._order)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken.
@@ -237,42 +233,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ValueError, TypeError: the state is not one of a loader like this one.
         """
-        if not isinstance(state_dict, dict) or state_dict.get("foreload") != 1:
-            raise ValueError("state_dict must be one that foreload.DataLoader.state_dict() gave")
-        own = {"seed": self.seed}
-        if isinstance(self.dataset, IterableDataset):
-            own["workers"] = self._streams
-        elif isinstance(self.dataset, Sized):
-            own["samples"] = len(self.dataset)
-        for name, value in own.items():
-            if state_dict.get(name, value) != value:
-                raise ValueError(
-                    f"the state is of a loader with {name} = {state_dict[name]!r}, but this one has {value!r}"
-                )
-        self._resumed = None
-        if state_dict["finished"]:
-            self.set_epoch(state_dict["epoch"] + 1)
-            return
-        self._epoch = state_dict["epoch"]
-        if state_dict.get("sampler_epoch") is not None:
-            for sampler in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-                tell = getattr(sampler, "set_epoch", None)
-                if tell is not None:
-                    tell(state_dict["sampler_epoch"])
-        if "drawn" not in state_dict:
-            return  # nothing had been given
-        self._resumed = dict(state_dict)
-        if any(given and own is None for _, given, own in state_dict["streams"]):
-            warnings.warn(
-                f"{type(self.dataset).__name__} has no state_dict() and load_state_dict(): what it gave before is "
-                "read again",
-                stacklevel=2,
-            )
-
-    @property
-    def _streams(self) -> int:
-        """How many parts an iterable dataset is read in."""
-        return max(1, self.num_workers)
+        self._resumed = resume(self, state_dict)
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;

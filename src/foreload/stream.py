@@ -11,11 +11,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from foreload.epoch import Epoch, Order
+from foreload.epoch import Epoch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
 from foreload.stages.failure import SampleError
 from foreload.stages.resume import has_state
+from foreload.state import Order
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import join
 

@@ -1,258 +1,35 @@
-"""Worker processes: what torch's do, with batches in slots, and replaced when they are killed."""
+"""Worker processes as their consumer sees them: asked, waited for, and replaced when they are killed."""
 
 from __future__ import annotations
 
-import faulthandler
-import gc
 import multiprocessing.reduction
 import os
 import pickle
-import random
 import select
 import signal
 import sys
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils import worker as torch_worker
 
-from foreload import _native
-from foreload.stages.assemble import WorkersMaking, native_assembly
-from foreload.stages.batch import SampleAssembly
-from foreload.stages.failure import NothingLeft, SampleError
-from foreload.stages.samples import flatten, restore
-from foreload.stream import StreamBatches
-from foreload.workers.slots import Lent, Slots, Words, open_memory
+from foreload.workers.slots import Lent, Words, open_memory
+from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
 
-__all__ = ["Begin", "ProcessPool", "Result", "WorkerTask", "death"]
+__all__ = ["ProcessPool", "Worker", "death"]
 
 # Seconds that torch, too, gives a worker to end by itself.
 _PATIENCE = 5.0
 
-# Makes a worker say where it is, also where it holds the interpreter's lock.
-_WHERE = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
-
-# Seconds that it has for that, and the silence after which it has said all.
+# Seconds that a worker has to say where it is, and the silence after which it has said all.
 _ANSWER, _SILENCE = 2.0, 0.1
 
 # Bytes that a pipe takes without waiting for its reader, where the system allows that.
 _PIPE = 1 << 20
-
-
-@dataclass
-class WorkerTask:
-    """What a worker process is started with.
-
-    Attributes:
-        making: how batches are made.
-        dataset: as the loader prepares it.
-        init: ``worker_init_fn``.
-        count: how many workers there are.
-        seed: the base seed.
-    """
-
-    making: WorkersMaking
-    dataset: Any
-    init: Any
-    count: int
-    seed: int
-
-
-@dataclass
-class Begin:
-    """The start of an epoch.
-
-    Attributes:
-        key: of what is random in native transforms.
-        arrays: whether indices come as arrays.
-        skip: batches of a stream that were given before.
-        state: of the stream after them, if it can tell it.
-    """
-
-    key: tuple[int, int]
-    arrays: bool
-    skip: int = 0
-    state: Any = None
-
-
-@dataclass
-class Result:
-    """What a worker answers.
-
-    Attributes:
-        number: of the job.
-        parts: what the batch is made of, if it could be made; where that lies, and then the memory itself.
-        error: the exception, pickled, and its traceback as text.
-        dropped: slots that are not used any more.
-        state: of the stream, after this batch.
-        failures: samples that failed and were left out or replaced.
-        nothing: whether none was left.
-    """
-
-    number: int
-    parts: list[Any] | None = None
-    error: tuple[bytes | None, str, str] | None = None
-    dropped: list[int] | None = None
-    state: Any = None
-    failures: list[SampleError] | None = None
-    nothing: bool = False
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the stream is over."""
-        return self.parts is None and self.error is None and not self.nothing
-
-    def batch(self) -> Any:
-        """Put the batch together; its tensors are views of the worker's slots.
-
-        Raises:
-            BaseException: the one that the worker caught; NothingLeft where no sample was left.
-        """
-        if self.nothing:
-            raise NothingLeft
-        if self.error is not None:
-            raise raised(self.error)
-        assert self.parts is not None
-        return restore(self.parts)
-
-
-# The worker's side.
-
-
-def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, memory: Any, parent: int) -> None:
-    """Run a worker until it is told to end."""
-    _native.end_with(parent, jobs.fileno())
-    faulthandler.register(_WHERE, file=stacks.fileno(), all_threads=True)
-    file = memory.detach()
-    words = Words(file)
-    # What was there before stays shared with the parent as long as nobody writes to it; the collector would.
-    gc.freeze()
-    signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
-    with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
-    torch.multiprocessing._set_thread_name("pt_data_worker")
-    torch.set_num_threads(1)
-    _seed(task.seed, worker)
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset
-    )
-    failure: tuple[bytes | None, str, str] | None = None
-    try:
-        if task.init is not None:
-            task.init(worker)
-    except Exception as error:
-        failure = _described(error, worker)
-    slots = Slots(file)
-    batches: Any = None
-    while True:
-        try:
-            message = pickle.loads(jobs.recv_bytes())
-        except EOFError:
-            return
-        if message is None:
-            return
-        if isinstance(message, Begin):
-            if failure is None:
-                try:
-                    batches = _batches(task, message, slots, words)
-                except Exception as error:
-                    failure = _described(error, worker)
-            continue
-        number, indices, freed = message
-        slots.give_back(freed)
-        if number < words.first:
-            continue
-        result = Result(number)
-        if failure is not None:
-            result.error = failure
-        else:
-            try:
-                batch, result.state = batches(indices)
-                result.parts, result.dropped = slots.send(flatten(batch))
-                del batch
-            except StopIteration:
-                pass  # none of these: the stream is over
-            except NothingLeft:
-                result.nothing = True
-                slots.send([])
-            except Exception as error:
-                result.error = _described(error, worker)
-                slots.send([])
-        if task.making.errors:
-            result.failures = list(task.making.errors)
-            task.making.errors.clear()
-        results.send_bytes(pickle.dumps(result, protocol=5))
-
-
-def _seed(base: int, worker: int) -> None:
-    random.seed(base + worker)
-    torch.manual_seed(base + worker)
-    np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
-
-
-def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
-    """Give what makes a batch of indices, or the next batch of a stream."""
-    if isinstance(task.dataset, IterableDataset):
-        stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
-        return lambda _: (next(stream), stream.state())
-    assembly = native_assembly(task.making, task.dataset, begin.key, slots)
-    if assembly is None:
-        assembly = SampleAssembly(task.making, task.dataset, 1, slots, arrays=begin.arrays)
-        assembly.now = _Now(words)
-
-    def make(indices: Any) -> Any:
-        batch = assembly.start(indices)
-        batch.job.run_here()
-        return batch.take(), None
-
-    return make
-
-
-class _Now:
-    """Where the consumer looks up which sample a worker is at."""
-
-    def __init__(self, words: Words) -> None:
-        self._words = words
-
-    def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
-        self._words.position = place[1]
-
-
-def _described(error: Exception, worker: int) -> tuple[bytes | None, str, str]:
-    text = "".join(traceback.format_exception(error))
-    summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
-    try:
-        pickled = pickle.dumps(error)
-        pickle.loads(pickled)
-    except Exception:  # anything may be raised by what a class does when it is pickled
-        return None, summary, text
-    return pickled, summary, text
-
-
-def raised(error: tuple[bytes | None, str, str]) -> BaseException:
-    """Make the exception that a worker caught: its own, with the worker's traceback as a note."""
-    pickled, summary, text = error
-    try:
-        if pickled is None:
-            raise RuntimeError
-        caught: BaseException = pickle.loads(pickled)
-    except Exception:  # as above
-        return RuntimeError(f"{summary}\nOriginal {text}")
-    caught.add_note(f"{summary}\nOriginal {text}")
-    return caught
-
-
-# The consumer's side.
 
 
 class Worker:
@@ -281,6 +58,9 @@ class Worker:
         )
         try:
             self.process.start()
+        except BaseException:
+            self.close()
+            raise
         finally:
             read_jobs.close()
             send_results.close()
@@ -312,6 +92,14 @@ class Worker:
         self._lent.forget(result.dropped or ())
         return result
 
+    def end(self, patience: float = _PATIENCE) -> Any:
+        """Wait until the process has ended, and end it if it does not; give the process."""
+        self.process.join(max(0.0, patience))
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        return self.process
+
     def skip_to(self, number: int) -> None:
         """Leave alone the jobs before this one."""
         self._words.first = number
@@ -324,7 +112,7 @@ class Worker:
         indices = next(iter(self.asked.values()))
         said = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._words.position)}"
         with suppress(OSError):
-            os.kill(self.process.pid or 0, _WHERE)
+            os.kill(self.process.pid or 0, WHERE)
             text, patience = b"", _ANSWER
             while select.select([self._stacks.fileno()], [], [], patience)[0]:
                 said_more = os.read(self._stacks.fileno(), 1 << 16)
@@ -387,7 +175,6 @@ class ProcessPool:
     Attributes:
         next_number: of the next job.
         first: the first job of the present epoch.
-        restarts: how many workers have been replaced.
     """
 
     def __init__(self, task: WorkerTask, context: Any) -> None:
@@ -397,7 +184,6 @@ class ProcessPool:
         self._closed = False
         self.next_number = 0
         self.first = 0
-        self.restarts = 0
         self.workers: list[Worker] = []
         try:
             for number in range(task.count):
@@ -413,9 +199,8 @@ class ProcessPool:
 
     def replace(self, worker: Worker) -> Worker:
         """Start another process in the place of one that is gone; it has yet to be told what to do."""
-        worker.process.join()
+        worker.end()
         worker.close()
-        self.restarts += 1
         other = self.workers[worker.number] = Worker(worker.number, self._task, self._context)
         return other
 
@@ -458,10 +243,7 @@ class ProcessPool:
             worker.tell(None)
         deadline = time.monotonic() + (_PATIENCE if patient else 0)
         for worker in self.workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.end(deadline - time.monotonic())
             worker.close()
 
 

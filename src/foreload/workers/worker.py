@@ -1,0 +1,232 @@
+"""What runs in a worker process, and what it is told and answers."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import pickle
+import random
+import signal
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import worker as torch_worker
+
+from foreload import _native
+from foreload.stages.assemble import WorkersMaking, native_assembly
+from foreload.stages.batch import SampleAssembly
+from foreload.stages.failure import NothingLeft, SampleError
+from foreload.stages.samples import flatten, restore
+from foreload.stream import StreamBatches
+from foreload.workers.slots import Slots, Words
+
+__all__ = ["WHERE", "Begin", "Result", "WorkerTask", "work"]
+
+# Makes a worker say where it is, also where it holds the interpreter's lock.
+WHERE = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
+
+
+@dataclass
+class WorkerTask:
+    """What a worker process is started with.
+
+    Attributes:
+        making: how batches are made.
+        dataset: as the loader prepares it.
+        init: ``worker_init_fn``.
+        count: how many workers there are.
+        seed: the base seed.
+    """
+
+    making: WorkersMaking
+    dataset: Any
+    init: Any
+    count: int
+    seed: int
+
+
+@dataclass
+class Begin:
+    """The start of an epoch.
+
+    Attributes:
+        key: of what is random in native transforms.
+        arrays: whether indices come as arrays.
+        skip: batches of a stream that were given before.
+        state: of the stream after them, if it can tell it.
+    """
+
+    key: tuple[int, int]
+    arrays: bool
+    skip: int = 0
+    state: Any = None
+
+
+@dataclass
+class Result:
+    """What a worker answers.
+
+    Attributes:
+        number: of the job.
+        parts: what the batch is made of, if it could be made; where that lies, and then the memory itself.
+        error: the exception, pickled, and its traceback as text.
+        dropped: slots that are not used any more.
+        state: of the stream, after this batch.
+        failures: samples that failed and were left out or replaced.
+        nothing: whether none was left.
+    """
+
+    number: int
+    parts: list[Any] | None = None
+    error: tuple[bytes | None, str, str] | None = None
+    dropped: list[int] | None = None
+    state: Any = None
+    failures: list[SampleError] | None = None
+    nothing: bool = False
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the stream is over."""
+        return self.parts is None and self.error is None and not self.nothing
+
+    def batch(self) -> Any:
+        """Put the batch together; its tensors are views of the worker's slots.
+
+        Raises:
+            BaseException: the one that the worker caught; NothingLeft where no sample was left.
+        """
+        if self.nothing:
+            raise NothingLeft
+        if self.error is not None:
+            raise raised(self.error)
+        assert self.parts is not None
+        return restore(self.parts)
+
+
+def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, memory: Any, parent: int) -> None:
+    """Run a worker until it is told to end."""
+    _native.end_with(parent, jobs.fileno())
+    faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
+    file = memory.detach()
+    words = Words(file)
+    # What was there before stays shared with the parent as long as nobody writes to it; the collector would.
+    gc.freeze()
+    signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
+    torch.multiprocessing._set_thread_name("pt_data_worker")
+    torch.set_num_threads(1)
+    _seed(task.seed, worker)
+    torch_worker._worker_info = torch_worker.WorkerInfo(
+        id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset
+    )
+    failure: tuple[bytes | None, str, str] | None = None
+    try:
+        if task.init is not None:
+            task.init(worker)
+    except Exception as error:
+        failure = _described(error, worker)
+    slots = Slots(file)
+    batches: Any = None
+    while True:
+        try:
+            message = pickle.loads(jobs.recv_bytes())
+        except EOFError:
+            return
+        if message is None:
+            return
+        if isinstance(message, Begin):
+            if failure is None:
+                try:
+                    batches = _batches(task, message, slots, words)
+                except Exception as error:
+                    failure = _described(error, worker)
+            continue
+        number, indices, freed = message
+        slots.give_back(freed)
+        if number < words.first:
+            continue
+        result = Result(number)
+        if failure is not None:
+            result.error = failure
+        else:
+            try:
+                batch, result.state = batches(indices)
+                result.parts, result.dropped = slots.send(flatten(batch))
+                del batch
+            except StopIteration:
+                pass  # none of these: the stream is over
+            except NothingLeft:
+                result.nothing = True
+                slots.send([])
+            except Exception as error:
+                result.error = _described(error, worker)
+                slots.send([])
+        if task.making.errors:
+            result.failures = list(task.making.errors)
+            task.making.errors.clear()
+        results.send_bytes(pickle.dumps(result, protocol=5))
+
+
+def _seed(base: int, worker: int) -> None:
+    random.seed(base + worker)
+    torch.manual_seed(base + worker)
+    np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
+
+
+def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
+    """Give what makes a batch of indices, or the next batch of a stream."""
+    if isinstance(task.dataset, IterableDataset):
+        stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
+        return lambda _: (next(stream), stream.state())
+    assembly = native_assembly(task.making, task.dataset, begin.key, slots)
+    if assembly is None:
+        assembly = SampleAssembly(task.making, task.dataset, 1, slots, arrays=begin.arrays)
+        assembly.now = _Now(words)
+
+    def make(indices: Any) -> Any:
+        batch = assembly.start(indices)
+        batch.job.run_here()
+        return batch.take(), None
+
+    return make
+
+
+class _Now:
+    """Where the consumer looks up which sample a worker is at."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
+        self._words.position = place[1]
+
+
+def _described(error: Exception, worker: int) -> tuple[bytes | None, str, str]:
+    text = "".join(traceback.format_exception(error))
+    summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # anything may be raised by what a class does when it is pickled
+        return None, summary, text
+    return pickled, summary, text
+
+
+def raised(error: tuple[bytes | None, str, str]) -> BaseException:
+    """Make the exception that a worker caught: its own, with the worker's traceback as a note."""
+    pickled, summary, text = error
+    try:
+        if pickled is None:
+            raise RuntimeError
+        caught: BaseException = pickle.loads(pickled)
+    except Exception:  # as above
+        return RuntimeError(f"{summary}\nOriginal {text}")
+    caught.add_note(f"{summary}\nOriginal {text}")
+    return caught
