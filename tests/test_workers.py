@@ -243,3 +243,20 @@ def test_nobody_is_asked_where_workers_were_named() -> None:
         loader = fl.DataLoader(Breaks(1000), **arguments)
         loader._choose()
         assert loader.stats()["workers"]["why"] == "as was asked for"
+
+
+def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foreload.workers import choose as module
+
+    class Large(Rows):
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.01)
+            return torch.empty(100_000)
+
+    for memory, most in ((1 << 40, 32), (8 * 2 * 8 * 400_000, 2), (1 << 20, 1)):
+        monkeypatch.setattr(module, "granted_memory", lambda memory=memory: memory)
+        loader = fl.DataLoader(Large(1000), batch_size=8)
+        loader._choose()
+        chosen = loader.stats()["workers"]
+        assert 1 <= chosen["count"] <= most, chosen
+        assert ("too much for more than" in chosen["why"]) == (most < 32)

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import Sampler
 
-from foreload.machine import granted_cores
+from foreload.machine import granted_cores, granted_memory
 from foreload.optcache import leave_stores
+from foreload.stages.samples import flatten
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -35,6 +36,9 @@ Kind = Literal["threads", "processes"]
 
 # Samples per second, by kind and number of workers.
 Rates = dict[tuple[Kind, int], float]
+
+# Beside them: the bytes of a sample.
+_BYTES: tuple[Kind, int] = ("threads", -1)
 
 # Fewer samples are loaded before anything is known about them.
 _WORTH_ASKING = 256
@@ -50,6 +54,9 @@ _BATCH = 0.005
 
 # Seconds of a sample that may cost less to load than to hand over.
 _TINY = 2e-5
+
+# The part of memory that batches in the making may take.
+_SHARE = 0.25
 
 # Samples are taken from all over the dataset.
 _STRIDE = 7919
@@ -98,7 +105,14 @@ def choose(loader: DataLoader[Any], count: int | None) -> Choice:
     measured, trouble = _measured(loader, count, cores)
     if ("threads", 0) not in measured:
         return _because(threads, f"the samples could not be measured ({trouble})")
-    return _best(measured, count, cores, size)
+    sample = measured.pop(_BYTES, 0)
+    best = _best(measured, count, cores, size)
+    batches = max(1, loader.prefetch_factor or 1) * sample * (loader.batch_size or 1)
+    room = int(_SHARE * granted_memory() / batches) if batches else best.count
+    if count is None and best.count > max(1, room):
+        why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
+        return Choice(best.kind, max(1, room), why, best.rates)
+    return best
 
 
 def _because(choice: Choice, why: str) -> Choice:
@@ -181,6 +195,7 @@ def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator
         batch = 1 if loader.batch_size is None else max(1, min(loader.batch_size, int(_BATCH / seconds)))
         alone = _rate(loader, "threads", 0, batch)
         yield ("threads", 0), alone
+        yield _BYTES, float(sum(map(len, flatten(loader._prepared[0]))))
         is_short = size / alone < _SHORT
         if is_short and (count is not None or seconds > _TINY):
             return
