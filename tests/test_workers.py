@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
-from foreload.machine import granted_cores
+from foreload.workers import choose
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -157,13 +157,6 @@ def test_attributes_are_enough_to_make_the_loader_again() -> None:
     assert epochs[0] != epochs[1]
 
 
-class Costly(Rows):
-    """Python all the time, in hundreds of samples."""
-
-    def __getitem__(self, index: int) -> Any:
-        return sum(range(60_000)) + index
-
-
 class Waits(Rows):
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.01)
@@ -195,16 +188,30 @@ class Hangs(Rows):
     home = 0
 
 
-def test_workers_are_chosen_by_what_the_dataset_does() -> None:
-    for size, kind, who, least in (
-        (3000, Costly, "processes" if granted_cores() > 1 else "threads", 1),
-        (1000, Waits, "threads", 8),
-        (100, Waits, "threads", 1),
-    ):
-        loader = fl.DataLoader(kind(size), batch_size=8)
+@pytest.mark.parametrize(
+    ("rates", "asked", "chosen"),
+    [
+        ({("threads", 2): 110, ("processes", 2): 190}, None, ("processes", 2)),
+        ({("threads", 2): 185, ("processes", 2): 190}, None, ("threads", 2)),
+        ({("threads", 8): 800, ("threads", 32): 3000}, None, ("threads", 32)),
+        ({("threads", 8): 800, ("threads", 32): 800}, None, ("threads", 8)),
+        ({("threads", 2): 60, ("processes", 2): 70}, None, ("threads", 0)),
+        ({("threads", 4): 60, ("processes", 4): 70}, 4, ("processes", 4)),
+        ({}, None, ("threads", 3)),
+        ({}, 5, ("threads", 5)),
+    ],
+)
+def test_what_is_faster_is_chosen(rates: Any, asked: int | None, chosen: tuple[str, int]) -> None:
+    best = choose._best({("threads", 0): 100, **rates}, asked, 3, 1000)
+    assert (best.kind, best.count) == chosen
+
+
+def test_who_waits_is_many_and_few_samples_are_not_asked() -> None:
+    for size, least in ((1000, 8), (100, 1)):
+        loader = fl.DataLoader(Waits(size), batch_size=8)
         next(iter(loader))
         chosen = loader.stats()["workers"]
-        assert chosen["kind"] == who, chosen
+        assert chosen["kind"] == "threads"
         assert chosen["count"] >= least, chosen
         assert loader.num_workers == chosen["count"]
         assert (chosen["samples_per_second"] != {}) == (size >= 256)
@@ -246,15 +253,13 @@ def test_nobody_is_asked_where_workers_were_named() -> None:
 
 
 def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreload.workers import choose as module
-
     class Large(Rows):
         def __getitem__(self, index: int) -> Any:
             time.sleep(0.01)
             return torch.empty(100_000)
 
     for memory, most in ((1 << 40, 32), (8 * 2 * 8 * 400_000, 2), (1 << 20, 1)):
-        monkeypatch.setattr(module, "granted_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(choose, "granted_memory", lambda memory=memory: memory)
         loader = fl.DataLoader(Large(1000), batch_size=8)
         loader._choose()
         chosen = loader.stats()["workers"]
