@@ -265,3 +265,19 @@ def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
         chosen = loader.stats()["workers"]
         assert 1 <= chosen["count"] <= most, chosen
         assert ("too much for more than" in chosen["why"]) == (most < 32)
+
+
+def test_measuring_computes_also_after_torch_has_used_all_cores() -> None:
+    class Sums(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return (torch.ones(400_000) * index).sum()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(4_000_000).mul(2).sum()  # starts torch's threads
+        loader = fl.DataLoader(Sums(2000), batch_size=8)
+        loader._choose()
+        assert loader.stats()["workers"]["samples_per_second"]
+    finally:
+        torch.set_num_threads(before)

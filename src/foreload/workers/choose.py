@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch.utils.data import Sampler
 
 from foreload.machine import granted_cores, granted_memory
@@ -189,6 +190,8 @@ def _answers(pipe: int) -> tuple[Rates, str]:
 def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the process that is thrown away."""
     leave_stores()
+    # The threads that torch computes with stayed behind; waiting for them would take for ever.
+    torch.set_num_threads(1)
     try:
         size = len(loader.dataset)  # type: ignore[arg-type]
         seconds, work = _cost(loader._prepared, size)
