@@ -281,3 +281,11 @@ def test_measuring_computes_also_after_torch_has_used_all_cores() -> None:
         assert loader.stats()["workers"]["samples_per_second"]
     finally:
         torch.set_num_threads(before)
+
+
+def test_measuring_does_not_touch_the_cache() -> None:
+    loader = fl.DataLoader(Waits(400), batch_size=50, num_workers=2, cache="1MiB")
+    list(loader)
+    assert loader.stats()["workers"]["samples_per_second"]
+    counts = loader.stats()["cache"]
+    assert (counts["hits"], counts["misses"]) == (0, 400)

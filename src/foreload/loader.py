@@ -285,8 +285,8 @@ class DataLoader(TorchDataLoader[T_co]):
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, KeyedSampler):
                     sampler.set_epoch(self._epoch)
+        self._choose()  # by what loading costs without a cache
         self._open_cache()
-        self._choose()
         resumed, self._resumed = self._resumed, None
         order = self._order = Order(self, self._epoch, resumed)
         self._epoch += 1
