@@ -201,6 +201,16 @@ def test_an_epoch_that_is_over_is_followed_by_the_next() -> None:
     assert [plain(again), plain(again)] == expected[1:]
 
 
+def test_it_is_called_as_torchdatas_loader_is() -> None:
+    loader: Any = fl.DataLoader(Numbers(), batch_size=4, num_workers=2, snapshot_every_n_steps=10)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    again: Any = fl.DataLoader(Numbers(), batch_size=4, num_workers=2, snapshot_every_n_steps=10)
+    again.load_state_dict(loader.state_dict())
+    assert next(iter(again)).tolist() == [12, 13, 14, 15]
+
+
 def test_a_state_can_be_taken_again_before_and_after_going_on() -> None:
     expected = plain(make("seed", "threads"))
     loader = make("seed", "threads")

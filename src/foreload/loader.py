@@ -66,6 +66,14 @@ class DataLoader(TorchDataLoader[T_co]):
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. What is kept is computed from the order, which is known.
         transform: applied to each sample after the cache; what is random belongs here.
+        on_error: what to do about a sample that cannot be loaded. ``"raise"``; ``"skip"`` leaves it out, its batch
+            is smaller; ``"replace"`` puts the next sample of its batch in its place. What failed is in
+            :attr:`errors`.
+        max_errors: how many samples of an epoch may fail before that is an error all the same.
+        max_restarts: how many worker processes that were killed are replaced in an epoch, and their work done
+            again; 0 raises as torch does.
+        snapshot_every_n_steps: for code that calls torchdata's ``StatefulDataLoader``; whatever it is, a state is
+            of the very batch after which it was taken.
 
     Raises:
         ValueError, TypeError: as torch does, and where an argument makes no sense.
@@ -107,6 +115,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_error: OnError = "raise",
         max_errors: int = 100,
         max_restarts: int = 5,
+        snapshot_every_n_steps: int = 1,
     ) -> None:
         if workers not in ("auto", "threads", "processes"):
             raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
@@ -130,6 +139,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.errors: list[SampleError] = []
         self.max_errors = _count("max_errors", max_errors)
         self.max_restarts = _count("max_restarts", max_restarts)
+        self.snapshot_every_n_steps = _count("snapshot_every_n_steps", snapshot_every_n_steps)
         self.restarts: list[Restart] = []
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
