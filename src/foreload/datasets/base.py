@@ -1,0 +1,139 @@
+"""What a dataset of samples in files is made of: an index, a way to read a sample, and a loading mode."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from foreload.machine import granted_cores, granted_memory
+from foreload.options import Keep, LoadingMode
+from foreload.progress import track
+from foreload.stages.store import SampleStore
+
+__all__ = ["BaseDataset"]
+
+# What a dataset may keep, of the memory that this process may use, where nobody says.
+_EAGER_SHARE = 0.9
+_CACHED_SHARE = 0.5
+
+
+class BaseDataset(Dataset[Any]):
+    """A dataset of one's own in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
+
+    A sample is whatever :meth:`read` gives, or a tuple (sample, target). What the loading mode keeps in memory is
+    what :meth:`read` gave, in memory that forked and spawned workers share; the transforms come after it.
+
+    Args:
+        data_path: where the data lies.
+        transform: called with each sample.
+        target_transform: called with each target.
+        loading_mode: when samples are read, and which are kept: ``LAZY`` none, ``EAGER`` all from the start,
+            ``CACHED`` as many as fit into half of the memory that this process may use, ``STREAMING`` none, in
+            constant memory; see :meth:`stream`.
+
+    Attributes:
+        entries: what :meth:`index` gave.
+
+    Raises:
+        FileNotFoundError: there is nothing at ``data_path``.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+
+    >>> class Squares(BaseDataset):
+    ...     def index(self):
+    ...         return range(10)
+    ...     def read(self, index):
+    ...         return index * index, index % 2
+    >>> squares = Squares(".", transform=float, loading_mode=LoadingMode.CACHED)
+    >>> len(squares), squares[3]
+    (10, (9.0, 1))
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+    ) -> None:
+        for name, function in (("transform", transform), ("target_transform", target_transform)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be callable, got {type(function).__name__}")
+        if not isinstance(data_path, (str, os.PathLike)):
+            raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
+        self.data_path = Path(data_path)
+        if not self.data_path.exists():
+            raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loading_mode = LoadingMode(loading_mode)
+        self.entries: Any = self.index()
+        self._count = len(self.entries) if isinstance(self.entries, Sized) else operator.index(self.entries)
+        self._kept = self._keep()
+
+    def index(self) -> Sequence[Any] | int:
+        """List the samples, or count them. Called once, at the start; the answer is in :attr:`entries`."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method index(self): the samples, or how many")
+
+    def read(self, index: int) -> Any:
+        """Load sample ``index``, from 0 to ``len(self) - 1``. Called by several threads at once."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index): the sample")
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that the loading mode may keep."""
+        share = {LoadingMode.EAGER: _EAGER_SHARE, LoadingMode.CACHED: _CACHED_SHARE}
+        return int(share.get(self.loading_mode, 0) * granted_memory())
+
+    def _keep(self) -> SampleStore | None:
+        if self.loading_mode not in (LoadingMode.EAGER, LoadingMode.CACHED):
+            return None
+        store = SampleStore(self._count, self.memory)
+        store.native.follow_rule("all")
+        if self.loading_mode is LoadingMode.EAGER:
+            with ThreadPoolExecutor(granted_cores()) as threads:
+                reading = threads.map(lambda index: store.load(index, self.read) and None, range(self._count))
+                for _ in track(reading, "reading samples", total=self._count, after=1):
+                    pass
+            if missing := self._count - int(store.residents().sum()):
+                raise MemoryError(
+                    f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into "
+                    f"{self.memory:,} bytes; use LoadingMode.CACHED, which keeps what fits"
+                )
+        return store
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        """Load one sample and transform it."""
+        position = operator.index(index)
+        if not -self._count <= position < self._count:
+            raise IndexError(f"index {position} is out of range for {self._count} samples")
+        position %= self._count
+        return self.__finish__(position, self.__prepare__(position))
+
+    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+        """Load what is the same each time, for the cache."""
+        return self.read(index) if self._kept is None else self._kept.load(index, self.read)
+
+    def __finish__(self, index: int, prepared: Any) -> Any:
+        """Do the rest."""
+        if self.transform is None and self.target_transform is None:
+            return prepared
+        if not (isinstance(prepared, tuple) and len(prepared) == 2):
+            if self.target_transform is not None:
+                raise TypeError(
+                    f"target_transform needs read() to give a tuple (sample, target), got {type(prepared).__name__}"
+                )
+            return self.transform(prepared) if self.transform is not None else prepared
+        sample, target = prepared
+        if self.transform is not None:
+            sample = self.transform(sample)
+        return sample, target if self.target_transform is None else self.target_transform(target)
