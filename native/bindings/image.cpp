@@ -16,6 +16,7 @@
 
 #include "bindings.hpp"
 #include "pool.hpp"
+#include "tile.hpp"
 
 namespace {
 
@@ -240,6 +241,16 @@ nb::bytes read_bytes(ImageSource& source, size_t index) {
   return to_bytes(bytes);
 }
 
+nb::bytes tile(nb::bytes jpeg, int interval) {
+  const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(jpeg.c_str()), jpeg.size());
+  std::vector<uint8_t> tiled;
+  {
+    const nb::gil_scoped_release release;
+    tiled = foreload::tile_jpeg(span, interval);
+  }
+  return to_bytes(std::span<const uint8_t>(tiled));
+}
+
 void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Bytes out) {
   if (out.shape(0) != sample_bytes(transform)) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
@@ -294,6 +305,8 @@ void bind_image(nb::module_& module) {
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "The whole upright image as height x width x 3 bytes; `path` is for error messages.");
+  module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
+             "The same JPEG with restart markers; empty where it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
              nb::arg("out"), "Applies a transform to height x width x 3 bytes.");
   module.def(

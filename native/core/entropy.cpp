@@ -127,7 +127,7 @@ bool EntropyDecoder::load(Table& table, const uint8_t* counts, const uint8_t* sy
 }
 
 bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first,
-                               int last) {
+                               int last, bool all) {
   if (info->progressive_mode || info->arith_code || info->data_precision != 8 ||
       info->comps_in_scan != info->num_components || info->blocks_in_MCU > 10) {
     return false;
@@ -150,9 +150,10 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
   columns_ = info->MCUs_per_row;
   column_ = 0;
   // In a scan of one component an MCU is a block, whatever its sampling: all are looked at.
-  const bool all = info->comps_in_scan == 1;
-  first_ = all ? 0 : static_cast<unsigned>(std::max(0, first));
-  last_ = all ? columns_ : static_cast<unsigned>(last);
+  const bool single = info->comps_in_scan == 1;
+  first_ = single ? 0 : static_cast<unsigned>(std::max(0, first));
+  last_ = single ? columns_ : static_cast<unsigned>(last);
+  all_ = all;
   mcus_per_segment_ = info->restart_interval;
   segment_ = 0;
   starved_ = false;
@@ -165,6 +166,7 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
 
 void EntropyDecoder::begin_segment() {
   mcus_left_ = mcus_per_segment_;
+  put_off_ = 0;
   last_dc_.fill(0);
   exhausted_ = segment_ >= segments_.size();
   starved_ |= exhausted_;
@@ -270,10 +272,21 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
   }
   const bool wanted = mcu != nullptr && self.column_ >= self.first_ && self.column_ <= self.last_;
   if (++self.column_ == self.columns_) self.column_ = 0;
-  if (self.exhausted_) return TRUE;
-  for (int i = 0; i < self.block_count_; ++i) {
-    const Block& block = self.blocks_[static_cast<size_t>(i)];
-    Bits& bits = self.bits_;
+  if (!wanted && !self.all_) {
+    ++self.put_off_;
+    return TRUE;
+  }
+  for (; self.put_off_ > 0; --self.put_off_) self.decode(nullptr);
+  self.decode(wanted ? mcu : nullptr);
+  return TRUE;
+}
+
+// The next MCU, or past it where there are no blocks.
+void EntropyDecoder::decode(int16_t (**mcu)[64]) {
+  if (exhausted_) return;
+  Bits& bits = bits_;
+  for (int i = 0; i < block_count_; ++i) {
+    const Block& block = blocks_[static_cast<size_t>(i)];
     refill(bits);
     const uint32_t found = block.dc->coefficient[bits.bits >> (64 - kBits)];
     int length = static_cast<int>(found >> 16 & 0xFF);
@@ -282,9 +295,9 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
     const int difference = size == 0 ? 0 : extended(static_cast<int>(bits.bits >> (64 - size)), size);
     drop(bits, static_cast<uint32_t>(size));
     // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
-    int& dc = self.last_dc_[static_cast<size_t>(block.component)];
+    int& dc = last_dc_[static_cast<size_t>(block.component)];
     dc = static_cast<int16_t>(dc + difference);
-    if (wanted) {
+    if (mcu != nullptr) {
       int16_t* out = *mcu[i];
       out[0] = static_cast<int16_t>(dc);
       read_block(*block.ac, bits, out);
@@ -292,9 +305,8 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
       pass_block(*block.ac, bits);
     }
   }
-  const uint8_t* const end = self.plain_.data() + self.segments_[self.segment_];
-  if ((self.bits_.next - end) * 8 > self.bits_.count) self.exhausted_ = self.starved_ = true;
-  return TRUE;
+  const uint8_t* const end = plain_.data() + segments_[segment_];
+  if ((bits.next - end) * 8 > bits.count) exhausted_ = starved_ = true;
 }
 
 }  // namespace foreload
@@ -303,7 +315,7 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
 
 namespace foreload {
 
-bool EntropyDecoder::take_over(jpeg_decompress_struct*, std::span<const uint8_t>, int, int) {
+bool EntropyDecoder::take_over(jpeg_decompress_struct*, std::span<const uint8_t>, int, int, bool) {
   return false;
 }
 

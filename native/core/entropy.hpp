@@ -2,8 +2,9 @@
 //
 // libjpeg keeps everything else: it asks for one MCU at a time, and this answers in its place, bit for bit
 // the same. It is faster because stuffed bytes are taken out beforehand, so that 8 bytes are read at once
-// without looking at them; because one table look-up gives code, run and value of a coefficient together; and
-// because blocks that nobody asked for are passed over, several coefficients at a time.
+// without looking at them; because one table look-up gives code, run and value of a coefficient together;
+// because blocks that nobody asked for are passed over, several coefficients at a time; and because, where
+// the file has restart markers, a segment in which nobody asks for a block is not even looked at.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ class EntropyDecoder {
   // Takes over from libjpeg, between jpeg_start_decompress() and the first row, for entropy-coded data that
   // begins at `data`. Only iMCU columns [first, last] will be looked at. Returns false, and changes nothing,
   // where the file is not baseline with one interleaved scan. `info->client_data` is used while it lasts.
-  bool take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first, int last);
+  // `all`: look even where nobody asks for anything, so that data which ends too early is noticed.
+  bool take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first, int last, bool all);
 
   // Whether the data ended before the picture did.
   bool starved() const { return starved_; }
@@ -64,6 +66,7 @@ class EntropyDecoder {
   bool load(Table& table, const uint8_t* counts, const uint8_t* symbols, bool ac);
   void unstuff(std::span<const uint8_t> data);
   void begin_segment();
+  void decode(int16_t (**blocks)[64]);
 
   std::array<Table, 4> dc_, ac_;
   std::vector<uint8_t> plain_;    // the data without stuffing and markers
@@ -73,9 +76,10 @@ class EntropyDecoder {
   Bits bits_;
   size_t segment_ = 0;
   unsigned mcus_per_segment_ = 0, mcus_left_ = 0;
+  unsigned put_off_ = 0;  // MCUs of this segment that nobody asked for: decoded when a later one is
   unsigned column_ = 0, columns_ = 0, first_ = 0, last_ = 0;
   int block_count_ = 0;
-  bool exhausted_ = false, starved_ = false;
+  bool all_ = false, exhausted_ = false, starved_ = false;
 };
 
 }  // namespace foreload

@@ -2,17 +2,12 @@
 
 #include "entropy.hpp"
 #include "error.hpp"
+#include "libjpeg.hpp"
 #include "planes.hpp"
 
 #ifdef FORELOAD_HAVE_JPEG
 
-#include <csetjmp>
-#include <cstdio>
 #include <cstring>
-
-// jpeglib.h needs stdio.h before it.
-#include <jerror.h>
-#include <jpeglib.h>
 
 namespace foreload {
 
@@ -20,81 +15,13 @@ namespace {
 
 constexpr unsigned kMostScans = 500;
 
-// The library's own table cannot be linked into a shared object from every static build. These two name
-// the library, and are private to it.
-#define JVERSION ""
-#define JCOPYRIGHT_SHORT ""
-const char* const kMessages[] = {
-#define JMESSAGE(code, text) text,
-#include <jerror.h>
-};
-
-struct Handler {
-  jpeg_error_mgr base;
-  std::jmp_buf escape;
-  char message[JMSG_LENGTH_MAX];
-  bool starved;  // the entropy decoder ran out of data inside the picture
-};
-
-[[noreturn]] void escape(j_common_ptr info) {
-  auto* handler = reinterpret_cast<Handler*>(info->err);
-  const int code = info->err->msg_code;
-  const bool known = code > 0 && code < JMSG_LASTMSGCODE;
-  // The arguments are an int array or a string, by the message; both are shown by the formats that libjpeg
-  // has.
-  const char* format = known ? kMessages[code] : "unknown libjpeg error";
-  const int* i = info->err->msg_parm.i;
-  if (std::strstr(format, "%s") != nullptr) {
-    std::snprintf(handler->message, sizeof(handler->message), format, info->err->msg_parm.s);
-  } else {
-    std::snprintf(handler->message, sizeof(handler->message), format, i[0], i[1], i[2], i[3], i[4], i[5],
-                  i[6], i[7]);
-  }
-  std::longjmp(handler->escape, 1);
-}
-
-void note_warning(j_common_ptr info, int level) {
-  if (level < 0) {
-    ++info->err->num_warnings;
-    if (info->err->msg_code == JWRN_HIT_MARKER) reinterpret_cast<Handler*>(info->err)->starved = true;
-  }
-}
-
-void ignore(j_common_ptr) {}
-void ignore_message(j_common_ptr, char* buffer) {
-  buffer[0] = 0;
-}
-void reset_errors(j_common_ptr info) {
-  info->err->num_warnings = 0;
-  info->err->msg_code = 0;
-}
-
-void start_source(j_decompress_ptr) {}
-void end_source(j_decompress_ptr) {}
-boolean refill(j_decompress_ptr info) {
-  static const JOCTET kEnd[2] = {0xFF, JPEG_EOI};
-  info->src->next_input_byte = kEnd;
-  info->src->bytes_in_buffer = 2;
-  return TRUE;
-}
-void skip(j_decompress_ptr info, long count) {
-  if (count <= 0) return;
-  const size_t step = static_cast<size_t>(count);
-  if (step > info->src->bytes_in_buffer) {
-    refill(info);
-  } else {
-    info->src->next_input_byte += step;
-    info->src->bytes_in_buffer -= step;
-  }
-}
-
 // A progressive file may repeat scans without end; a real one has about ten.
 void count_scans(j_common_ptr info) {
   auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
   if (decoder->input_scan_number > static_cast<int>(kMostScans)) {
     info->err->msg_code = JERR_BAD_PROGRESSION;
     std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
-    escape(info);
+    info->err->error_exit(info);
   }
 }
 
@@ -116,7 +43,7 @@ struct Target {
 
 struct JpegDecoder::State {
   jpeg_decompress_struct info{};
-  Handler handler{};
+  JpegHandler handler;
   jpeg_source_mgr source{};
   jpeg_progress_mgr progress{};
   std::span<const uint8_t> bytes;
@@ -126,16 +53,7 @@ struct JpegDecoder::State {
   bool own_entropy = false;
 
   State() {
-    handler.base.error_exit = escape;
-    handler.base.emit_message = note_warning;
-    handler.base.output_message = ignore;
-    handler.base.format_message = ignore_message;
-    handler.base.reset_error_mgr = reset_errors;
-    source.init_source = start_source;
-    source.fill_input_buffer = refill;
-    source.skip_input_data = skip;
-    source.resync_to_restart = jpeg_resync_to_restart;
-    source.term_source = end_source;
+    handler.listen();
     progress.progress_monitor = count_scans;
     info.err = &handler.base;
   }
@@ -155,8 +73,7 @@ struct JpegDecoder::State {
     info.src = &source;
     info.progress = &progress;
     handler.starved = false;
-    source.next_input_byte = bytes.data();
-    source.bytes_in_buffer = bytes.size();
+    listen(source, bytes);
     jpeg_read_header(&info, TRUE);
     complete = ends(bytes, static_cast<size_t>(source.next_input_byte - bytes.data()));
   }
@@ -187,7 +104,8 @@ struct JpegDecoder::State {
 #endif
     const int right = static_cast<int>(left + info.output_width);
     const std::span<const uint8_t> data(source.next_input_byte, source.bytes_in_buffer);
-    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column);
+    own_entropy =
+        entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column, !complete);
   }
 
   bool starved() const { return own_entropy ? entropy.starved() : handler.starved; }

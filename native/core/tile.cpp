@@ -1,0 +1,122 @@
+#include "tile.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "error.hpp"
+#include "libjpeg.hpp"
+
+#ifdef FORELOAD_HAVE_JPEG
+
+namespace foreload {
+
+namespace {
+
+// Short segments skip more; but each takes a marker, and begins without a neighbour to predict from.
+constexpr int kLeast = 4, kMost = 8, kUsual = 6;
+
+// One that divides the row leaves no segment that is wanted for its neighbour's sake only.
+unsigned interval_for(int columns) {
+  for (int interval = kLeast; interval <= kMost; ++interval) {
+    if (columns % interval == 0) return static_cast<unsigned>(interval);
+  }
+  return kUsual;
+}
+
+class Transcoder {
+ public:
+  Transcoder() {
+    handler_.listen();
+    from_.err = &handler_.base;
+    to_.err = &handler_.base;
+  }
+  ~Transcoder() {
+    jpeg_destroy_compress(&to_);
+    jpeg_destroy_decompress(&from_);
+    std::free(memory_);
+  }
+  Transcoder(const Transcoder&) = delete;
+  Transcoder& operator=(const Transcoder&) = delete;
+
+  std::vector<uint8_t> transcode(std::span<const uint8_t> bytes, int interval) {
+    if (!run(bytes, interval)) {
+      if (handler_.message[0] == 0) return {};
+      throw Error(ErrorKind::decode, std::string("damaged JPEG: ") + handler_.message);
+    }
+    return {memory_, memory_ + size_};
+  }
+
+ private:
+  bool run(std::span<const uint8_t> bytes, int interval) {
+    if (setjmp(handler_.escape) != 0) return false;
+    jpeg_create_decompress(&from_);
+    jpeg_create_compress(&to_);
+    listen(source_, bytes);
+    from_.src = &source_;
+    jpeg_save_markers(&from_, JPEG_COM, 0xFFFF);
+    for (int marker = 0; marker < 16; ++marker) jpeg_save_markers(&from_, JPEG_APP0 + marker, 0xFFFF);
+    jpeg_read_header(&from_, TRUE);
+    if (from_.data_precision != 8) return false;
+    jvirt_barray_ptr* const coefficients = jpeg_read_coefficients(&from_);
+    if (handler_.starved) {
+      std::strcpy(handler_.message, "the file ends before its picture does");
+      return false;
+    }
+    jpeg_copy_critical_parameters(&from_, &to_);
+    jpeg_mem_dest(&to_, &memory_, &size_);
+    to_.optimize_coding = FALSE;
+    to_.arith_code = FALSE;
+    to_.restart_interval = interval > 0 ? static_cast<unsigned>(interval) : interval_for(columns());
+    jpeg_write_coefficients(&to_, coefficients);
+    copy_markers();
+    jpeg_finish_compress(&to_);
+    jpeg_finish_decompress(&from_);
+    return true;
+  }
+
+  int columns() const {
+    const int pixels = from_.num_components == 1 ? DCTSIZE : from_.max_h_samp_factor * DCTSIZE;
+    return (static_cast<int>(from_.image_width) + pixels - 1) / pixels;
+  }
+
+  void copy_markers() {
+    for (jpeg_saved_marker_ptr marker = from_.marker_list; marker != nullptr; marker = marker->next) {
+      const auto is = [&](int code, const char* name) {
+        const size_t length = std::strlen(name);
+        return marker->marker == code && marker->data_length >= length &&
+               std::memcmp(marker->data, name, length) == 0;
+      };
+      // libjpeg writes these by itself.
+      if (to_.write_JFIF_header && is(JPEG_APP0, "JFIF")) continue;
+      if (to_.write_Adobe_marker && is(JPEG_APP0 + 14, "Adobe")) continue;
+      jpeg_write_marker(&to_, marker->marker, marker->data, marker->data_length);
+    }
+  }
+
+  jpeg_decompress_struct from_{};
+  jpeg_compress_struct to_{};
+  jpeg_source_mgr source_{};
+  JpegHandler handler_;
+  unsigned char* memory_ = nullptr;
+  unsigned long size_ = 0;
+};
+
+}  // namespace
+
+std::vector<uint8_t> tile_jpeg(std::span<const uint8_t> bytes, int interval) {
+  return Transcoder().transcode(bytes, interval);
+}
+
+}  // namespace foreload
+
+#else
+
+namespace foreload {
+
+std::vector<uint8_t> tile_jpeg(std::span<const uint8_t>, int) {
+  return {};
+}
+
+}  // namespace foreload
+
+#endif

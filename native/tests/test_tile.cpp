@@ -1,0 +1,57 @@
+// A tiled JPEG has the same pixels, and boxes of it too.
+#include <cstring>
+
+#include "check.hpp"
+#include "error.hpp"
+#include "jpeg.hpp"
+#include "jpegs.hpp"
+#include "orientation.hpp"
+#include "tile.hpp"
+
+namespace {
+
+std::mt19937 random_bits(7);
+
+int below(int count) {
+  return static_cast<int>(random_bits() % static_cast<unsigned>(count));
+}
+
+foreload::JpegDecoder decoder;
+
+void check(const jpegs::Kind& kind, int width, int height, int interval) {
+  const auto jpeg = jpegs::encode(width, height, kind, random_bits());
+  const auto whole = jpegs::decode(jpeg);
+  const auto tiled = foreload::tile_jpeg(jpeg, interval);
+  CHECK(!tiled.empty());
+  CHECK(jpegs::decode(tiled) == whole);
+  CHECK(foreload::exif_orientation(tiled) == foreload::exif_orientation(jpeg));
+  for (int i = 0; i < 20; ++i) {
+    foreload::Box box{below(width), below(height), 0, 0};
+    box.width = 1 + below(width - box.x);
+    box.height = 1 + below(height - box.y);
+    CHECK(decoder.open(tiled));
+    const auto pixels = decoder.decode(box, 1);
+    for (int y = 0; y < box.height; ++y) {
+      const size_t from = static_cast<size_t>((box.y + y) * width + box.x) * 3;
+      CHECK(std::memcmp(pixels.pixels + static_cast<size_t>(y) * pixels.stride, whole.data() + from,
+                        static_cast<size_t>(box.width) * 3) == 0);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const auto& kind : jpegs::kinds()) {
+    for (const int interval : {0, 1, 3, 7, 1000}) {
+      check(kind, 200, 150, interval);
+      check(kind, 31 * 16, 40, interval);  // a prime number of MCUs in a row
+      check(kind, 9, 5, interval);
+    }
+  }
+  check({.orientation = 6}, 100, 60, 0);
+  const auto jpeg = jpegs::encode(100, 75, {});
+  CHECK_THROWS(foreload::tile_jpeg({jpeg.data(), jpeg.size() / 2}, 0), decode);
+  const jpegs::Bytes text{'h', 'e', 'l', 'l', 'o'};
+  CHECK_THROWS(foreload::tile_jpeg(text, 0), decode);
+}
