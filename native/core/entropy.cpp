@@ -24,6 +24,9 @@ constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25
 constexpr size_t kPadding = 10 * 64 * 4 + 64;
 
 constexpr uint32_t kRunToEnd = 64;
+
+// The longest segments, in MCUs, that are worth decoding as a whole.
+constexpr unsigned kMostAhead = 16;
 constexpr int kMostValueBits = 11;
 
 // An entry of Table::coefficient, with the bits of the code, and those of code and value together.
@@ -148,6 +151,7 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
   block_count_ = info->blocks_in_MCU;
   unstuff(data);
   columns_ = info->MCUs_per_row;
+  rows_ = info->MCU_rows_in_scan;
   column_ = 0;
   // In a scan of one component an MCU is a block, whatever its sampling: all are looked at.
   const bool single = info->comps_in_scan == 1;
@@ -155,6 +159,8 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
   last_ = single ? columns_ : static_cast<unsigned>(last);
   all_ = all;
   mcus_per_segment_ = info->restart_interval;
+  paired_ = !all && mcus_per_segment_ > 0 && mcus_per_segment_ <= kMostAhead;
+  for (Ahead& ahead : ahead_) ahead.segment = SIZE_MAX;
   segment_ = 0;
   starved_ = false;
   begin_segment();
@@ -215,28 +221,39 @@ uint32_t EntropyDecoder::long_code(const Table& ac, uint64_t bits) {
   return ac_entry(symbol, length);
 }
 
-void EntropyDecoder::read_block(const Table& ac, Bits& state, int16_t* block) {
-  Bits bits = state;
-  uint32_t k = 1;
-  // Two coefficients of at most 16 + 11 bits need no more than the 56 that a refill gives.
-  const auto step = [&]() __attribute__((always_inline)) {
-    uint32_t found = ac.coefficient[bits.bits >> (64 - kBits)];
-    if (__builtin_expect(found == 0, 0)) found = long_code(ac, bits.bits);
-    // No branch on the size: it is as good as random, and a wrong guess costs more than all of this.
-    const uint32_t size = found >> 24;
-    const uint64_t tail = bits.bits << (found >> 16 & 0xFF);
-    const auto positive = static_cast<int32_t>((tail >> 1) >> (63 - size));
-    const auto negative = static_cast<int32_t>(~(static_cast<int64_t>(tail) >> 63));
-    drop(bits, found & 0xFF);
-    k += found >> 8 & 0xFF;
-    if (k > 63) return false;
-    block[kNatural[k]] = static_cast<int16_t>(positive + (negative & (1 - (1 << size))));
-    return ++k < 64;
-  };
+// What changes from coefficient to coefficient, in registers until the block ends.
+struct EntropyDecoder::Hot {
+  explicit Hot(const Lane& lane) : Hot(lane.bits, *lane.block->ac, lane.out, lane.k) {}
+  Hot(const Bits& bits_, const Table& ac_, int16_t* out_, uint32_t k_)
+      : bits(bits_), k(k_), out(out_), ac(&ac_) {}
+
+  Bits bits;
+  uint32_t k;
+  int16_t* out;
+  const Table* ac;
+};
+
+// The next coefficient; false at the block's end. Two need no refill between them.
+inline __attribute__((always_inline)) bool EntropyDecoder::step(Hot& hot) {
+  uint32_t found = hot.ac->coefficient[hot.bits.bits >> (64 - kBits)];
+  if (__builtin_expect(found == 0, 0)) found = long_code(*hot.ac, hot.bits.bits);
+  // No branch on the size: it is as good as random, and a wrong guess costs more than all of this.
+  const uint32_t size = found >> 24;
+  const uint64_t tail = hot.bits.bits << (found >> 16 & 0xFF);
+  const auto positive = static_cast<int32_t>((tail >> 1) >> (63 - size));
+  const auto negative = static_cast<int32_t>(~(static_cast<int64_t>(tail) >> 63));
+  drop(hot.bits, found & 0xFF);
+  hot.k += found >> 8 & 0xFF;
+  if (hot.k > 63) return false;
+  hot.out[kNatural[hot.k]] = static_cast<int16_t>(positive + (negative & (1 - (1 << size))));
+  return ++hot.k < 64;
+}
+
+// The rest of the block.
+inline __attribute__((always_inline)) void EntropyDecoder::read_rest(Hot& hot) {
   do {
-    refill(bits);
-  } while (step() && step());
-  state = bits;
+    refill(hot.bits);
+  } while (step(hot) && step(hot));
 }
 
 void EntropyDecoder::pass_block(const Table& ac, Bits& state) {
@@ -276,9 +293,111 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
     ++self.put_off_;
     return TRUE;
   }
+  if (self.paired_) {
+    const int16_t* from = self.decoded_ahead(self.mcus_per_segment_ - 1 - self.mcus_left_);
+    for (int i = 0; i < self.block_count_; ++i, from += 64) std::memcpy(*mcu[i], from, sizeof(*mcu[i]));
+    return TRUE;
+  }
   for (; self.put_off_ > 0; --self.put_off_) self.decode(nullptr);
   self.decode(wanted ? mcu : nullptr);
   return TRUE;
+}
+
+// The blocks of an MCU of the present segment, which is decoded with the next one if that is wanted too.
+const int16_t* EntropyDecoder::decoded_ahead(unsigned mcu) {
+  Ahead& ahead = ahead_[segment_ & 1];
+  if (ahead.segment != segment_) {
+    Lane a, b;
+    begin_lane(a, segment_);
+    const size_t next = (segment_ + 1) * mcus_per_segment_;
+    const size_t here = segment_ * mcus_per_segment_ + mcu;
+    if (next / columns_ == here / columns_ && next % columns_ <= last_) begin_lane(b, segment_ + 1);
+    if (b.active) decode_both(a, b);
+    for (Lane* lane : {&a, &b}) {
+      while (lane->active) {
+        Hot hot(*lane);
+        read_rest(hot);
+        lane->bits = hot.bits;
+        end_block(*lane);
+      }
+    }
+  }
+  return ahead.coefficients.data() + size_t{mcu} * static_cast<size_t>(block_count_) * 64;
+}
+
+void EntropyDecoder::decode_both(Lane& a, Lane& b) {
+  Hot x(a), y(b);
+  const auto next_block = [this](Lane& lane, Hot& hot) {
+    lane.bits = hot.bits;
+    end_block(lane);
+    if (lane.active) hot = Hot(lane);
+    return lane.active;
+  };
+  for (;;) {
+    refill(x.bits);
+    refill(y.bits);
+    bool more_x = step(x), more_y = step(y);
+    if (more_x && more_y) {
+      more_x = step(x);
+      more_y = step(y);
+    }
+    if (more_x && more_y) continue;
+    const bool both = (more_x || next_block(a, x)) & (more_y || next_block(b, y));
+    if (!both) break;
+  }
+  if (a.active) a.bits = x.bits, a.k = x.k;
+  if (b.active) b.bits = y.bits, b.k = y.k;
+}
+
+void EntropyDecoder::begin_lane(Lane& lane, size_t segment) {
+  Ahead& ahead = ahead_[segment & 1];
+  ahead.segment = segment;
+  ahead.coefficients.assign(size_t{mcus_per_segment_} * static_cast<size_t>(block_count_) * 64, 0);
+  if (segment >= segments_.size()) {
+    starved_ = true;
+    return;
+  }
+  lane.bits.next = plain_.data() + (segment == 0 ? 0 : segments_[segment - 1]);
+  lane.end = plain_.data() + segments_[segment];
+  lane.out = ahead.coefficients.data();
+  lane.block = blocks_.data();
+  lane.left = block_count_ - 1;
+  // The last segment may be shorter.
+  const size_t rest = size_t{columns_} * rows_ - segment * mcus_per_segment_;
+  lane.mcus = static_cast<unsigned>(std::min<size_t>(mcus_per_segment_, rest)) - 1;
+  lane.active = true;
+  begin_block(lane);
+}
+
+inline void EntropyDecoder::begin_block(Lane& lane) {
+  Bits& bits = lane.bits;
+  refill(bits);
+  const uint32_t found = lane.block->dc->coefficient[bits.bits >> (64 - kBits)];
+  int length = static_cast<int>(found >> 16 & 0xFF);
+  const int size =
+      found != 0 ? static_cast<int>(found >> 24) : long_symbol(*lane.block->dc, bits.bits, length);
+  drop(bits, static_cast<uint32_t>(length));
+  const int difference = size == 0 ? 0 : extended(static_cast<int>(bits.bits >> (64 - size)), size);
+  drop(bits, static_cast<uint32_t>(size));
+  int& dc = lane.last_dc[static_cast<size_t>(lane.block->component)];
+  dc = static_cast<int16_t>(dc + difference);
+  lane.out[0] = static_cast<int16_t>(dc);
+  lane.k = 1;
+}
+
+void EntropyDecoder::end_block(Lane& lane) {
+  lane.out += 64;
+  ++lane.block;
+  if (lane.left-- == 0) {
+    if ((lane.bits.next - lane.end) * 8 > lane.bits.count) starved_ = true;
+    if (lane.mcus-- == 0 || (lane.bits.next - lane.end) * 8 > lane.bits.count) {
+      lane.active = false;
+      return;
+    }
+    lane.block = blocks_.data();
+    lane.left = block_count_ - 1;
+  }
+  begin_block(lane);
 }
 
 // The next MCU, or past it where there are no blocks.
@@ -300,7 +419,9 @@ void EntropyDecoder::decode(int16_t (**mcu)[64]) {
     if (mcu != nullptr) {
       int16_t* out = *mcu[i];
       out[0] = static_cast<int16_t>(dc);
-      read_block(*block.ac, bits, out);
+      Hot hot(bits, *block.ac, out, 1);
+      read_rest(hot);
+      bits = hot.bits;
     } else {
       pass_block(*block.ac, bits);
     }

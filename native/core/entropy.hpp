@@ -56,17 +56,42 @@ class EntropyDecoder {
     int component;
   };
 
+  // One of two segments that are decoded in turns.
+  struct Lane {
+    Bits bits;
+    const Block* block;
+    int16_t* out = nullptr;  // of the present block
+    uint32_t k = 64;         // its next coefficient
+    int left = 0;            // blocks of its MCU behind it
+    unsigned mcus = 0;       // MCUs behind that
+    std::array<int, 4> last_dc{};
+    const uint8_t* end = nullptr;
+    bool active = false;
+  };
+  struct Hot;
+  // A decoded segment.
+  struct Ahead {
+    size_t segment = SIZE_MAX;
+    std::vector<int16_t> coefficients;
+  };
+
   static int decode_mcu(jpeg_decompress_struct* info, int16_t (**blocks)[64]);
   static void refill(Bits& bits);
   static int long_symbol(const Table& table, uint64_t bits, int& length);
   static uint32_t long_code(const Table& ac, uint64_t bits);
-  static void read_block(const Table& ac, Bits& bits, int16_t* block);
   static void pass_block(const Table& ac, Bits& bits);
 
   bool load(Table& table, const uint8_t* counts, const uint8_t* symbols, bool ac);
   void unstuff(std::span<const uint8_t> data);
   void begin_segment();
   void decode(int16_t (**blocks)[64]);
+  const int16_t* decoded_ahead(unsigned mcu);
+  void begin_lane(Lane& lane, size_t segment);
+  void begin_block(Lane& lane);
+  void decode_both(Lane& a, Lane& b);
+  static bool step(Hot& hot);
+  static void read_rest(Hot& hot);
+  void end_block(Lane& lane);
 
   std::array<Table, 4> dc_, ac_;
   std::vector<uint8_t> plain_;    // the data without stuffing and markers
@@ -76,8 +101,10 @@ class EntropyDecoder {
   Bits bits_;
   size_t segment_ = 0;
   unsigned mcus_per_segment_ = 0, mcus_left_ = 0;
+  std::array<Ahead, 2> ahead_;
+  bool paired_ = false;   // segments are decoded ahead
   unsigned put_off_ = 0;  // MCUs of this segment that nobody asked for: decoded when a later one is
-  unsigned column_ = 0, columns_ = 0, first_ = 0, last_ = 0;
+  unsigned column_ = 0, columns_ = 0, rows_ = 0, first_ = 0, last_ = 0;
   int block_count_ = 0;
   bool all_ = false, exhausted_ = false, starved_ = false;
 };
