@@ -81,7 +81,7 @@ int main(int count, char** arguments) {
     if (entry.path().extension() == ".jpg") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
-  ImageFiles files(paths, paths.size());
+  Files files(paths, paths.size());
   std::vector<uint8_t> unused;
   for (size_t i = 0; i < paths.size(); ++i) files.bytes(i, unused);
 

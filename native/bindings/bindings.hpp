@@ -24,4 +24,5 @@ void bind_pool(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
+void bind_files(nb::module_& module);
 void bind_image(nb::module_& module);

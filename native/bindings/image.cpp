@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "file_source.hpp"
 #include "pool.hpp"
 #include "tile.hpp"
 
@@ -26,7 +27,6 @@ using foreload::ErrorKind;
 using foreload::Fallback;
 using foreload::ImageCache;
 using foreload::ImageCosts;
-using foreload::ImageFiles;
 using foreload::ImageLoader;
 using foreload::Key;
 using foreload::LoaderShelf;
@@ -65,13 +65,11 @@ Fallback python_fallback(nb::handle decode) {
   };
 }
 
-// What the batches of a dataset share.
-struct ImageSource {
-  ImageSource(std::vector<std::string> paths, size_t keep)
-      : files(std::move(paths), keep), costs(files.size()) {}
+// What the batches of a dataset of images share.
+struct ImageSource : FileSource {
+  using FileSource::FileSource;
 
-  ImageFiles files;
-  ImageCosts costs;
+  ImageCosts costs{files.size()};
   LoaderShelf shelf;
 };
 
@@ -79,9 +77,9 @@ struct ImageSource {
 class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
-           uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback, size_t grain,
+           uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
            std::shared_ptr<SampleStore> store, std::optional<Forms> forms)
-      : Job(indices.shape(0), grain),
+      : Job(indices.shape(0), source->grain(1)),
         source_(std::move(source)),
         transform_(transform),
         indices_(indices.data(), indices.data() + indices.shape(0)),
@@ -94,14 +92,7 @@ class ImageJob : public foreload::Job {
         (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
       throw Error(ErrorKind::value, "a store needs a form for each image");
     }
-    for (int64_t& index : indices_) {
-      const auto count = static_cast<int64_t>(source_->files.size());
-      if (index < -count || index >= count) {
-        throw Error(ErrorKind::index, "index " + std::to_string(index) + " is out of range for " +
-                                          std::to_string(count) + " images");
-      }
-      if (index < 0) index += count;
-    }
+    check_samples(indices_, source_->files.size(), "images");
     sample_bytes_ = sample_bytes(transform);
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
       throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
@@ -118,21 +109,26 @@ class ImageJob : public foreload::Job {
   void run(size_t begin, size_t end, size_t) override {
     const Fallback fallback = python_fallback(fallback_);
     std::unique_ptr<ImageLoader> loader = source_->shelf.take();
+    std::vector<size_t> missing, positions;
     for (size_t i = begin; i < end; ++i) {
-      try {
-        const auto index = static_cast<size_t>(indices_[i]);
-        uint8_t* const out = out_.data() + i * sample_bytes_;
-        if (store_) {
-          const ImageCache cache{store_.get(), forms_->data(), &source_->costs};
-          loader->load(cache, source_->files, index, transform_, key_, fallback, out);
-        } else {
-          loader->load(source_->files, index, transform_, key_, fallback, out);
-        }
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failures_.emplace_back(i, std::current_exception());
+      // What is cached need not be read; what is neither comes when it has been.
+      if (end - begin == 1 || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
+        load(*loader, i, fallback);
+      } else {
+        missing.push_back(static_cast<size_t>(indices_[i]));
+        positions.push_back(i);
       }
     }
+    const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
+      if (error) {
+        fail(positions[k], error);
+        return;
+      }
+      loader->give(bytes);
+      load(*loader, positions[k], fallback);
+      loader->give({});
+    };
+    if (!missing.empty()) source_->reading.read(source_->files, missing, done);
     source_->shelf.put_back(std::move(loader));
   }
 
@@ -146,6 +142,26 @@ class ImageJob : public foreload::Job {
   }
 
  private:
+  void load(ImageLoader& loader, size_t i, const Fallback& fallback) {
+    try {
+      const auto index = static_cast<size_t>(indices_[i]);
+      uint8_t* const out = out_.data() + i * sample_bytes_;
+      if (store_) {
+        const ImageCache cache{store_.get(), forms_->data(), &source_->costs};
+        loader.load(cache, source_->files, index, transform_, key_, fallback, out);
+      } else {
+        loader.load(source_->files, index, transform_, key_, fallback, out);
+      }
+    } catch (...) {
+      fail(i, std::current_exception());
+    }
+  }
+
+  void fail(size_t i, std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    failures_.emplace_back(i, std::move(error));
+  }
+
   std::shared_ptr<ImageSource> source_;
   Transform transform_;
   std::vector<int64_t> indices_;
@@ -205,20 +221,6 @@ nb::object decode_rgb(const std::string& path, nb::bytes bytes, nb::callable fal
       image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
 }
 
-nb::bytes to_bytes(std::span<const uint8_t> bytes) {
-  return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-nb::bytes to_bytes(const std::string& text) {
-  return nb::bytes(text.data(), text.size());
-}
-
-void init_files(ImageSource* source, const std::vector<nb::bytes>& paths, size_t keep) {
-  std::vector<std::string> copies;
-  copies.reserve(paths.size());
-  for (const nb::bytes& path : paths) copies.emplace_back(path.c_str(), path.size());
-  new (source) ImageSource(std::move(copies), keep);
-}
-
 void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
   const size_t count = source.files.size();
   if (out.shape(0) != 5 || out.shape(1) != count) throw Error(ErrorKind::value, "out must be 5 x images");
@@ -229,16 +231,6 @@ void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_con
     out(3, i) = source.costs.pixels[i].load(std::memory_order_relaxed);
     out(4, i) = source.costs.has_planes[i].load(std::memory_order_relaxed);
   }
-}
-
-nb::bytes read_bytes(ImageSource& source, size_t index) {
-  std::vector<uint8_t> buffer;
-  std::span<const uint8_t> bytes;
-  {
-    const nb::gil_scoped_release release;
-    bytes = source.files.bytes(index, buffer);
-  }
-  return to_bytes(bytes);
 }
 
 nb::bytes tile(nb::bytes jpeg, int interval) {
@@ -273,34 +265,22 @@ nb::tuple view(const Transform& transform, int width, int height, uint64_t seed,
 }  // namespace
 
 void bind_image(nb::module_& module) {
-  nb::class_<ImageSource>(module, "ImageFiles", "A list of encoded images.")
-      .def("__init__", &init_files, nb::arg("paths"), nb::arg("keep"))
-      .def("__len__", [](const ImageSource& source) { return source.files.size(); })
-      .def(
-          "path", [](const ImageSource& source, size_t index) { return to_bytes(source.files.path(index)); },
-          nb::arg("index"))
-      .def(
-          "keep",
-          [](ImageSource& source, size_t index) {
-            std::vector<uint8_t> buffer;
-            return source.files.bytes(index, buffer).size();
-          },
-          nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
-          "Reads file `index`, which stays in memory if it is one of those to keep; its size in bytes.")
+  nb::class_<ImageSource, FileSource>(module, "ImageFiles", "Encoded images, and what loading them took.")
+      .def("__init__", &init_files<ImageSource>, nb::arg("paths"), nb::arg("keep") = 0,
+           nb::arg("extents").none() = nb::none(), nb::arg("stamps").none() = nb::none(),
+           nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
            "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, "
-           "whether it "
-           "can be kept as planes.")
-      .def("read", &read_bytes, nb::arg("index"), "The encoded bytes of file `index`.");
+           "whether it can be kept as planes.");
   nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
-                    nb::callable, size_t, std::shared_ptr<SampleStore>, std::optional<Forms>>(),
+                    nb::callable, std::shared_ptr<SampleStore>, std::optional<Forms>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
-           nb::arg("out"), nb::arg("fallback"), nb::arg("grain"), nb::arg("store").none() = nb::none(),
+           nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
            nb::arg("forms").none() = nb::none())
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),

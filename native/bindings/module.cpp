@@ -22,5 +22,6 @@ NB_MODULE(_native, module) {
   bind_gather(module);
   bind_plan(module);
   bind_store(module);
+  bind_files(module);
   bind_image(module);
 }

@@ -2,27 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "error.hpp"
 #include "orientation.hpp"
-#include "read.hpp"
 
 namespace foreload {
-
-ImageFiles::ImageFiles(std::vector<std::string> paths, size_t keep) : paths_(std::move(paths)), kept_(keep) {}
-
-std::span<const uint8_t> ImageFiles::bytes(size_t index, std::vector<uint8_t>& buffer) {
-  Kept* const kept = index < kept_.size() ? &kept_[index] : nullptr;
-  if (kept != nullptr && kept->state.load(std::memory_order_acquire) == present) return kept->bytes;
-  const auto bytes = read_file(paths_[index], buffer);
-  if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", paths_[index]);
-  State expected = absent;
-  if (kept != nullptr && kept->state.compare_exchange_strong(expected, filling)) {
-    kept->bytes.assign(bytes.begin(), bytes.end());
-    kept->state.store(present, std::memory_order_release);
-  }
-  return bytes;
-}
 
 void check_size(int width, int height) {
   if (static_cast<int64_t>(width) * height > kMostPixels) {
@@ -43,15 +28,22 @@ Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientatio
   return {upright_.data(), stride};
 }
 
-void ImageLoader::load(ImageFiles& files, size_t index, const Transform& transform, Key key,
+void ImageLoader::load(Files& files, size_t index, const Transform& transform, Key key,
                        const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   try {
-    show_encoded(path, files.bytes(index, file_), index, transform, key, fallback, out);
+    show_encoded(path, read(files, index), index, transform, key, fallback, out);
   } catch (Error& error) {
     if (error.file.empty()) error.file = path;
     throw;
   }
+}
+
+std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
+  const auto given = std::exchange(given_, {});
+  const auto bytes = given.empty() ? files.bytes(index, file_) : given;
+  if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", files.path(index));
+  return bytes;
 }
 
 void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "files.hpp"
 #include "jpeg.hpp"
 #include "planes.hpp"
 #include "random.hpp"
@@ -19,30 +20,6 @@
 #include "view.hpp"
 
 namespace foreload {
-
-// Where encoded images come from: a list of files, of which the first `keep` stay in memory once read.
-class ImageFiles {
- public:
-  ImageFiles(std::vector<std::string> paths, size_t keep);
-  ImageFiles(const ImageFiles&) = delete;
-  ImageFiles& operator=(const ImageFiles&) = delete;
-
-  size_t size() const { return paths_.size(); }
-  const std::string& path(size_t index) const { return paths_[index]; }
-  // The bytes kept, or those of the file, read into `buffer`. Safe from several threads, each with its own
-  // buffer. Throws Error(system), Error(decode) if the file is empty.
-  std::span<const uint8_t> bytes(size_t index, std::vector<uint8_t>& buffer);
-
- private:
-  enum State : uint8_t { absent, filling, present };
-  struct Kept {
-    std::atomic<State> state{absent};
-    std::vector<uint8_t> bytes;
-  };
-
-  std::vector<std::string> paths_;
-  std::vector<Kept> kept_;
-};
 
 // A whole decoded, upright image, and what keeps it alive.
 struct DecodedImage {
@@ -87,12 +64,15 @@ class ImageLoader {
  public:
   // Writes image `index` as `transform` shows it, with the randomness named by (key, index), to `out`.
   // Throws Error, or what `fallback` throws.
-  void load(ImageFiles& files, size_t index, const Transform& transform, Key key, const Fallback& fallback,
+  void load(Files& files, size_t index, const Transform& transform, Key key, const Fallback& fallback,
             void* out);
 
   // The same through a cache.
-  void load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform, Key key,
+  void load(const ImageCache& cache, Files& files, size_t index, const Transform& transform, Key key,
             const Fallback& fallback, void* out);
+
+  // What the next load() reads, if it has been read already; valid until then.
+  void give(std::span<const uint8_t> bytes) { given_ = bytes; }
 
   // The same for an upright image that is decoded already.
   void show(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
@@ -107,8 +87,9 @@ class ImageLoader {
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
                  const Transform& transform, Key key, const Fallback& fallback, void* out);
+  std::span<const uint8_t> read(Files& files, size_t index);
   // The file's bytes, from the spill if they are there; otherwise they are then.
-  std::span<const uint8_t> read(const ImageCache& cache, ImageFiles& files, size_t index);
+  std::span<const uint8_t> read(const ImageCache& cache, Files& files, size_t index);
   // Keeps a claimed image, if there is room; whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
@@ -123,6 +104,7 @@ class ImageLoader {
   PlanesToRgb to_rgb_;
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
+  std::span<const uint8_t> given_;
   double decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
   bool has_planes_ = false;

@@ -97,19 +97,19 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
   return true;
 }
 
-std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, ImageFiles& files, size_t index) {
+std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, Files& files, size_t index) {
   Spill* const spill = cache.store->spill();
-  if (spill == nullptr) return files.bytes(index, file_);
+  if (spill == nullptr) return read(files, index);
   size_t size = 0;
   uint32_t form = 0;
   if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded)
     return {file_.data(), size};
-  const std::span<const uint8_t> bytes = files.bytes(index, file_);
+  const std::span<const uint8_t> bytes = read(files, index);
   spill->write(index, static_cast<uint32_t>(Form::encoded), std::span(&bytes, 1));
   return bytes;
 }
 
-void ImageLoader::load(const ImageCache& cache, ImageFiles& files, size_t index, const Transform& transform,
+void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, const Transform& transform,
                        Key key, const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   SampleStore::Found found;

@@ -4,38 +4,135 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <new>
+#include <numeric>
 
 #include "error.hpp"
+#include "uring.hpp"
 
 namespace foreload {
 
 namespace {
+
+// Reading over a gap is cheaper than a read of its own; a read that is too long keeps others waiting.
+constexpr uint64_t kMostGap = 16 << 10, kMostJoined = 1 << 20;
 
 [[noreturn]] void fail(const std::string& path) {
   const int code = errno;
   throw Error(ErrorKind::system, std::strerror(code), path, code);
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) fail(path);
+std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<uint8_t>& buffer,
+                                     const std::string& path) {
+  if (buffer.size() < extent.length) buffer.resize(extent.length + extent.length / 4);
+  uint64_t size = 0;
+  while (size < extent.length) {
+    const ssize_t got =
+        ::pread(fd, buffer.data() + size, extent.length - size, static_cast<off_t>(extent.offset + size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path);
+    if (got == 0) break;
+    size += static_cast<uint64_t>(got);
   }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  operator int() const { return fd_; }
+  return {buffer.data(), size};
+}
 
- private:
-  int fd_;
-};
+// Past the page cache: whole blocks around what is wanted.
+std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks) {
+  const Extent extent = files.extent(sample);
+  const bool whole = extent.length == Extent::kWhole;
+  const std::string& path = files.path(sample);
+  const Descriptor own(whole ? open_file(path, true) : -1);
+  const int fd = whole ? int{own} : files.shard(extent.file, true);
+  const uint64_t begin = extent.offset / kBlock * kBlock, skipped = extent.offset - begin;
+  uint64_t wanted = skipped + extent.length;
+  if (whole) {
+    struct stat status;
+    if (::fstat(fd, &status) != 0) fail(path);
+    wanted = static_cast<uint64_t>(status.st_size);
+  }
+  blocks.reserve(wanted + kBlock);
+  uint64_t size = 0;
+  while (size < wanted) {
+    const uint64_t length = (wanted - size + kBlock - 1) / kBlock * kBlock;
+    const ssize_t got = ::pread(fd, blocks.data() + size, length, static_cast<off_t>(begin + size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path);
+    if (got == 0) break;
+    size += static_cast<uint64_t>(got);
+    if (size % kBlock != 0) break;  // the file's end
+  }
+  if (!whole && size < wanted)
+    std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
+  return {blocks.data() + skipped, std::min(size, wanted) - skipped};
+}
 
 }  // namespace
 
+void Blocks::Free::operator()(uint8_t* memory) const {
+  std::free(memory);
+}
+
+void Blocks::reserve(size_t size, size_t kept) {
+  if (size <= size_) return;
+  size = (size + size / 4 + kBlock - 1) / kBlock * kBlock;
+  std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kBlock, size)));
+  if (!larger) throw std::bad_alloc();
+  if (kept > 0) std::memcpy(larger.get(), memory_.get(), kept);
+  memory_ = std::move(larger);
+  size_ = size;
+}
+
+std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> samples,
+                                   std::vector<size_t>& order) {
+  order.resize(samples.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::vector<Piece> pieces;
+  pieces.reserve(samples.size());
+  if (!files.in_shards()) {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      pieces.push_back({files.extent(samples[i]).file, 0, Extent::kWhole, i, 1});
+    }
+    return pieces;
+  }
+  const auto at = [&](size_t i) {
+    const Extent extent = files.extent(samples[i]);
+    return std::pair(extent.file, extent.offset);
+  };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return at(a) < at(b); });
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Extent extent = files.extent(samples[order[i]]);
+    const uint64_t end = extent.offset + extent.length;
+    if (!pieces.empty()) {
+      Piece& last = pieces.back();
+      const uint64_t last_end = last.offset + last.length;
+      if (last.file == extent.file && extent.offset <= last_end + kMostGap &&
+          end - last.offset <= kMostJoined) {
+        last.length = std::max(last_end, end) - last.offset;
+        ++last.count;
+        continue;
+      }
+    }
+    pieces.push_back({extent.file, extent.offset, extent.length, i, 1});
+  }
+  return pieces;
+}
+
+int open_file(const std::string& path, bool direct) {
+  int fd = -1;
+  if (direct) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  // Some file systems refuse O_DIRECT by EINVAL.
+  if (fd < 0 && (!direct || errno == EINVAL)) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(path);
+  return fd;
+}
+
 std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer) {
-  const Descriptor fd(path);
+  const Descriptor fd(open_file(path, false));
   struct stat status;
   if (::fstat(fd, &status) != 0) fail(path);
   // One byte more than the size, so that a single read both fills the buffer and sees the end.
@@ -52,6 +149,87 @@ std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>
     if (S_ISREG(status.st_mode) && size == static_cast<size_t>(status.st_size)) return {buffer.data(), size};
     capacity = size + 65536;
   }
+}
+
+std::exception_ptr cut_short(const Files& files, size_t sample, uint64_t got) {
+  const Extent extent = files.extent(sample);
+  return std::make_exception_ptr(Error(
+      ErrorKind::decode,
+      "the shard is cut short: sample " + std::to_string(sample) + " has " + std::to_string(extent.length) +
+          " bytes at " + std::to_string(extent.offset) + ", only " + std::to_string(got) + " are there",
+      files.path(sample)));
+}
+
+std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<uint8_t>& buffer) {
+  const Extent extent = files.extent(sample);
+  const std::string& path = files.path(sample);
+  if (extent.length == Extent::kWhole) return read_file(path, buffer);
+  const auto bytes = read_extent(files.shard(extent.file, false), extent, buffer, path);
+  if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));
+  return bytes;
+}
+
+void PlainReader::read(Files& files, std::span<const size_t> samples, const Done& done) {
+  if (direct_) {
+    read_direct(files, samples, done);
+    return;
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::span<const uint8_t> bytes;
+    std::exception_ptr error;
+    try {
+      bytes = files.bytes(samples[i], buffer_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    done(i, bytes, error);
+  }
+}
+
+void PlainReader::read_direct(Files& files, std::span<const size_t> samples, const Done& done) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::span<const uint8_t> bytes = files.kept(samples[i]);
+    std::exception_ptr error;
+    try {
+      if (bytes.empty()) bytes = read_blocks(files, samples[i], blocks_);
+      files.keep(samples[i], bytes);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    done(i, bytes, error);
+  }
+}
+
+// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
+std::unique_ptr<Reader> Reading::take(bool many) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock && process_ != ::getpid()) {
+    // What is set up belongs to the parent, whose reads may be under way.
+    for (auto& idle : idle_) {
+      for (auto& reader : idle) (void)reader.release();
+      idle.clear();
+    }
+    process_ = ::getpid();
+  }
+  if (lock && !idle_[many].empty()) {
+    auto reader = std::move(idle_[many].back());
+    idle_[many].pop_back();
+    return reader;
+  }
+  auto reader = many ? make_uring_reader(direct_, depth_) : nullptr;
+  return reader ? std::move(reader) : std::make_unique<PlainReader>(direct_);
+}
+
+void Reading::put_back(std::unique_ptr<Reader> reader, bool many) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock && process_ == ::getpid()) idle_[many].push_back(std::move(reader));
+}
+
+void Reading::read(Files& files, std::span<const size_t> samples, const Reader::Done& done) {
+  const bool together = many(files);
+  auto reader = take(together);
+  reader->read(files, samples, done);
+  put_back(std::move(reader), together);
 }
 
 }  // namespace foreload

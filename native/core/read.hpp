@@ -1,14 +1,110 @@
-// A file's bytes, into a buffer that the caller keeps.
+// Samples' bytes from files: one read after the other, or many in flight (uring.hpp).
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "files.hpp"
+
 namespace foreload {
+
+// What O_DIRECT wants offsets, lengths and memory to be multiples of, on any disk.
+constexpr uint64_t kBlock = 4096;
+
+// Memory that begins on a block; it only ever grows.
+class Blocks {
+ public:
+  uint8_t* data() const { return memory_.get(); }
+  size_t size() const { return size_; }
+  // At least so many bytes; what was in it is lost where it grows, but for the first `kept`.
+  void reserve(size_t size, size_t kept = 0);
+
+ private:
+  struct Free {
+    void operator()(uint8_t* memory) const;
+  };
+  std::unique_ptr<uint8_t, Free> memory_;
+  size_t size_ = 0;
+};
+
+// One read that serves neighbours in a shard, or a whole file.
+struct Piece {
+  uint32_t file = 0;
+  uint64_t offset = 0, length = Extent::kWhole;
+  size_t first = 0, count = 0;  // of the samples in order
+};
+
+// Puts samples in the order in which they lie in their shards, and joins neighbours. `order` gets their
+// positions.
+std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> samples,
+                                   std::vector<size_t>& order);
+
+// Opens a file for reading, past the page cache if `direct` and the file system can. The descriptor is the
+// caller's. Throws Error(system).
+int open_file(const std::string& path, bool direct);
 
 // The whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).
 std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer);
+
+// One sample, through the page cache. Throws Error(system), Error(decode) if its shard ends too early.
+std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<uint8_t>& buffer);
+
+// The Error for a sample of whose bytes only `got` are there.
+std::exception_ptr cut_short(const Files& files, size_t sample, uint64_t got);
+
+// How samples are read. One per thread at a time.
+class Reader {
+ public:
+  // What became of samples[i]: its bytes, valid during the call only, or an error. Must not throw.
+  using Done = std::function<void(size_t i, std::span<const uint8_t> bytes, std::exception_ptr error)>;
+
+  virtual ~Reader() = default;
+  // Reads these samples and tells `done` of each as it comes, in any order, in this thread.
+  virtual void read(Files& files, std::span<const size_t> samples, const Done& done) = 0;
+};
+
+// One read after the other.
+class PlainReader : public Reader {
+ public:
+  explicit PlainReader(bool direct) : direct_(direct) {}
+  void read(Files& files, std::span<const size_t> samples, const Done& done) override;
+
+ private:
+  void read_direct(Files& files, std::span<const size_t> samples, const Done& done);
+
+  const bool direct_;
+  std::vector<uint8_t> buffer_;
+  Blocks blocks_;
+};
+
+// Reads with whichever reader suits: many at a time past the page cache, or where reads have had to wait for
+// the disk; otherwise one after the other. Readers and what they have set up are kept for the next batch.
+class Reading {
+ public:
+  // `direct`: past the page cache. `depth`: reads in flight of one thread, where the system grants io_uring.
+  Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
+
+  // As Reader::read().
+  void read(Files& files, std::span<const size_t> samples, const Reader::Done& done);
+  // Whether many will be read at a time, so that a run of samples should be long.
+  bool many(const Files& files) const { return depth_ > 0 && (direct_ || files.cold()); }
+  bool direct() const { return direct_; }
+
+ private:
+  std::unique_ptr<Reader> take(bool many);
+  void put_back(std::unique_ptr<Reader> reader, bool many);
+
+  const bool direct_;
+  unsigned depth_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Reader>> idle_[2];
+  int process_ = 0;
+};
 
 }  // namespace foreload

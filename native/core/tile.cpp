@@ -13,7 +13,7 @@ namespace foreload {
 namespace {
 
 // Short segments skip more; but each takes a marker, and begins without a neighbour to predict from.
-constexpr int kLeast = 4, kMost = 8, kUsual = 6;
+constexpr int kLeast = 3, kMost = 6, kUsual = 4;
 
 // One that divides the row leaves no segment that is wanted for its neighbour's sake only.
 unsigned interval_for(int columns) {

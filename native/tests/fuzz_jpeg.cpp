@@ -197,7 +197,7 @@ int main(int count, char** arguments) {
     Bytes out(transform.store.normalise ? values * sizeof(float) : values);
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    ImageFiles files({path.string()}, 0);
+    Files files({path.string()}, 0);
     loader.load(files, 0, transform, {seed, 0}, refuse, out.data());
     return out;
   };

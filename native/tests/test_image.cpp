@@ -57,12 +57,12 @@ int main() {
   transform.crop = Crop::random;
   transform.flip = 0.5;
   transform.height = transform.width = 32;
-  const auto load = [&](ImageFiles& files, size_t index, Key key) {
+  const auto load = [&](Files& files, size_t index, Key key) {
     jpegs::Bytes out(32 * 32 * 3);
     loader.load(files, index, transform, key, refuse, out.data());
     return out;
   };
-  ImageFiles files({good, empty, good + ".missing"}, 1);
+  Files files({good, empty, good + ".missing"}, 1);
   const auto first = load(files, 0, {1, 2});
   CHECK(first == load(files, 0, {1, 2}));
   CHECK(first != load(files, 0, {1, 3}));
@@ -80,7 +80,7 @@ int main() {
   // What was kept is there without its file; what was not, is not.
   std::filesystem::remove(good);
   CHECK(first == load(files, 0, {1, 2}));
-  ImageFiles unkept({good}, 0);
+  Files unkept({good}, 0);
   CHECK_THROWS(load(unkept, 0, {}), system);
 
   // The same pixels, normalised, and with channels last; jitter of nothing changes nothing.

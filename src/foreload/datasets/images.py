@@ -250,7 +250,6 @@ class _ImageAssembly:
             *self._key,
             memory.view(torch.uint8).numpy(),
             decode_with_pillow,
-            1,
             self._store,
             self._forms,
         )

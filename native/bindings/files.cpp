@@ -1,0 +1,167 @@
+#include "files.hpp"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "file_source.hpp"
+#include "pool.hpp"
+
+using foreload::Error;
+using foreload::ErrorKind;
+
+namespace {
+
+using Starts = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The bytes of samples, each to its place in a batch.
+class ReadJob : public foreload::Job {
+ public:
+  ReadJob(std::shared_ptr<FileSource> source, const Indices& indices, const Starts& starts, Bytes out)
+      : Job(indices.shape(0), source->grain(kUsualRun)),
+        source_(std::move(source)),
+        indices_(indices.data(), indices.data() + indices.shape(0)),
+        starts_(starts.data(), starts.data() + starts.shape(0)),
+        out_(std::move(out)) {
+    check_samples(indices_, source_->files.size(), "samples");
+    if (starts_.size() != indices_.size() + 1 || !std::is_sorted(starts_.begin(), starts_.end()) ||
+        starts_.front() != 0 || static_cast<size_t>(starts_.back()) > out_.shape(0)) {
+      throw Error(ErrorKind::value, "starts must rise from 0 to the size of out, one more than indices");
+    }
+  }
+  ~ReadJob() override {
+    const nb::gil_scoped_acquire acquire;
+    out_ = Bytes();
+  }
+
+  void run(size_t begin, size_t end, size_t) override {
+    std::vector<size_t> samples(indices_.begin() + static_cast<ptrdiff_t>(begin),
+                                indices_.begin() + static_cast<ptrdiff_t>(end));
+    const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
+      const size_t i = begin + k;
+      const auto length = static_cast<size_t>(starts_[i + 1] - starts_[i]);
+      if (!error && bytes.size() != length) {
+        error = std::make_exception_ptr(Error(ErrorKind::decode,
+                                              "the file has " + std::to_string(bytes.size()) +
+                                                  " bytes, and had " + std::to_string(length) +
+                                                  " when the dataset was opened; open it again",
+                                              source_->files.path(samples[k])));
+      }
+      if (error) {
+        const std::lock_guard lock(mutex_);
+        failures_.emplace_back(i, error);
+        return;
+      }
+      if (length > 0) std::memcpy(out_.data() + starts_[i], bytes.data(), length);
+    };
+    source_->reading.read(source_->files, samples, done);
+  }
+
+  std::vector<std::pair<size_t, nb::object>> failures() {
+    std::vector<std::pair<size_t, nb::object>> failures;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
+    std::sort(failures.begin(), failures.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    return failures;
+  }
+
+ private:
+  static constexpr size_t kUsualRun = 32;
+
+  std::shared_ptr<FileSource> source_;
+  std::vector<int64_t> indices_, starts_;
+  Bytes out_;
+  std::mutex mutex_;
+  std::vector<std::pair<size_t, std::exception_ptr>> failures_;
+};
+
+nb::bytes read_bytes(FileSource& source, size_t index) {
+  std::vector<uint8_t> copy;
+  std::exception_ptr failure;
+  {
+    const nb::gil_scoped_release release;
+    const auto done = [&](size_t, std::span<const uint8_t> bytes, std::exception_ptr error) {
+      failure = error;
+      copy.assign(bytes.begin(), bytes.end());
+    };
+    source.reading.read(source.files, std::span(&index, 1), done);
+  }
+  if (failure) std::rethrow_exception(failure);
+  return to_bytes(copy);
+}
+
+nb::bytes path_of(const FileSource& source, size_t index) {
+  const std::string& path = source.files.path(index);
+  return nb::bytes(path.data(), path.size());
+}
+
+}  // namespace
+
+std::vector<std::string> to_paths(const std::vector<nb::bytes>& paths) {
+  std::vector<std::string> copies;
+  copies.reserve(paths.size());
+  for (const nb::bytes& path : paths) copies.emplace_back(path.c_str(), path.size());
+  return copies;
+}
+
+std::vector<foreload::Extent> to_extents(const Extents& extents) {
+  std::vector<foreload::Extent> copies;
+  copies.reserve(extents.shape(0));
+  for (size_t i = 0; i < extents.shape(0); ++i) {
+    copies.push_back({static_cast<uint32_t>(extents(i, 0)), static_cast<uint64_t>(extents(i, 1)),
+                      static_cast<uint64_t>(extents(i, 2))});
+  }
+  return copies;
+}
+
+std::vector<foreload::Stamp> to_stamps(const Stamps& stamps) {
+  std::vector<foreload::Stamp> copies;
+  for (size_t i = 0; i < stamps.shape(0); ++i) copies.push_back({stamps(i, 0), stamps(i, 1)});
+  return copies;
+}
+
+nb::bytes to_bytes(std::span<const uint8_t> bytes) {
+  return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void check_samples(std::vector<int64_t>& indices, size_t count, const char* what) {
+  const auto end = static_cast<int64_t>(count);
+  for (int64_t& index : indices) {
+    if (index < -end || index >= end) {
+      throw Error(ErrorKind::index, "index " + std::to_string(index) + " is out of range for " +
+                                        std::to_string(end) + " " + what);
+    }
+    if (index < 0) index += end;
+  }
+}
+
+void bind_files(nb::module_& module) {
+  nb::class_<FileSource>(module, "Files", "Where samples' bytes lie: whole files, or extents of shards.")
+      .def("__init__", &init_files<FileSource>, nb::arg("paths"), nb::arg("keep") = 0,
+           nb::arg("extents").none() = nb::none(), nb::arg("stamps").none() = nb::none(),
+           nb::arg("direct") = false)
+      .def("__len__", [](const FileSource& source) { return source.files.size(); })
+      .def("path", &path_of, nb::arg("index"), "The file that a sample lies in.")
+      .def(
+          "keep",
+          [](FileSource& source, size_t index) {
+            std::vector<uint8_t> buffer;
+            return source.files.bytes(index, buffer).size();
+          },
+          nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
+          "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
+      .def("read", &read_bytes, nb::arg("index"), "The bytes of a sample.")
+      .def_prop_ro(
+          "cold", [](const FileSource& source) { return source.files.cold(); },
+          "Whether reads have lately had to wait for the disk.");
+  nb::class_<ReadJob, foreload::Job>(module, "ReadJob", "The bytes of samples, each to its place in a batch.")
+      .def(nb::init<std::shared_ptr<FileSource>, const Indices&, const Starts&, Bytes>(), nb::arg("files"),
+           nb::arg("indices"), nb::arg("starts"), nb::arg("out"))
+      .def("failures", &ReadJob::failures, "The samples that failed: (position, exception), in order.");
+}

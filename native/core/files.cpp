@@ -1,0 +1,107 @@
+#include "files.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "error.hpp"
+#include "read.hpp"
+
+namespace foreload {
+
+namespace {
+
+// A read that takes longer than this, and than copying at this rate, has waited for the disk.
+constexpr double kWarmSeconds = 60e-6, kWarmRate = 2e9;
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int Descriptor::release() {
+  return std::exchange(fd_, -1);
+}
+
+Files::Files(std::vector<std::string> paths, size_t keep) : paths_(std::move(paths)), kept_(keep) {}
+
+Files::Files(std::vector<std::string> paths, std::vector<Extent> extents, std::vector<Stamp> stamps,
+             size_t keep)
+    : paths_(std::move(paths)),
+      extents_(std::move(extents)),
+      stamps_(std::move(stamps)),
+      kept_(keep),
+      shards_(paths_.size()) {
+  if (extents_.empty()) throw Error(ErrorKind::value, "there are no samples");
+  if (stamps_.size() != paths_.size()) throw Error(ErrorKind::value, "each shard needs a stamp");
+  for (const Extent& extent : extents_) {
+    if (extent.file >= paths_.size()) throw Error(ErrorKind::value, "an extent is of no shard");
+  }
+}
+
+Files::Shard::~Shard() {
+  for (const int fd : {buffered.load(), direct.load()}) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+int Files::shard(uint32_t file, bool direct) {
+  std::atomic<int>& open = direct ? shards_[file].direct : shards_[file].buffered;
+  const int known = open.load(std::memory_order_acquire);
+  if (known >= 0) return known;
+  const std::lock_guard lock(opening_);
+  if (open.load() >= 0) return open.load();
+  Descriptor fd(open_file(paths_[file], direct));
+  struct stat status;
+  if (::fstat(fd, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), paths_[file], errno);
+  const int64_t modified = int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec;
+  if (status.st_size != stamps_[file].size || modified != stamps_[file].modified) {
+    throw Error(ErrorKind::decode, "the shard has changed since its index was made; open the dataset again",
+                paths_[file]);
+  }
+  open.store(fd.release(), std::memory_order_release);
+  return open.load();
+}
+
+std::span<const uint8_t> Files::kept(size_t sample) const {
+  if (sample >= kept_.size() || kept_[sample].state.load(std::memory_order_acquire) != present) return {};
+  return kept_[sample].bytes;
+}
+
+void Files::keep(size_t sample, std::span<const uint8_t> bytes) {
+  State expected = absent;
+  if (sample >= kept_.size() || !kept_[sample].state.compare_exchange_strong(expected, filling)) return;
+  kept_[sample].bytes.assign(bytes.begin(), bytes.end());
+  kept_[sample].state.store(present, std::memory_order_release);
+}
+
+std::span<const uint8_t> Files::bytes(size_t sample, std::vector<uint8_t>& buffer) {
+  if (const auto known = kept(sample); !known.empty()) return known;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto bytes = read_sample(*this, sample, buffer);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  note_read(took.count() > kWarmSeconds + static_cast<double>(bytes.size()) / kWarmRate);
+  keep(sample, bytes);
+  return bytes;
+}
+
+void Files::note_read(bool waited) {
+  const float before = coldness_.load(std::memory_order_relaxed);
+  coldness_.store(before + ((waited ? 1.0F : 0.0F) - before) / 32, std::memory_order_relaxed);
+}
+
+}  // namespace foreload

@@ -1,0 +1,96 @@
+// Where the bytes of samples lie: whole files, or extents of shards.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace foreload {
+
+// A file that is open; closed with it.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  operator int() const { return fd_; }
+  int release();
+
+ private:
+  int fd_ = -1;
+};
+
+// A part of a file. Whole files have no length until they are read.
+struct Extent {
+  static constexpr uint64_t kWhole = UINT64_MAX;
+  uint32_t file = 0;
+  uint64_t offset = 0;
+  uint64_t length = kWhole;
+};
+
+// What a shard was when its index was made.
+struct Stamp {
+  int64_t size = 0;
+  int64_t modified = 0;  // nanoseconds
+};
+
+class Files {
+ public:
+  // Sample i is the whole of file i; the first `keep` stay in memory once read.
+  Files(std::vector<std::string> paths, size_t keep);
+  // Sample i is extents[i]; files that are not as their stamps say are refused.
+  Files(std::vector<std::string> paths, std::vector<Extent> extents, std::vector<Stamp> stamps, size_t keep);
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  size_t size() const { return extents_.empty() ? paths_.size() : extents_.size(); }
+  Extent extent(size_t sample) const {
+    return extents_.empty() ? Extent{static_cast<uint32_t>(sample)} : extents_[sample];
+  }
+  // The file that a sample lies in.
+  const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
+  // The shard, open; it stays so. Throws Error(system), Error(decode) if it has changed.
+  int shard(uint32_t file, bool direct);
+  bool in_shards() const { return !extents_.empty(); }
+
+  // What is kept of a sample; empty if nothing is.
+  std::span<const uint8_t> kept(size_t sample) const;
+  // Keeps what was read, if it is to be kept.
+  void keep(size_t sample, std::span<const uint8_t> bytes);
+
+  // The bytes kept, or read into `buffer`, which only ever grows. Safe from several threads, each with a
+  // buffer of its own. Throws Error(system), Error(decode) where the file is empty or ends too early.
+  std::span<const uint8_t> bytes(size_t sample, std::vector<uint8_t>& buffer);
+
+  // Whether reads have lately had to wait for the disk; told by those that read.
+  bool cold() const { return coldness_.load(std::memory_order_relaxed) > 0.25F; }
+  void note_read(bool waited);
+
+ private:
+  enum State : uint8_t { absent, filling, present };
+  struct Kept {
+    std::atomic<State> state{absent};
+    std::vector<uint8_t> bytes;
+  };
+  struct Shard {
+    std::atomic<int> buffered{-1}, direct{-1};
+    ~Shard();
+  };
+
+  std::vector<std::string> paths_;
+  std::vector<Extent> extents_;
+  std::vector<Stamp> stamps_;
+  std::vector<Kept> kept_;
+  std::vector<Shard> shards_;
+  std::mutex opening_;
+  std::atomic<float> coldness_{0};
+};
+
+}  // namespace foreload

@@ -1,0 +1,219 @@
+#include "uring.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "error.hpp"
+#include "ring.hpp"
+
+namespace foreload {
+
+namespace {
+
+// What a slot begins with, and what is registered with the kernel.
+constexpr size_t kUsualBytes = 64 << 10;
+constexpr uint64_t kMostAtOnce = 1 << 30;
+
+class UringReader : public Reader {
+ public:
+  UringReader(bool direct, unsigned depth) : direct_(direct), ring_(depth), slots_(depth) {
+    if (!direct) return;
+    std::vector<iovec> buffers;
+    for (Slot& slot : slots_) {
+      slot.memory.reserve(kUsualBytes);
+      buffers.push_back({slot.memory.data(), slot.memory.size()});
+    }
+    // Pages that are pinned once need not be for every read. The limit on locked memory may forbid it.
+    if (!ring_.register_buffers(buffers)) return;
+    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].registered = slots_[i].memory.data();
+  }
+
+  void read(Files& files, std::span<const size_t> samples, const Done& done) override {
+    files_ = &files;
+    samples_ = samples;
+    done_ = &done;
+    const std::vector<Piece> pieces = join_neighbours(files, samples, order_);
+    size_t next = 0, under_way = 0;
+    free_.clear();
+    for (size_t i = 0; i < slots_.size(); ++i) free_.push_back(i);
+    while (next < pieces.size() || under_way > 0) {
+      while (next < pieces.size() && !free_.empty()) {
+        const Piece& piece = pieces[next++];
+        if (give_kept(piece)) continue;
+        const size_t slot = free_.back();
+        if (begin(slot, piece)) {
+          free_.pop_back();
+          ++under_way;
+        }
+      }
+      if (under_way == 0) continue;
+      ring_.submit(0);
+      size_t ended = reap(false);
+      if (ended == 0) {
+        ring_.submit(1);
+        ended = reap(true);
+      }
+      under_way -= ended;
+    }
+  }
+
+ private:
+  struct Slot {
+    Piece piece;
+    Descriptor own;
+    int fd = -1;
+    uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
+    Blocks memory;
+    const uint8_t* registered = nullptr;
+  };
+
+  // Most runs have one sample to a piece, and nothing kept.
+  bool give_kept(const Piece& piece) {
+    if (piece.count != 1) return false;
+    const size_t i = order_[piece.first];
+    const auto known = files_->kept(samples_[i]);
+    if (known.empty()) return false;
+    (*done_)(i, known, nullptr);
+    return true;
+  }
+
+  bool begin(size_t number, const Piece& piece) {
+    Slot& slot = slots_[number];
+    slot.piece = piece;
+    slot.got = 0;
+    slot.begin = direct_ ? piece.offset / kBlock * kBlock : piece.offset;
+    if (!files_->in_shards()) {
+      io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
+      entry.fd = AT_FDCWD;
+      entry.addr = reinterpret_cast<uint64_t>(files_->path(samples_[order_[piece.first]]).c_str());
+      entry.open_flags = O_RDONLY | O_CLOEXEC | (direct_ ? O_DIRECT : 0);
+      return true;
+    }
+    try {
+      slot.fd = files_->shard(piece.file, direct_);
+      slot.wanted = piece.offset + piece.length - slot.begin;
+      if (slot.wanted == 0) {
+        finish(slot, nullptr);
+        return false;
+      }
+      read_on(number);
+      return true;
+    } catch (...) {
+      finish(slot, std::current_exception());
+      return false;
+    }
+  }
+
+  // What has ended; how many pieces are done with that.
+  size_t reap(bool waited) {
+    size_t ended = 0;
+    io_uring_cqe entry;
+    while (ring_.take(entry)) {
+      const auto number = static_cast<size_t>(entry.user_data);
+      Slot& slot = slots_[number];
+      try {
+        if (go_on(number, entry.res)) continue;
+        finish(slot, nullptr);
+      } catch (...) {
+        finish(slot, std::current_exception());
+      }
+      files_->note_read(waited);
+      slot.own = {};
+      slot.fd = -1;
+      free_.push_back(number);
+      ++ended;
+    }
+    return ended;
+  }
+
+  // Whether the piece needs another operation, now that one has ended.
+  bool go_on(size_t number, int result) {
+    Slot& slot = slots_[number];
+    const std::string& path = files_->path(samples_[order_[slot.piece.first]]);
+    if (slot.fd < 0) {
+      // A file system that has no O_DIRECT.
+      if (result == -EINVAL && direct_) result = open_file(path, false);
+      if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
+      slot.own = Descriptor(result);
+      slot.fd = result;
+      struct stat status;
+      if (::fstat(slot.fd, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), path, errno);
+      if (S_ISDIR(status.st_mode)) throw Error(ErrorKind::system, std::strerror(EISDIR), path, EISDIR);
+      slot.wanted = static_cast<uint64_t>(status.st_size);
+      if (slot.wanted == 0) return false;
+      read_on(number);
+      return true;
+    }
+    if (result == -EINTR || result == -EAGAIN) {
+      read_on(number);
+      return true;
+    }
+    if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
+    slot.got += static_cast<uint64_t>(result);
+    const bool at_end = result == 0 || (direct_ && slot.got % kBlock != 0);
+    if (slot.got >= slot.wanted || at_end) return false;
+    read_on(number);
+    return true;
+  }
+
+  void read_on(size_t number) {
+    Slot& slot = slots_[number];
+    const uint64_t left = slot.wanted - slot.got;
+    const uint64_t length = std::min(direct_ ? (left + kBlock - 1) / kBlock * kBlock : left, kMostAtOnce);
+    slot.memory.reserve(slot.got + length, slot.got);
+    const bool fixed = slot.registered != nullptr && slot.memory.data() == slot.registered;
+    io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
+    entry.fd = slot.fd;
+    entry.off = slot.begin + slot.got;
+    entry.addr = reinterpret_cast<uint64_t>(slot.memory.data() + slot.got);
+    entry.len = static_cast<uint32_t>(length);
+    entry.buf_index = fixed ? static_cast<uint16_t>(number) : 0;
+  }
+
+  // Hands out the samples of a piece.
+  void finish(Slot& slot, std::exception_ptr error) {
+    for (size_t k = 0; k < slot.piece.count; ++k) {
+      const size_t i = order_[slot.piece.first + k];
+      if (error) {
+        (*done_)(i, {}, error);
+        continue;
+      }
+      const Extent extent = files_->extent(samples_[i]);
+      const bool whole = extent.length == Extent::kWhole;
+      const uint64_t from = whole ? 0 : extent.offset - slot.begin;
+      const uint64_t length = whole ? std::min(slot.got, slot.wanted) : extent.length;
+      if (from + length > slot.got) {
+        (*done_)(i, {}, cut_short(*files_, samples_[i], slot.got - std::min(slot.got, from)));
+        continue;
+      }
+      const std::span<const uint8_t> bytes(slot.memory.data() + from, length);
+      files_->keep(samples_[i], bytes);
+      (*done_)(i, bytes, nullptr);
+    }
+  }
+
+  const bool direct_;
+  Ring ring_;
+  std::vector<Slot> slots_;
+  std::vector<size_t> free_, order_;
+  Files* files_ = nullptr;
+  std::span<const size_t> samples_;
+  const Done* done_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Reader> make_uring_reader(bool direct, unsigned depth) {
+  try {
+    return std::make_unique<UringReader>(direct, depth);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+}  // namespace foreload
