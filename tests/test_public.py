@@ -12,15 +12,18 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 
 PUBLIC = [
+    "BaseDataset",
     "Cache",
     "CachedDataset",
     "DataLoader",
+    "FileDataset",
     "ImageDataset",
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
     "OPTCache",
     "OPTInit",
+    "TarDataset",
     "cached",
     "errors",
     "gather",

@@ -21,8 +21,8 @@ struct FileSource {
              std::vector<foreload::Stamp> stamps, size_t keep, bool direct)
       : files(std::move(paths), std::move(extents), std::move(stamps), keep), reading(direct, kDepth) {}
 
-  // Samples to a run: enough to keep many reads in flight where that is how they are read.
-  size_t grain(size_t usual) const { return reading.many(files) ? kDepth / 4 : usual; }
+  // Samples to a run: `usual`, but `together` where many reads are in flight.
+  size_t grain(size_t usual, size_t together) const { return reading.many(files) ? together : usual; }
 
   foreload::Files files;
   foreload::Reading reading;

@@ -23,7 +23,7 @@ using Starts = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device:
 class ReadJob : public foreload::Job {
  public:
   ReadJob(std::shared_ptr<FileSource> source, const Indices& indices, const Starts& starts, Bytes out)
-      : Job(indices.shape(0), source->grain(kUsualRun)),
+      : Job(indices.shape(0), source->grain(kRun, 2 * kDepth)),
         source_(std::move(source)),
         indices_(indices.data(), indices.data() + indices.shape(0)),
         starts_(starts.data(), starts.data() + starts.shape(0)),
@@ -72,7 +72,7 @@ class ReadJob : public foreload::Job {
   }
 
  private:
-  static constexpr size_t kUsualRun = 32;
+  static constexpr size_t kRun = 32;
 
   std::shared_ptr<FileSource> source_;
   std::vector<int64_t> indices_, starts_;

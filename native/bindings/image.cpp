@@ -79,7 +79,7 @@ class ImageJob : public foreload::Job {
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
            std::shared_ptr<SampleStore> store, std::optional<Forms> forms)
-      : Job(indices.shape(0), source->grain(1)),
+      : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
         transform_(transform),
         indices_(indices.data(), indices.data() + indices.shape(0)),

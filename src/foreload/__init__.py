@@ -8,7 +8,10 @@
 
 from foreload import errors, transforms
 from foreload.caches import LRUCache, cached
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.files import FileDataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.loader import DataLoader
 from foreload.optcache import OPTCache, OPTInit
@@ -19,15 +22,18 @@ from foreload.transforms import get_train_transforms, get_val_transforms
 __version__ = "0.1.0"
 
 __all__ = [
+    "BaseDataset",
     "Cache",
     "CachedDataset",
     "DataLoader",
+    "FileDataset",
     "ImageDataset",
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
     "OPTCache",
     "OPTInit",
+    "TarDataset",
     "cached",
     "errors",
     "gather",

@@ -187,9 +187,9 @@ def _pair(option: str, text: str) -> tuple[int, int]:
 
 
 def _check_images(folder: Path) -> None:
-    from foreload.datasets.folders import list_images
+    from foreload.datasets.folders import IMAGES, list_files
 
-    if not list_images(folder, None).classes:
+    if not list_files(folder, None, IMAGES).classes:
         raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
     if next(folder.glob("*/*.jpg"), None) is None:
         raise FileNotFoundError(

@@ -64,11 +64,7 @@ class BaseDataset(Dataset[Any]):
         for name, function in (("transform", transform), ("target_transform", target_transform)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be callable, got {type(function).__name__}")
-        if not isinstance(data_path, (str, os.PathLike)):
-            raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
-        self.data_path = Path(data_path)
-        if not self.data_path.exists():
-            raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+        self.data_path = self._locate(data_path)
         self.transform = transform
         self.target_transform = target_transform
         self.loading_mode = LoadingMode(loading_mode)
@@ -76,13 +72,22 @@ class BaseDataset(Dataset[Any]):
         self._count = len(self.entries) if isinstance(self.entries, Sized) else operator.index(self.entries)
         self._kept = self._keep()
 
+    def _locate(self, data_path: Any) -> Any:
+        if not isinstance(data_path, (str, os.PathLike)):
+            raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
+        if not os.path.exists(data_path):
+            raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+        return Path(data_path)
+
     def index(self) -> Sequence[Any] | int:
         """List the samples, or count them. Called once, at the start; the answer is in :attr:`entries`."""
-        raise NotImplementedError(f"{type(self).__name__} must have a method index(self): the samples, or how many")
+        raise NotImplementedError(
+            f"{type(self).__name__} must have a method index(self): the samples, or how many"
+        )
 
     def read(self, index: int) -> Any:
         """Load sample ``index``, from 0 to ``len(self) - 1``. Called by several threads at once."""
-        raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index): the sample")
+        raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index)")
 
     @property
     def memory(self) -> int:
@@ -130,7 +135,7 @@ class BaseDataset(Dataset[Any]):
         if not (isinstance(prepared, tuple) and len(prepared) == 2):
             if self.target_transform is not None:
                 raise TypeError(
-                    f"target_transform needs read() to give a tuple (sample, target), got {type(prepared).__name__}"
+                    f"target_transform needs read() to give (sample, target), got {type(prepared).__name__}"
                 )
             return self.transform(prepared) if self.transform is not None else prepared
         sample, target = prepared

@@ -1,4 +1,4 @@
-"""Finding labelled image files: folders of classes, flat folders, lists."""
+"""Finding labelled files: folders of classes, flat folders, lists."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Listing", "list_images"]
+__all__ = ["IMAGES", "Labels", "Listing", "list_files"]
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
 Labels = Sequence[int] | Sequence[str] | np.ndarray
 
@@ -24,13 +24,20 @@ class Listing(NamedTuple):
     classes: list[str]
 
 
-def list_images(data_path: str | Path | Sequence[str | Path], labels: Labels | None) -> Listing:
-    """List the images at ``data_path``, sorted by name where it is a folder.
+def list_files(
+    data_path: str | Path | Sequence[str | Path], labels: Labels | None, extensions: tuple[str, ...] = ()
+) -> Listing:
+    """List the files at ``data_path``, sorted by name where it is a folder.
+
+    Args:
+        data_path: a folder of class folders, a flat folder, or a list of files.
+        labels: one per file; by default they come from the class folders.
+        extensions: in lower case, of the files that count; none: all files but hidden ones.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no image in it or in one of its class folders.
+        FileNotFoundError: there is no such folder, or no file in it or in one of its class folders.
         NotADirectoryError: ``data_path`` is a file.
-        ValueError: ``labels`` has another length than there are images, or an empty list was given.
+        ValueError: ``labels`` has another length than there are files, or an empty list was given.
         TypeError: an argument is none of what is expected.
     """
     if not isinstance(data_path, (str, Path)):
@@ -42,10 +49,10 @@ def list_images(data_path: str | Path | Sequence[str | Path], labels: Labels | N
         raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
     folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if labels is None and folders:
-        return _from_class_folders(root, folders)
-    paths = _images_below(str(root))
+        return _from_class_folders(root, folders, extensions)
+    paths = _files_below(str(root), extensions)
     if not paths:
-        raise FileNotFoundError(f"data_path: no image in {str(root)!r}; looked for {', '.join(EXTENSIONS)}")
+        raise FileNotFoundError(f"data_path: no {_looked_for(extensions, str(root))}")
     return _labelled(paths, labels)
 
 
@@ -61,27 +68,33 @@ def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listin
     return _labelled(paths, labels)
 
 
-def _from_class_folders(root: Path, folders: list[str]) -> Listing:
+def _looked_for(extensions: tuple[str, ...], where: str) -> str:
+    return f"image in {where!r}; looked for {', '.join(extensions)}" if extensions else f"file in {where!r}"
+
+
+def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...]) -> Listing:
     paths: list[str] = []
     counts: list[int] = []
     for folder in folders:
-        found = _images_below(str(root / folder))
+        found = _files_below(str(root / folder), extensions)
         paths.extend(found)
         counts.append(len(found))
     if empty := [folder for folder, count in zip(folders, counts, strict=True) if count == 0]:
+        where = f"class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}"
         raise FileNotFoundError(
-            f"data_path: no image in class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}; "
-            f"looked for {', '.join(EXTENSIONS)}"
+            f"data_path: no image in {where}; looked for {', '.join(extensions)}"
+            if extensions
+            else f"data_path: no file in {where}"
         )
     return Listing(paths, np.repeat(np.arange(len(folders)), counts), folders)
 
 
-def _images_below(folder: str) -> list[str]:
+def _files_below(folder: str, extensions: tuple[str, ...]) -> list[str]:
     found = [
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if name.lower().endswith(EXTENSIONS)
+        if (name.lower().endswith(extensions) if extensions else not name.startswith("."))
     ]
     return sorted(found)
 
@@ -90,10 +103,10 @@ def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if labels is None:
         return Listing(paths, np.full(len(paths), -1), [])
     if len(labels) != len(paths):
-        raise ValueError(f"labels has {len(labels)} entries for {len(paths)} images; give one per image")
+        raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")
     values = np.asarray(labels)
     if values.ndim != 1 or values.dtype.kind not in "iubU":
-        raise TypeError(f"labels must be one int or one str per image, got an array of {values.dtype}")
+        raise TypeError(f"labels must be one int or one str per file, got an array of {values.dtype}")
     if values.dtype.kind == "U":
         classes, targets = np.unique(values, return_inverse=True)
         return Listing(paths, targets.astype(np.int64), classes.tolist())

@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import Dataset
 
 from foreload import _native, transforms
-from foreload.datasets.folders import Labels, list_images
-from foreload.errors import DecodeError
+from foreload.datasets.folders import IMAGES, Labels, list_files
+from foreload.datasets.shards import are_shards
+from foreload.datasets.tar import Shards
 from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track
@@ -24,7 +25,7 @@ from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate, pinned
 from foreload.stages.decode import decode_image, decode_with_pillow
-from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.failure import OnError, survivors
 from foreload.stages.spill import stamp
 from foreload.stages.transform import draw_seed, shaped, transform_array
 from foreload.transforms import ImageTransform
@@ -45,7 +46,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     in between. Images come upright (Exif), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
 
     Args:
-        data_path: a folder of class folders, a flat folder, or a list of files.
+        data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
+            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them.
         image_size: (height, width) or one number for both; what the default transform resizes to.
         transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
             array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
@@ -53,6 +55,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         loading_mode: when files are read, and whether their bytes are kept in memory.
         cache_size: how many files ``LoadingMode.CACHED`` keeps.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
+        direct_io: read past the page cache, which is left to others.
 
     Attributes:
         classes: the names of the classes, sorted.
@@ -84,36 +87,55 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         cache_size: int = 1000,
         *,
         labels: Labels | None = None,
+        direct_io: bool = False,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         if cache_size < 0:
             raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
-        paths, self._targets, self.classes = list_images(data_path, labels)
+        self.shards = Shards(data_path) if are_shards(data_path) else None
+        self._paths: list[bytes] = []
+        if self.shards is not None:
+            if labels is not None:
+                raise ValueError("labels: shards have their own, in their cls members")
+            self._targets, self.classes = self.shards.labels, self.shards.classes
+        else:
+            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)  # type: ignore[arg-type]
+            self._paths = [os.fsencode(path) for path in paths]
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
         self.transform = transforms.resize(image_size) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
-        self._files = self._open([os.fsencode(path) for path in paths])
+        self.direct_io = direct_io
+        self._files = self._open()
 
-    def _open(self, paths: list[bytes]) -> _native.ImageFiles:
-        kept = {LoadingMode.EAGER: len(paths), LoadingMode.CACHED: self.cache_size}
-        files = _native.ImageFiles(paths, min(len(paths), kept.get(self.loading_mode, 0)))
+    def _open(self) -> _native.ImageFiles:
+        count = len(self._targets)
+        kept = {LoadingMode.EAGER: count, LoadingMode.CACHED: self.cache_size}
+        keep = min(count, kept.get(self.loading_mode, 0))
+        files: _native.ImageFiles
+        if self.shards is not None:
+            extents = self.shards.members([extension[1:] for extension in IMAGES])
+            files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
+        else:
+            files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
+        self._paths = []
         if self.loading_mode is LoadingMode.EAGER:
             with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(files.keep, range(len(paths)))
-                for _ in track(reading, "reading images", total=len(paths), after=1):
+                reading = threads.map(files.keep, range(count))
+                for _ in track(reading, "reading images", total=count, after=1):
                     pass
         return files
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept bytes are read again."""
-        return {**self.__dict__, "_files": [self._files.path(i) for i in range(len(self))]}
+        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
+        return {**self.__dict__, "_files": None, "_paths": paths}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the files again."""
         self.__dict__.update(state)
-        self._files = self._open(state["_files"])
+        self._files = self._open()
 
     @property
     def targets(self) -> list[int]:
@@ -124,7 +146,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     @property
     def samples(self) -> list[tuple[str, int]]:
         """The file and the target of every image."""
-        return [(os.fsdecode(self._files.path(i)), target) for i, target in enumerate(self.targets)]
+        return [(self._path(i), target) for i, target in enumerate(self.targets)]
 
     def __len__(self) -> int:
         """Count the images."""
@@ -181,8 +203,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def __fingerprint__(self) -> str:
         """Name the present content of all files, for a spill folder."""
         known = hashlib.sha256()
-        for index in range(len(self)):
-            known.update(stamp(self._path(index)).encode())
+        for path in self.shards.paths if self.shards is not None else map(self._path, range(len(self))):
+            known.update(stamp(path).encode())
         return known.hexdigest()
 
     def __costs__(self) -> np.ndarray[Any, Any]:
@@ -208,6 +230,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return self._shown(array), target
 
     def _path(self, index: int) -> str:
+        if self.shards is not None:
+            return self.shards.name(index)
         return os.fsdecode(self._files.path(index))
 
 
@@ -259,37 +283,10 @@ class _ImageAssembly:
             failures = job.failures()
             batch: Any = [shaped(transform, memory, len(where)), targets]
             if failures:
-                chosen = self._without(where, failures)
+                chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
                 batch = self._collate(Collated(batch, len(where)))
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)
-
-    def _without(self, indices: np.ndarray[Any, Any], failures: Any) -> list[int]:
-        """Tell which images make up the batch, after some failed."""
-        for position, error in failures:
-            index = int(indices[position])
-            named = _named(error, index, position)
-            if self._on_error == "raise":
-                raise named
-            self._errors.append(SampleError.of(index, named, self._on_error, self._dataset._path(index)))
-        lost = {position for position, _ in failures}
-        chosen = stand_ins([position in lost for position in range(len(indices))], self._on_error)
-        if not chosen:
-            raise NothingLeft
-        return chosen
-
-
-def _named(error: BaseException, index: int, position: int) -> BaseException:
-    """Put the sample's index into the message of an error of our own."""
-    place = f"sample {index} (position {position} of its batch)"
-    if isinstance(error, OSError) and error.filename is not None:
-        return OSError(error.errno, f"{error.strerror}, loading {place}", error.filename)
-    if isinstance(error, DecodeError):
-        named = DecodeError(f"{place}: {error}")
-        named.__cause__ = error.__cause__
-        return named
-    error.add_note(f"foreload: while loading {place}")
-    return error

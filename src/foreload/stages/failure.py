@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["LOST", "NothingLeft", "OnError", "SampleError", "repair", "stand_ins"]
+from foreload.errors import DecodeError
+
+__all__ = ["LOST", "NothingLeft", "OnError", "SampleError", "repair", "stand_ins", "survivors"]
 
 OnError = Literal["raise", "skip", "replace"]
 
@@ -77,3 +79,49 @@ def stand_ins(lost: Sequence[bool], on_error: OnError) -> list[int]:
 def repair(samples: Sequence[Any], on_error: OnError) -> list[Any]:
     """Make up a batch from samples of which some are ``LOST``."""
     return [samples[position] for position in stand_ins([sample is LOST for sample in samples], on_error)]
+
+
+def survivors(
+    failures: Sequence[tuple[int, BaseException]],
+    indices: Any,
+    on_error: OnError,
+    errors: list[SampleError],
+    source_of: Callable[[int], str],
+) -> list[int]:
+    """Tell which samples make up a batch that the native core made, after some failed.
+
+    Args:
+        failures: positions in the batch, and what happened.
+        indices: of the batch's samples.
+        on_error: what to do about them.
+        errors: what failed is added to these.
+        source_of: the file that a sample lies in.
+
+    Raises:
+        NothingLeft: all failed.
+        Exception: the first failure, naming the sample, where ``on_error`` says ``"raise"``.
+    """
+    for position, error in failures:
+        index = int(indices[position])
+        named = _named(error, index, position)
+        if on_error == "raise":
+            raise named
+        errors.append(SampleError.of(index, named, on_error, source_of(index)))
+    lost = {position for position, _ in failures}
+    chosen = stand_ins([position in lost for position in range(len(indices))], on_error)
+    if not chosen:
+        raise NothingLeft
+    return chosen
+
+
+def _named(error: BaseException, index: int, position: int) -> BaseException:
+    """Put the sample's index into the message of an error of our own."""
+    place = f"sample {index} (position {position} of its batch)"
+    if isinstance(error, DecodeError):
+        named = DecodeError(f"{place}: {error}")
+        named.__cause__ = error.__cause__
+        return named
+    if isinstance(error, OSError) and error.filename is not None:
+        return OSError(error.errno, f"{error.strerror}, loading {place}", error.filename)
+    error.add_note(f"foreload: while loading {place}")
+    return error

@@ -1,0 +1,144 @@
+"""Files as they are: each one's bytes are a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.folders import Labels, list_files
+from foreload.options import LoadingMode
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate, pinned
+from foreload.stages.read import ReadAssembly
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
+
+__all__ = ["FileDataset"]
+
+
+class FileDataset(BaseDataset):
+    """The bytes of files: a sample is a uint8 tensor, or (tensor, target) where there are labels.
+
+    Files of one size make a batch of batch x bytes, which is read natively. Reads that find their file in memory
+    are made one after the other; those that wait for the disk, many at a time (io_uring).
+
+    Args:
+        data_path: a folder of class folders, a flat folder, or a list of files. Hidden files do not count.
+        transform: called with each tensor, for instance to decode it.
+        target_transform: called with each target.
+        loading_mode: as for :class:`~foreload.BaseDataset`.
+        labels: an int or str per file, for a list or a flat folder (in the order of the file names).
+        direct_io: read past the page cache, which is left to others.
+
+    Attributes:
+        classes, class_to_idx, targets: as :class:`~foreload.ImageDataset` has them.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
+        ValueError, TypeError: an argument makes no sense; the message names it.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()); _ = (folder / "a.bin").write_bytes(bytes([1, 2, 3]))
+    >>> FileDataset(folder)[0]
+    tensor([1, 2, 3], dtype=torch.uint8)
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path | Sequence[str | Path],
+        transform: Callable[[torch.Tensor], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        labels: Labels | None = None,
+        direct_io: bool = False,
+    ) -> None:
+        paths, self._targets, self.classes = list_files(data_path, labels)
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+        self.direct_io = direct_io
+        self._labelled = labels is not None or bool(self.classes)
+        self._files = _native.Files([os.fsencode(path) for path in paths], direct=direct_io)
+        self._lengths: np.ndarray[Any, Any] | None = None
+        super().__init__(data_path, transform, target_transform, loading_mode)  # type: ignore[arg-type]
+
+    def _locate(self, data_path: Any) -> Any:
+        return data_path  # which has been listed
+
+    def index(self) -> int:
+        """Count the files."""
+        return len(self._files)
+
+    def read(self, index: int) -> Any:
+        """Read a file."""
+        tensor = torch.from_numpy(np.frombuffer(bytearray(self._files.read(index)), np.uint8))
+        return (tensor, int(self._targets[index])) if self._labelled else tensor
+
+    @property
+    def targets(self) -> list[int]:
+        """The target of every file; -1 where nothing was given."""
+        targets: list[int] = self._targets.tolist()
+        return targets
+
+    @property
+    def paths(self) -> list[str]:
+        """The files."""
+        return [os.fsdecode(self._files.path(index)) for index in range(len(self))]
+
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        if self._lengths is None:
+            sizes = (os.stat(self._files.path(index)).st_size for index in range(len(self)))
+            self._lengths = np.fromiter(sizes, np.int64, len(self))
+        return self._lengths
+
+    @property
+    def _native(self) -> bool:
+        """Whether whole batches can be read natively: nothing was overridden, and all rows are of one size."""
+        plain = type(self).__getitem__ is FileDataset.__getitem__ and type(self).read is FileDataset.read
+        if not plain or self._kept is not None or not (self.transform is None is self.target_transform):
+            return False
+        try:
+            sizes = self._sizes()
+        except OSError:  # which of them is missing is found out when it is asked for
+            return False
+        return bool((sizes == sizes[0]).all())
+
+    def _present(self, memory: Any, starts: Any, indices: Any) -> Any:
+        rows = torch.from_numpy(memory).view(len(indices), -1)
+        return [rows, torch.from_numpy(self._targets[indices])] if self._labelled else rows
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
+        """Read the files of a batch, for a stock DataLoader; None where samples are made one by one."""
+        return self._load_batch if self._native else None
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        batch = ReadAssembly(self._files, self._sizes(), self._present, Buffers()).start(indices)
+        batch.job.run_here()
+        return Collated(batch.take(), len(indices))
+
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
+        """Read whole batches natively for foreload's DataLoader."""
+        if not is_default_collate(making.collate_fn) or making._cache is not None or not self._native:
+            return None
+
+        def present(memory: Any, starts: Any, indices: Any) -> Any:
+            return pinned(self._present(memory, starts, indices), making._pin_device)
+
+        return ReadAssembly(self._files, self._sizes(), present, buffers, making)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the list of files."""
+        return {**self.__dict__, "_files": [self._files.path(index) for index in range(len(self))]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the list again."""
+        self.__dict__.update(state)
+        self._files = _native.Files(state["_files"], direct=self.direct_io)

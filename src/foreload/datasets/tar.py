@@ -1,0 +1,195 @@
+"""Samples in tar shards, in any order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.shards import ShardIndex, index_of, list_shards
+from foreload.options import LoadingMode
+from foreload.progress import track
+from foreload.stages.batch import note_sample
+from foreload.stages.read import read_samples
+
+__all__ = ["Shards", "TarDataset"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Shards:
+    """The samples of several shards, numbered through.
+
+    Attributes:
+        paths: of the shards.
+        indexes: one per shard.
+        starts: the number of each shard's first sample, and behind the last one the count of all (int64).
+    """
+
+    def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
+        self.paths = list_shards(shards)
+        listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
+        self.indexes: list[ShardIndex] = [index_of(path) for path in listing]
+        self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return int(self.starts[-1])
+
+    def find(self, sample: int) -> tuple[int, int]:
+        """Give the shard of a sample, and its number in that."""
+        shard = int(np.searchsorted(self.starts, sample, "right")) - 1
+        return shard, sample - int(self.starts[shard])
+
+    def name(self, sample: int) -> str:
+        """Say which sample it is, as ``shard:key``."""
+        shard, number = self.find(sample)
+        return f"{self.paths[shard]}:{self.indexes[shard].keys[number]}"
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, from the ``pack.json`` beside the shards; otherwise the labels' numbers."""
+        manifest = Path(self.paths[0]).with_name("pack.json")
+        if manifest.exists():
+            named: list[str] = json.loads(manifest.read_text()).get("classes", [])
+            if named:
+                return named
+        return [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
+
+    @property
+    def labels(self) -> Array:
+        """The number in each sample's ``cls`` member, -1 where there is none (int64)."""
+        return np.concatenate([index.labels for index in self.indexes])
+
+    def files(self, extents: Array, *, direct: bool = False, kind: Any = _native.Files, keep: int = 0) -> Any:
+        """Open the shards to read these extents: rows of (shard, offset, length), one per sample."""
+        stamps = np.array([(index.size, index.modified) for index in self.indexes], np.int64)
+        return kind([os.fsencode(path) for path in self.paths], keep, extents, stamps, direct)
+
+    def extents(self) -> Array:
+        """Give, for each sample, the piece of its shard from its first member to its last."""
+        rows = []
+        for shard, index in enumerate(self.indexes):
+            begin = index.offsets[index.first[:-1]]
+            last = index.first[1:] - 1
+            end = index.offsets[last] + index.lengths[last]
+            rows.append(np.stack([np.full(len(index), shard), begin, end - begin], axis=1))
+        return np.ascontiguousarray(np.concatenate(rows), np.int64)
+
+    def members(self, names: Sequence[str]) -> Array:
+        """Give each sample's first member of one of these fields: rows of (shard, offset, length).
+
+        Raises:
+            ValueError: a sample has none of them.
+        """
+        rows = []
+        for shard, index in enumerate(self.indexes):
+            wanted = np.isin(np.array(index.names), list(names))
+            at = np.flatnonzero(wanted)
+            places = np.searchsorted(at, index.first[:-1])
+            chosen = at[np.minimum(places, len(at) - 1)] if len(at) else np.zeros(len(index), np.int64)
+            missing = (places >= len(at)) | (chosen >= index.first[1:])
+            if missing.any():
+                key = index.keys[int(np.argmax(missing))]
+                raise ValueError(f"{self.paths[shard]}: sample {key!r} has no {' or '.join(names)}")
+            rows.append(
+                np.stack([np.full(len(index), shard), index.offsets[chosen], index.lengths[chosen]], axis=1)
+            )
+        return np.ascontiguousarray(np.concatenate(rows), np.int64)
+
+
+class TarDataset(BaseDataset):
+    """Samples in tar shards (WebDataset's layout), with random access: full shuffle, cache, exact resume.
+
+    Members whose names are the same up to the first dot make a sample: a dict of ``"__key__"`` and, for each
+    member, its field (what follows the dot, in lower case) and its bytes. Where they lie is read from
+    ``SHARD.tar.idx``, which ``foreload pack`` writes, or which is made on first use.
+
+    Args:
+        shards: a folder of ``*.tar``, a file, ``"train-{000..099}.tar"``, or several of these.
+        transform: called with each dict, for instance to decode what is in it.
+        loading_mode: as for :class:`~foreload.BaseDataset`.
+        direct_io: read past the page cache, which is left to others.
+
+    Raises:
+        OSError: a shard cannot be read.
+        DecodeError: a shard is no tar, is cut short, or holds a member whose name leads out of it.
+
+    >>> import io, tarfile, tempfile
+    >>> shard = Path(tempfile.mkdtemp()) / "train.tar"
+    >>> with tarfile.open(shard, "w") as tar:
+    ...     for name, content in (("0001.txt", b"hello"), ("0001.cls", b"7")):
+    ...         member = tarfile.TarInfo(name); member.size = len(content)
+    ...         tar.addfile(member, io.BytesIO(content))
+    >>> TarDataset(shard)[0]
+    {'__key__': '0001', 'txt': b'hello', 'cls': b'7'}
+    """
+
+    def __init__(
+        self,
+        shards: str | Path | Sequence[str | Path],
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        direct_io: bool = False,
+    ) -> None:
+        self.direct_io = direct_io
+        super().__init__(shards, transform, None, loading_mode)  # type: ignore[arg-type]
+
+    def _locate(self, data_path: Any) -> Any:
+        self.shards = Shards(data_path)
+        self._extents = self.shards.extents()
+        self._files = self.shards.files(self._extents, direct=self.direct_io)
+        return data_path
+
+    def index(self) -> int:
+        """Count the samples."""
+        return len(self.shards)
+
+    def read(self, index: int) -> dict[str, Any]:
+        """Read a sample's members."""
+        return self._sample(index, self._files.read(index))
+
+    def _sample(self, index: int, data: Any) -> dict[str, Any]:
+        shard, number = self.shards.find(index)
+        known = self.shards.indexes[shard]
+        sample: dict[str, Any] = {"__key__": known.keys[number]}
+        begin = int(self._extents[index, 1])
+        for member in range(int(known.first[number]), int(known.first[number + 1])):
+            at = int(known.offsets[member]) - begin
+            sample[known.names[member]] = bytes(data[at : at + int(known.lengths[member])])
+        return sample
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
+        """Read the samples of a batch, many at a time; None where they are kept in memory one by one."""
+        own = type(self).__getitem__ is TarDataset.__getitem__ and type(self).read is TarDataset.read
+        return self._load_batch if own and self._kept is None else None
+
+    def _load_batch(self, indices: Sequence[int]) -> list[Any]:
+        memory, starts = read_samples(self._files, indices, self._extents[:, 2])
+        samples = []
+        for position, index in enumerate(indices):
+            number = int(index) % len(self)
+            try:
+                prepared = self._sample(number, memory[starts[position] : starts[position + 1]])
+                samples.append(self.__finish__(number, prepared))
+            except Exception as error:
+                note_sample(error, index, position)
+                raise
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the index; the shards are opened again."""
+        return {**self.__dict__, "_files": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the shards."""
+        self.__dict__.update(state)
+        self._files = self.shards.files(self._extents, direct=self.direct_io)

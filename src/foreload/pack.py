@@ -1,0 +1,244 @@
+"""Packing files into tar shards: ``foreload pack``."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.datasets.folders import Labels, Listing, list_files
+from foreload.datasets.shards import ShardIndex, index_of
+from foreload.errors import DecodeError
+from foreload.machine import granted_cores
+from foreload.progress import track
+from foreload.stages.decode import decode_with_pillow
+
+__all__ = ["MANIFEST", "Packed", "pack"]
+
+MANIFEST = "pack.json"
+
+# What is written and read back between two looks at the progress bar.
+_RUN = 64
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What :func:`pack` has made.
+
+    Attributes:
+        shards: their files.
+        samples: how many there are.
+        tiled: how many JPEGs were tiled.
+        resumed: shards that were there already.
+        bytes_before, bytes_after: of the files, and of the shards.
+    """
+
+    shards: list[str]
+    samples: int
+    tiled: int
+    resumed: int
+    bytes_before: int
+    bytes_after: int
+
+
+def pack(
+    source: str | Path | Sequence[str | Path],
+    folder: str | Path,
+    *,
+    labels: Labels | None = None,
+    shard_bytes: int = 256 << 20,
+    tiled: bool = False,
+    verify: bool = True,
+) -> Packed:
+    """Write files as tar shards in WebDataset's layout, each with an index for random access.
+
+    A sample is ``KEY.EXTENSION`` and, where there are labels, ``KEY.cls`` with a number; ``pack.json`` has the names
+    of the classes. Begun anew after an interruption, it goes on at the first shard that is missing.
+
+    Args:
+        source: a folder of class folders, a flat folder, or a list of files.
+        folder: where the shards go; it is made if there is none.
+        labels: as for :class:`~foreload.FileDataset`.
+        shard_bytes: the size from which on a shard is full.
+        tiled: transcode JPEGs, without loss, so that a crop can be read without decoding all of it. They stay
+            ordinary JPEGs.
+        verify: read each shard back and compare it with the files, JPEGs that were tiled by their pixels.
+
+    Raises:
+        FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
+            something else.
+        DecodeError: ``tiled`` met a damaged JPEG, or what was written does not read back.
+
+    >>> import tempfile
+    >>> source, target = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()); (source / "cat").mkdir()
+    >>> _ = (source / "cat" / "tom.bin").write_bytes(b"meow")
+    >>> pack(source, target).samples
+    1
+    >>> from foreload import TarDataset
+    >>> TarDataset(target)[0]
+    {'__key__': 'cat/tom', 'bin': b'meow', 'cls': b'0'}
+    """
+    if shard_bytes < 1:
+        raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
+    listing = list_files(source, labels)
+    sizes = np.array([os.stat(path).st_size for path in listing.paths], np.int64)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    keys = _keys(listing.paths, source)
+    cuts = _cuts(sizes, shard_bytes)
+    plan = _plan(listing, sizes, cuts, tiled)
+    _check_plan(target, plan)
+    packing = _Packing(listing, keys, tiled, verify)
+    done = _packed(packing, target, cuts)
+    shards, resumed = [], 0
+    for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
+        shards.append(str(path))
+        resumed += was_there
+    manifest = plan | {"finished": True, "classes": listing.classes}
+    _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
+    after = sum(os.stat(path).st_size for path in shards)
+    return Packed(shards, len(keys), packing.tiled_count, resumed, int(sizes.sum()), after)
+
+
+def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
+    for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        path = target / f"shard-{number:06}.tar"
+        was_there = path.exists()
+        if not was_there:
+            packing.write(path, begin, end)
+        yield path, was_there, end - begin
+
+
+def _plan(listing: Listing, sizes: Any, cuts: list[int], tiled: bool) -> dict[str, Any]:
+    known = zlib.crc32("\0".join(listing.paths).encode("utf-8", "surrogateescape"))
+    known = zlib.crc32(listing.targets.tobytes(), zlib.crc32(sizes.tobytes(), known))
+    return {"foreload pack": 1, "samples": len(listing.paths), "shards": cuts, "tiled": tiled, "files": known}
+
+
+def _check_plan(target: Path, plan: dict[str, Any]) -> None:
+    path = target / MANIFEST
+    if path.exists():
+        before = json.loads(path.read_text())
+        if any(before.get(name) != value for name, value in plan.items()):
+            raise ValueError(
+                f"folder: {str(target)!r} holds a pack of other files, or with other settings; give an empty one"
+            )
+        return
+    if any(target.glob("*.tar")):
+        raise ValueError(f"folder: {str(target)!r} holds shards that are not of a pack; give an empty folder")
+    _write(path, json.dumps(plan | {"finished": False}, indent=1).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _cuts(sizes: Any, shard_bytes: int) -> list[int]:
+    cuts, filled = [0], 0
+    for position, size in enumerate(sizes.tolist()):
+        if filled >= shard_bytes:
+            cuts.append(position)
+            filled = 0
+        filled += size + 1024
+    return [*cuts, len(sizes)]
+
+
+def _keys(paths: list[str], source: Any) -> list[str]:
+    """Give each file a key that no other has: its path below the folder, with no dots in its name."""
+    folder = isinstance(source, (str, os.PathLike))
+    root = source if folder else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    root = os.path.abspath(root)
+    keys: list[str] = []
+    taken: set[str] = set()
+    for path in paths:
+        stem, _ = os.path.splitext(os.path.relpath(os.path.abspath(path), root))
+        folder, name = os.path.split(stem)
+        key = plain = os.path.join(folder, name.replace(".", "_").lstrip("_") or "_")
+        number = 0
+        while key in taken:
+            number += 1
+            key = f"{plain}-{number}"
+        taken.add(key)
+        keys.append(key)
+    return keys
+
+
+class _Packing:
+    def __init__(self, listing: Listing, keys: list[str], tiled: bool, verify: bool) -> None:
+        self._listing = listing
+        self._keys = keys
+        self._tiled = tiled
+        self._verify = verify
+        self._labelled = bool((listing.targets >= 0).any())
+        self.tiled_count = 0
+
+    def write(self, path: Path, begin: int, end: int) -> None:
+        """Write one shard and its index; it gets its name when it is whole."""
+        temporary = path.with_name(f"{path.name}.part")
+        checks: list[int] = []
+        with ThreadPoolExecutor(granted_cores()) as threads, open(temporary, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                for run in range(begin, end, _RUN):
+                    positions = range(run, min(run + _RUN, end))
+                    for position, content in zip(positions, threads.map(self._content, positions), strict=True):
+                        checks.append(zlib.crc32(content))
+                        self._add(tar, position, content)
+            file.flush()
+            os.fsync(file.fileno())
+        index = index_of(temporary, save=False)
+        if self._verify:
+            _check(temporary, index, checks)
+        os.replace(temporary, path)
+        index.save(f"{path}.idx")
+
+    def _add(self, tar: tarfile.TarFile, position: int, content: bytes) -> None:
+        key = self._keys[position]
+        extension = os.path.splitext(self._listing.paths[position])[1].lower().lstrip(".") or "bin"
+        members = [(f"{key}.{extension}", content)]
+        if self._labelled:
+            members.append((f"{key}.cls", str(self._listing.targets[position]).encode()))
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+    def _content(self, position: int) -> bytes:
+        path = self._listing.paths[position]
+        content = Path(path).read_bytes()
+        if not self._tiled or content[:3] != b"\xff\xd8\xff":
+            return content
+        try:
+            tiled = _native.tile_jpeg(content)
+        except DecodeError as error:
+            raise DecodeError(f"{path}: {error}; remove it, or pack without tiling") from error
+        if not tiled:
+            return content
+        if self._verify:
+            before, after = (_native.decode_rgb(path, data, decode_with_pillow) for data in (content, tiled))
+            if not np.array_equal(before, after):
+                raise DecodeError(
+                    f"{path}: the tiled picture is another one; pack without tiling, and report this"
+                )
+        self.tiled_count += 1
+        return tiled
+
+
+def _check(path: Path, index: ShardIndex, checks: list[int]) -> None:
+    with open(path, "rb") as file:
+        for number, expected in enumerate(checks):
+            member = int(index.first[number])
+            file.seek(int(index.offsets[member]))
+            if zlib.crc32(file.read(int(index.lengths[member]))) != expected:
+                raise DecodeError(f"{path}: sample {index.keys[number]!r} does not read back as it was written")

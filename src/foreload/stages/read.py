@@ -1,0 +1,96 @@
+"""Stage ``read``: the bytes of a batch's samples, read natively into one piece of memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.stages.batch import Batch
+from foreload.stages.buffers import Buffers
+from foreload.stages.failure import OnError, SampleError, survivors
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
+
+__all__ = ["ReadAssembly", "read_samples"]
+
+Array = np.ndarray[Any, Any]
+
+
+def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -> tuple[Array, Array]:
+    """Read several samples, in this thread.
+
+    Returns:
+        memory (uint8) and starts (int64): sample ``indices[i]`` is ``memory[starts[i]:starts[i + 1]]``.
+
+    Raises:
+        OSError, DecodeError: the first failure, naming the sample.
+    """
+    where = np.asarray(indices, np.int64)
+    starts = _starts(where, lengths)
+    memory = np.empty(int(starts[-1]), np.uint8)
+    job = _native.ReadJob(files, where, starts, memory)
+    job.run_here()
+    survivors(job.failures(), where, "raise", [], lambda index: os.fsdecode(files.path(index)))
+    return memory, starts
+
+
+def _starts(indices: Array, lengths: Array) -> Array:
+    starts = np.zeros(len(indices) + 1, np.int64)
+    np.cumsum(lengths[indices], out=starts[1:])
+    return starts
+
+
+class ReadAssembly:
+    """Batches of files, or parts of shards, as they are; see :class:`foreload.stages.batch.Assembly`.
+
+    Args:
+        files: where samples' bytes lie.
+        lengths: bytes of each sample (int64).
+        present: makes the batch of ``(memory, starts, indices)``: the bytes of sample ``indices[i]`` are
+            ``memory[starts[i]:starts[i + 1]]``.
+        buffers: where batches are put.
+        making: of the loader; None: errors are raised.
+    """
+
+    depth: int | None = None
+
+    def __init__(
+        self,
+        files: _native.Files,
+        lengths: Array,
+        present: Callable[[Array, Array, Array], Any],
+        buffers: Buffers,
+        making: Making | None = None,
+    ) -> None:
+        self._files = files
+        self._lengths = lengths
+        self._present = present
+        self._buffers = buffers
+        self._on_error: OnError = "raise" if making is None else making.on_error
+        self._errors: list[SampleError] = [] if making is None else making.errors
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        where = np.asarray(indices, np.int64)
+        starts = _starts(where, self._lengths)
+        memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
+        job = _native.ReadJob(self._files, where, starts, memory)
+
+        def take() -> Any:
+            failures = job.failures()
+            if not failures:
+                return self._present(memory, starts, where)
+            chosen = survivors(failures, where, self._on_error, self._errors, self._path)
+            pieces = [memory[starts[i] : starts[i + 1]] for i in chosen]
+            ends = np.cumsum([0, *map(len, pieces)])
+            return self._present(np.concatenate(pieces), ends, where[chosen])
+
+        return Batch(job, take)
+
+    def _path(self, index: int) -> str:
+        return os.fsdecode(self._files.path(index))
