@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def pack(
 ) -> Packed:
     """Write files as tar shards in WebDataset's layout, each with an index for random access.
 
-    A sample is ``KEY.EXTENSION`` and, where there are labels, ``KEY.cls`` with a number; ``pack.json`` has the names
-    of the classes. Begun anew after an interruption, it goes on at the first shard that is missing.
+    A sample is ``KEY.EXTENSION`` and, where there are labels, ``KEY.cls`` with a number; ``pack.json`` has the
+    names of the classes. Begun anew after an interruption, it goes on at the first shard that is missing.
 
     Args:
         source: a folder of class folders, a flat folder, or a list of files.
@@ -111,7 +112,7 @@ def pack(
 
 
 def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
-    for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for number, (begin, end) in enumerate(pairwise(cuts)):
         path = target / f"shard-{number:06}.tar"
         was_there = path.exists()
         if not was_there:
@@ -157,15 +158,14 @@ def _cuts(sizes: Any, shard_bytes: int) -> list[int]:
 
 def _keys(paths: list[str], source: Any) -> list[str]:
     """Give each file a key that no other has: its path below the folder, with no dots in its name."""
-    folder = isinstance(source, (str, os.PathLike))
-    root = source if folder else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    root = os.path.abspath(root)
+    folders = [source] if isinstance(source, (str, os.PathLike)) else [os.path.dirname(path) for path in paths]
+    root = os.path.commonpath([os.path.abspath(one) for one in folders])
     keys: list[str] = []
     taken: set[str] = set()
     for path in paths:
         stem, _ = os.path.splitext(os.path.relpath(os.path.abspath(path), root))
-        folder, name = os.path.split(stem)
-        key = plain = os.path.join(folder, name.replace(".", "_").lstrip("_") or "_")
+        parent, name = os.path.split(stem)
+        key = plain = os.path.join(parent, name.replace(".", "_").lstrip("_") or "_")
         number = 0
         while key in taken:
             number += 1

@@ -100,7 +100,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
                 raise ValueError("labels: shards have their own, in their cls members")
             self._targets, self.classes = self.shards.labels, self.shards.classes
         else:
-            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)  # type: ignore[arg-type]
+            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
             self._paths = [os.fsencode(path) for path in paths]
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
         self.transform = transforms.resize(image_size) if transform is None else transform

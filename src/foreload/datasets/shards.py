@@ -159,9 +159,7 @@ def scan(file: IO[bytes], source: str, size: int, modified: int = 0) -> ShardInd
                 names.append(name)
                 places.append((member.offset_data, member.size))
     except tarfile.TarError as error:
-        raise DecodeError(
-            f"{source}: no tar, or damaged: {error}; compressed shards can only be streamed"
-        ) from error
+        raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
     if end + 2 * _BLOCK > size:
