@@ -1,0 +1,171 @@
+"""Fetches from object storage and web servers, in a process of its own; see :mod:`foreload.stages.fetch`.
+
+Run as a script, so that it imports neither torch nor foreload. The library that it uses has threads of its own, with
+which a process must not be forked; and what it does needs no turn at the GIL of the program that trains.
+
+Messages are JSON behind their length (8 bytes); a request for ranges comes with the memory that they go to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import random
+import socket
+import struct
+import sys
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
+
+# Requests under way at a time, and how often one is tried before it has failed.
+MOST = 1024
+TRIES = 6
+FIRST_PAUSE = 0.1
+
+LENGTH = struct.Struct("<Q")
+
+
+def main() -> None:
+    """Serve the socket whose number is the first argument, with the options in the second, until it is closed."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.setblocking(True)
+    asyncio.run(Server(connection, json.loads(sys.argv[2])).serve())
+
+
+class Server:
+    """Answers the requests that come over a socket."""
+
+    def __init__(self, connection: socket.socket, options: dict[str, Any]) -> None:
+        self._connection = connection
+        self._options = options
+        self._stores: dict[str, Any] = {}
+        self._slots = asyncio.Semaphore(MOST)
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Read requests until the other end is gone."""
+        loop = asyncio.get_running_loop()
+        while True:
+            received = await loop.run_in_executor(None, self._receive)
+            if received is None:
+                os._exit(0)  # nobody is left to be told of what is under way
+            request, memory = received
+            job = loop.create_task(self._answer(request, memory))
+            self._jobs.add(job)
+            job.add_done_callback(self._jobs.discard)
+
+    def _receive(self) -> tuple[dict[str, Any], int | None] | None:
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self._connection, LENGTH.size, 1)
+            while 0 < len(head) < LENGTH.size:
+                more = self._connection.recv(LENGTH.size - len(head))
+                head = head + more if more else b""
+            if not head:
+                return None
+            body = bytearray()
+            while len(body) < LENGTH.unpack(head)[0]:
+                part = self._connection.recv(min(1 << 20, LENGTH.unpack(head)[0] - len(body)))
+                if not part:
+                    return None
+                body += part
+        except OSError:
+            return None
+        return json.loads(body), descriptors[0] if descriptors else None
+
+    async def _answer(self, request: dict[str, Any], descriptor: int | None) -> None:
+        answer: dict[str, Any] = {"id": request["id"]}
+        try:
+            if request["do"] == "ranges":
+                assert descriptor is not None
+                answer["failures"] = await self._ranges(request["ranges"], descriptor)
+            elif request["do"] == "head":
+                answer["result"] = await self._retried(request["url"], self._head)
+            else:
+                answer["result"] = await self._retried(request["url"], self._list)
+        except Exception as error:  # whatever it is, the other end waits for an answer
+            answer["error"] = describe(error)
+        body = json.dumps(answer).encode()
+        await asyncio.get_running_loop().run_in_executor(
+            None, self._connection.sendall, LENGTH.pack(len(body)) + body
+        )
+
+    async def _ranges(self, ranges: list[list[Any]], descriptor: int) -> list[Any]:
+        size = os.fstat(descriptor).st_size
+        memory = mmap.mmap(descriptor, size)
+        os.close(descriptor)
+        failures: list[Any] = []
+
+        async def one(number: int, url: str, start: int, length: int, at: int) -> None:
+            async def get(store: Any, path: str) -> Any:
+                return await obstore.get_range_async(store, path, start=start, length=length)
+
+            try:
+                got = memoryview(await self._retried(url, get))
+                if len(got) != length:
+                    raise EOFError(f"has {len(got)} of the {length} bytes at {start}: it ends too early")
+                memory[at : at + length] = got
+            except Exception as error:  # as above
+                failures.append([number, *describe(error)])
+
+        await asyncio.gather(*(one(number, *each) for number, each in enumerate(ranges)))
+        memory.close()
+        return failures
+
+    async def _retried(self, url: str, ask: Any) -> Any:
+        store, path = self._store(url)
+        for attempt in range(TRIES):
+            try:
+                async with self._slots:
+                    return await ask(store, path)
+            except (FileNotFoundError, PermissionError, exceptions.PermissionDeniedError, exceptions.NotFoundError):
+                raise
+            except exceptions.UnauthenticatedError:
+                raise
+            except Exception:  # a cut connection, a busy server: the library has no one class for these
+                if attempt == TRIES - 1:
+                    raise
+            await asyncio.sleep(FIRST_PAUSE * 2**attempt * (0.5 + random.random()))
+        raise AssertionError("unreachable")
+
+    def _store(self, url: str) -> tuple[Any, str]:
+        parts = urlsplit(url)
+        base = f"{parts.scheme}://{parts.netloc}"
+        if base not in self._stores:
+            client = {"allow_http": True, "timeout": timedelta(seconds=60), **self._options.get("client_options", {})}
+            options = {name: value for name, value in self._options.items() if name != "client_options"}
+            # It tries again by itself too, which would multiply.
+            retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
+            self._stores[base] = from_url(base, client_options=client, retry_config=retries, **options)
+        return self._stores[base], unquote(parts.path).lstrip("/")
+
+    async def _head(self, store: Any, path: str) -> Any:
+        found = await obstore.head_async(store, path)
+        return {"size": found["size"], "tag": found.get("e_tag") or str(found.get("last_modified"))}
+
+    async def _list(self, store: Any, path: str) -> Any:
+        found = []
+        async for chunk in obstore.list(store, path):
+            found += [quote(entry["path"]) for entry in chunk]
+        return sorted(found)
+
+
+def describe(error: Exception) -> tuple[str, str]:
+    """Say what kind of failure it is, and what the library says."""
+    kinds = {
+        "missing": (FileNotFoundError, exceptions.NotFoundError),
+        "forbidden": (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError),
+        "short": (EOFError,),
+    }
+    kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
+    return kind, (str(error).strip().splitlines() or [repr(error)])[0][:300]
+
+
+if __name__ == "__main__":
+    main()
