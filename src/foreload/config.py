@@ -177,7 +177,7 @@ class DataLoaderConfig:
 
 
 def whole_number(name: str, value: Any, least: int, otherwise: str = "") -> int:
-    """Give ``value`` as an int; raise TypeError or ValueError, with its name, unless it is one from ``least`` on."""
+    """Give ``value`` as an int; raise TypeError or ValueError, with its name, unless it is at least ``least``."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int{otherwise}, got {value!r}")
     if operator.index(value) < least:

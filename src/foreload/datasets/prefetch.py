@@ -15,6 +15,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from foreload.config import whole_number
+from foreload.stages.batch import note_sample
 from foreload.stages.foresee import foresee
 from foreload.stages.index import position_of
 from foreload.workers.threads import join
@@ -189,9 +190,9 @@ class _Reader:
     def get_batch(self, indices: Sequence[int]) -> list[Any]:
         """Give several samples, which are loaded side by side."""
         steps = set(np.diff(indices).tolist())
-        if self._told or len(steps) == 1:
+        if self._told or len(steps) <= 1:
             return [self.get(index) for index in indices]
-        samples = []
+        samples: list[Any] = []
         ahead: deque[Future[Any]] = deque()
         try:
             for place, index in enumerate(indices):
@@ -199,6 +200,9 @@ class _Reader:
                     for later in indices[place + len(ahead) : place + self._most]:
                         ahead.append(self._submit(later))
                 samples.append(self._result(ahead.popleft(), index))
+        except Exception as error:
+            note_sample(error, indices[len(samples)], len(samples))
+            raise
         finally:
             for future in ahead:
                 future.cancel()
