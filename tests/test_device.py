@@ -203,7 +203,7 @@ def test_an_epoch_that_is_left_leaves_nothing_and_the_next_is_whole(simulated: S
 
 
 def test_a_state_is_of_the_batch_that_the_loop_has(simulated: Simulated) -> None:
-    make = lambda: fl.DataLoader(torch.arange(12.0), batch_size=2, shuffle=True, seed=1, num_workers=0)  # noqa: E731
+    make = lambda: fl.DataLoader(torch.arange(12.0), batch_size=2, shuffle=True, seed=1, num_workers=0)
     expected = [batch.tolist() for batch in make()]
     prefetch = fl.PrefetchLoader(make(), "cpu")
     epoch = iter(prefetch)
@@ -217,7 +217,7 @@ def test_a_state_is_of_the_batch_that_the_loop_has(simulated: Simulated) -> None
         next(epoch)
     assert prefetch.state_dict()["finished"]
     with pytest.raises(AttributeError):
-        fl.PrefetchLoader([1], "cpu").state_dict  # noqa: B018
+        fl.PrefetchLoader([1], "cpu").state_dict
 
 
 def test_on_the_cpu_it_is_the_loader_itself() -> None:

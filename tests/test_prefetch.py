@@ -113,7 +113,7 @@ def test_an_order_that_is_not_kept_costs_little_and_is_given_up() -> None:
 @pytest.mark.parametrize("seed", [None, 5])
 def test_our_loader_tells_its_order(workers: int, seed: int | None) -> None:
     squares = Squares()
-    make = lambda dataset: fl.DataLoader(  # noqa: E731
+    make = lambda dataset: fl.DataLoader(
         dataset, batch_size=8, shuffle=True, num_workers=workers, seed=seed, workers="threads"
     )
     ahead = fl.AsyncPrefetchDataset(squares)
@@ -204,7 +204,7 @@ def test_copies_and_pickles_begin_anew_and_know_the_dataset() -> None:
         assert (other.queue_size, other.classes, len(other)) == (3, ["even", "odd"], 100)
         assert other._reader is not ahead._reader
     with pytest.raises(AttributeError, match="nothing"):
-        ahead.nothing  # noqa: B018
+        ahead.nothing
 
 
 def test_threads_end_with_the_dataset_and_none_runs_before_it_is_needed() -> None:

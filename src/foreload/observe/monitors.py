@@ -167,6 +167,8 @@ def _rows_of_sequence(batch: Any) -> int | None:
     # default_collate makes lists of tuples: a list of tuples or dicts is one of samples that were not collated.
     if isinstance(batch, list) and batch and all(isinstance(sample, (tuple, Mapping)) for sample in batch):
         return len(batch)
+    if type(batch) is tuple and batch and all(type(field) is tuple for field in batch):
+        return len(batch[0])  # tuple(zip(*samples)), as for detection
     rows = [_rows(field) for field in batch]
     kinds = {(field.ndim, field.dtype) if hasattr(field, "ndim") else type(field) for field in batch}
     if set(rows) <= {None} or (len(kinds) == 1 and len(set(rows)) > 1):
