@@ -215,6 +215,10 @@ def test_threads_end_with_the_dataset_and_none_runs_before_it_is_needed() -> Non
     assert running() == 0
     assert [ahead[i] for i in range(9)] == [i**2 for i in range(9)]
     assert running() == 3
+    ahead.close()
+    assert running() == 0
+    assert [ahead[i] for i in range(9)] == [i**2 for i in range(9)]
+    assert running() == 3
     del ahead
     gc.collect()
     assert running() == 0

@@ -43,8 +43,8 @@ class DataLoaderConfig:
         shuffle: in a new order every epoch; a sampler that is given, or an iterable dataset, has an order already.
         memory_efficient: keep as few batches as can be in the making, and no free memory for later ones but that
             of one batch, whatever ``prefetch_factor`` is.
-        max_memory_usage: the share of the memory that may be used, by all that runs there; if more is, a warning
-            says so.
+        max_memory_usage: the share of the memory that may be used, by all that runs there; if more is, and
+            ``enable_monitoring`` is on, a warning says so.
         pin_memory_device: the kind of accelerator that batches are page-locked for.
         non_blocking: whether :meth:`EfficientDataLoader.to` copies without waiting.
         generator_seed: seeds the generator that the order is drawn from; a run with the same seed has the same

@@ -90,7 +90,7 @@ class EfficientDataLoader(DataLoader[T_co]):
 def _arguments(dataset: Any, config: DataLoaderConfig, options: dict[str, Any]) -> dict[str, Any]:
     """Give the loader's arguments, without those that torch forbids beside others."""
     sampler = options.get("sampler", config.custom_sampler)
-    batch_sampler = options.get("batch_sampler", config.custom_batch_sampler)
+    batch_sampler = options.get("batch_sampler", None if sampler is not None else config.custom_batch_sampler)
     arguments: dict[str, Any] = {
         "num_workers": config.num_workers,
         "collate_fn": config.collate_fn,

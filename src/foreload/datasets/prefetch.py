@@ -99,6 +99,11 @@ class AsyncPrefetchDataset(Dataset[Any]):
             indices = list(indices)
         self._here().foresee(np.asarray(indices, np.int64))
 
+    def close(self) -> None:
+        """End the threads, and drop what they have loaded; they begin again when a sample is asked for."""
+        reader, self._reader = self._reader, self._begin()
+        reader.close()
+
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.dataset)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-__all__ = ["MovedAhead", "PrefetchLoader", "SideStream", "move", "side_stream"]
+__all__ = ["MovedAhead", "PrefetchLoader", "SideStream", "check_device", "move", "side_stream"]
 
 
 class SideStream(Protocol):
@@ -108,13 +108,16 @@ def side_stream(device: torch.device, *, non_blocking: bool = True) -> SideStrea
     Raises:
         RuntimeError: the device is not there.
     """
+    check_device(device)
     if device.type == "cpu":
         return None
-    if device.type != "cuda":
-        return _InStep(device, non_blocking)
-    if not torch.cuda.is_available():
+    return (_Cuda if device.type == "cuda" else _InStep)(device, non_blocking)
+
+
+def check_device(device: torch.device) -> None:
+    """Raise RuntimeError where batches are to go to a GPU that is not there."""
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"device {str(device)!r} is asked for, but torch finds no CUDA; say device='cpu'")
-    return _Cuda(device, non_blocking)
 
 
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
@@ -307,7 +310,7 @@ class PrefetchLoader:
         self.loader = loader
         self.device = torch.device(device)
         self.non_blocking = non_blocking
-        side_stream(self.device)  # so that a device that is not there is found out now
+        check_device(self.device)
         self._moving: weakref.ref[MovedAhead] | None = None
 
     def __iter__(self) -> Iterator[Any]:
