@@ -63,11 +63,10 @@ class EfficientDataLoader(DataLoader[T_co]):
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
-        epoch = super().__iter__()
         if not (self.config.enable_monitoring or self.config.log_loading_stats):
-            return epoch
+            return super().__iter__()
         self._monitor.start_iteration()
-        return _Measured(epoch, self)
+        return _Measured(time.perf_counter(), super().__iter__(), self)
 
     def get_stats(self) -> dict[str, Any]:
         """Tell how batches came, over all epochs so far.
@@ -118,10 +117,10 @@ def _is_there(device: str) -> bool:
 class _Measured(Iterator[Any]):
     """An epoch, and a clock beside it."""
 
-    def __init__(self, epoch: Any, loader: EfficientDataLoader[Any]) -> None:
+    def __init__(self, begun: float, epoch: Any, loader: EfficientDataLoader[Any]) -> None:
         self._epoch = epoch
         self._loader = loader
-        self._begun = time.perf_counter()
+        self._begun = begun
         self._waited = 0.0
         self._batches = 0
 
