@@ -8,33 +8,51 @@
 
 from foreload import errors, transforms
 from foreload.caches import LRUCache, cached
+from foreload.collate_fns import CustomCollateFn
+from foreload.config import DataLoaderConfig
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
+from foreload.efficient import EfficientDataLoader
 from foreload.loader import DataLoader
+from foreload.observe.memory import MemoryMonitor
+from foreload.observe.monitors import DataLoaderPerformanceMonitor
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
+from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
+from foreload.stages.device import PrefetchLoader
 from foreload.stages.order import KeyedSampler
 from foreload.transforms import get_train_transforms, get_val_transforms
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncPrefetchDataset",
     "BaseDataset",
     "Cache",
     "CachedDataset",
+    "CustomCollateFn",
     "DataLoader",
+    "DataLoaderConfig",
+    "DataLoaderFactory",
+    "DataLoaderPerformanceMonitor",
+    "EfficientDataLoader",
     "FileDataset",
+    "HighPerformanceDataset",
     "ImageDataset",
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MemoryMonitor",
     "OPTCache",
     "OPTInit",
+    "PrefetchLoader",
     "TarDataset",
     "cached",
+    "create_dataloader",
     "errors",
     "gather",
     "get_train_transforms",

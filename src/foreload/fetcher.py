@@ -124,7 +124,12 @@ class Server:
             try:
                 async with self._slots:
                     return await ask(store, path)
-            except (FileNotFoundError, PermissionError, exceptions.PermissionDeniedError, exceptions.NotFoundError):
+            except (
+                FileNotFoundError,
+                PermissionError,
+                exceptions.PermissionDeniedError,
+                exceptions.NotFoundError,
+            ):
                 raise
             except exceptions.UnauthenticatedError:
                 raise
@@ -138,7 +143,11 @@ class Server:
         parts = urlsplit(url)
         base = f"{parts.scheme}://{parts.netloc}"
         if base not in self._stores:
-            client = {"allow_http": True, "timeout": timedelta(seconds=60), **self._options.get("client_options", {})}
+            client = {
+                "allow_http": True,
+                "timeout": timedelta(seconds=60),
+                **self._options.get("client_options", {}),
+            }
             options = {name: value for name, value in self._options.items() if name != "client_options"}
             # It tries again by itself too, which would multiply.
             retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}

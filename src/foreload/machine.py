@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["granted_cores", "granted_memory"]
+__all__ = ["available_memory", "granted_cores", "granted_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -31,6 +33,37 @@ def granted_memory() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _memory_limit(_CGROUP)
     return memory if limit is None else min(memory, limit)
+
+
+def available_memory() -> int:
+    """Give the bytes that can still be taken without swapping or being killed.
+
+    The machine's, or less where a container's limit is nearer (cgroup v1, v2). Files that the kernel keeps in
+    memory count as available: it gives them up when somebody needs the memory.
+
+    >>> 0 <= available_memory() <= granted_memory()
+    True
+    """
+    import psutil
+
+    left = [max(0, limit.bytes - limit.used()) for limit in _memory_limits(_CGROUP)]
+    return min(psutil.virtual_memory().available, granted_memory(), *left)
+
+
+class _Limit(NamedTuple):
+    """A limit on memory, and where the kernel says how much of it is used."""
+
+    bytes: int
+    folder: Path
+    usage: str  # the file with the bytes in use
+    prefix: str  # of the entries of memory.stat that count the groups below too
+
+    def used(self) -> int:
+        """Give the bytes in use that cannot be given up at once."""
+        words = _words(self.folder / "memory.stat")
+        stat = dict(zip(words[::2], words[1::2], strict=False))
+        files = sum(int(stat.get(f"{self.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+        return max(0, int((_words(self.folder / self.usage) or ["0"])[0]) - files)
 
 
 def _own_folders(root: Path, controller: str) -> list[Path]:
@@ -63,10 +96,18 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def _memory_limit(root: Path) -> int | None:
-    files = [folder / "memory.max" for folder in _own_folders(root, "")]
-    files += [folder / "memory.limit_in_bytes" for folder in _own_folders(root, "memory")]
-    limits = [int(words[0]) for words in map(_words, files) if words and words[0] != "max"]
-    return min(limits, default=None)
+    return min((limit.bytes for limit in _memory_limits(root)), default=None)
+
+
+def _memory_limits(root: Path) -> Iterator[_Limit]:
+    for controller, most, usage, prefix in (
+        ("", "memory.max", "memory.current", ""),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        for folder in _own_folders(root, controller):
+            words = _words(folder / most)
+            if words and words[0] != "max":
+                yield _Limit(int(words[0]), folder, usage, prefix)
 
 
 def _words(file: Path) -> list[str]:

@@ -1,0 +1,308 @@
+"""Any dataset, with the samples that come next loaded ahead by threads."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from foreload.config import whole_number
+from foreload.stages.batch import note_sample
+from foreload.stages.foresee import foresee
+from foreload.stages.index import position_of
+from foreload.workers.threads import join
+
+if TYPE_CHECKING:
+    from foreload.stages.buffers import Buffers
+
+__all__ = ["AsyncPrefetchDataset"]
+
+# Workers that load batches side by side ask nearly in the order that is foreseen; so far ahead they are sought.
+_NEAR = 1 << 14
+
+# So many times the queue's length of requests that were not foreseen, one after the other, are no accident.
+_SURPRISES = 4
+
+
+class AsyncPrefetchDataset(Dataset[Any]):
+    """Wraps a map-style dataset; threads load ahead what will be asked for next.
+
+    What that is: with foreload's DataLoader, the order of its epoch; otherwise what :meth:`ahead` was told; in a
+    stock DataLoader, the rest of the batch that is being loaded, and where indices go up or down by equal steps,
+    the ones that follow. A sample that was not foreseen is loaded when it is asked for.
+
+    Useful where loading waits for something (a disk, a network, a decoder that lets go of the interpreter's lock)
+    and nobody else loads ahead. The dataset must bear being called from several threads. Each process has threads
+    of its own, started when they are first needed; they end with this object. Copies and pickles begin anew.
+
+    Args:
+        dataset: what is wrapped. Its attributes are found here too.
+        queue_size: the most samples that are loaded, or being loaded, before they are asked for.
+        num_workers: how many threads.
+        direct_io: True: set the dataset's ``direct_io``, so that it reads past the page cache.
+
+    Raises:
+        TypeError: ``dataset`` is not map-style, or an argument is of another type.
+        ValueError: an argument makes no sense, or ``direct_io`` is asked of a dataset that knows nothing of it.
+
+    An exception in the dataset is raised when its sample is asked for.
+
+    >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
+    >>> [squares[i] for i in range(5)]
+    [0, 1, 4, 9, 16]
+    """
+
+    def __init__(
+        self, dataset: Any, queue_size: int = 10, num_workers: int = 2, *, direct_io: bool = False
+    ) -> None:
+        is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if isinstance(dataset, IterableDataset) or not is_map:
+            raise TypeError(
+                f"dataset must be map-style, with __getitem__ and __len__; {type(dataset).__name__} is not"
+            )
+        self.dataset = dataset
+        self.queue_size = whole_number("queue_size", queue_size, 1)
+        self.num_workers = whole_number("num_workers", num_workers, 1)
+        if direct_io:
+            if not hasattr(dataset, "direct_io"):
+                raise ValueError(
+                    f"direct_io=True: {type(dataset).__name__} has no attribute 'direct_io'; wrap a dataset that "
+                    "reads files itself and has one, or leave direct_io=False"
+                )
+            dataset.direct_io = True
+        self._reader = self._begin()
+
+    def _begin(self) -> _Reader:
+        reader = _Reader(self.dataset, self.queue_size, self.num_workers)
+        weakref.finalize(self, reader.close)
+        return reader
+
+    def _here(self) -> _Reader:
+        if self._reader.process != os.getpid():
+            self._reader = self._begin()  # in a fork: the threads, and whatever they have locked, stayed behind
+        return self._reader
+
+    def ahead(self, indices: Iterable[int]) -> None:
+        """Say what will be asked for from now on, in order; what was said before is forgotten.
+
+        Nothing is loaded before the first of it is asked for.
+        """
+        if not isinstance(indices, (np.ndarray, Sequence)):
+            indices = list(indices)
+        self._here().foresee(np.asarray(indices, np.int64))
+
+    def close(self) -> None:
+        """End the threads, and drop what they have loaded; they begin again when a sample is asked for."""
+        reader, self._reader = self._reader, self._begin()
+        reader.close()
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Give a sample, which may be there already."""
+        position = position_of(index)
+        return self.dataset[index] if position is None else self._here().get(position)
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """Give the samples of a batch; while one is waited for, the next ones are loaded."""
+        positions = [position for index in indices if (position := position_of(index)) is not None]
+        if len(positions) < len(indices):
+            return [self[index] for index in indices]
+        return self._here().get_batch(positions)
+
+    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Buffers) -> None:
+        """Take the order of the epoch that foreload's DataLoader begins; it then goes on as with any dataset."""
+        if isinstance(making, DataLoader) and making.dataset is self and getattr(making, "cache", None) is None:
+            known = foresee(making, 1)
+            if known is not None:
+                self.ahead(known[0])
+
+    def __getattr__(self, name: str) -> Any:
+        """Give the dataset's own attribute."""
+        if name.startswith("__") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the threads, and what they have loaded, here."""
+        return {name: value for name, value in self.__dict__.items() if name != "_reader"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew."""
+        self.__dict__.update(state)
+        self._reader = self._begin()
+
+
+class _Reader:
+    """The threads of one process, and what they have loaded."""
+
+    def __init__(self, dataset: Any, most: int, threads: int) -> None:
+        self.process = os.getpid()
+        self._dataset = dataset
+        self._most = most
+        self._count = threads
+        self._threads: list[threading.Thread] = []
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], int] | None] = queue.SimpleQueue()
+        # The garbage collector may close a reader in the middle of anything, here too.
+        self._lock = threading.RLock()
+        self._loaded: dict[int, Future[Any]] = {}
+        self._guess()
+
+    def _guess(self) -> None:
+        """Know nothing of the order, but that it may go on by the steps that it goes by."""
+        self._told = False
+        self._follow(range(0))
+        self._last: int | None = None
+        self._step = 0
+
+    def _follow(self, order: Any) -> None:
+        for future in self._loaded.values():
+            future.cancel()
+        self._loaded.clear()
+        self._order = order
+        self._at = 0  # the next place of the order to be loaded ahead
+        self._taken: set[int] = set()  # places behind it whose samples were loaded by who asked for them
+        self._begun = False
+        self._surprises = 0
+
+    def foresee(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Be told the order."""
+        with self._lock:
+            self._told = True
+            self._follow(order)
+
+    def get(self, index: int) -> Any:
+        """Give a sample: loaded ahead, or now."""
+        with self._lock:
+            future = self._loaded.pop(index, None)
+            if self._told:
+                self._compare(index, is_there=future is not None)
+            if not self._told:
+                self._follow_steps(index)
+            self._load_ahead()
+        return self._result(future, index)
+
+    def get_batch(self, indices: Sequence[int]) -> list[Any]:
+        """Give several samples, which are loaded side by side."""
+        steps = set(np.diff(indices).tolist())
+        if self._told or len(steps) <= 1:
+            return [self.get(index) for index in indices]
+        samples: list[Any] = []
+        ahead: deque[Future[Any]] = deque()
+        try:
+            for place, index in enumerate(indices):
+                with self._lock:
+                    for later in indices[place + len(ahead) : place + self._most]:
+                        ahead.append(self._submit(later))
+                samples.append(self._result(ahead.popleft(), index))
+        except Exception as error:
+            note_sample(error, indices[len(samples)], len(samples))
+            raise
+        finally:
+            for future in ahead:
+                future.cancel()
+        return samples
+
+    def _result(self, future: Future[Any] | None, index: int) -> Any:
+        # What nobody has begun is done sooner here.
+        if future is None or future.cancel():
+            return self._dataset[index]
+        try:
+            return future.result()
+        finally:
+            del future  # an exception's traceback holds this frame
+
+    def _compare(self, index: int, *, is_there: bool) -> None:
+        """Compare a request with the order that was told."""
+        if is_there:
+            self._surprises = 0
+            return
+        begin, end = (self._at, self._at + _NEAR) if self._begun else (0, None)
+        places = (begin + np.flatnonzero(self._order[begin:end] == index)).tolist()
+        place = next((place for place in places if place not in self._taken), None)
+        if place is not None and not self._begun:
+            self._at, self._begun = place + 1, True
+            return
+        if place is not None:
+            self._taken.add(place)
+        if place is None or len(self._loaded) >= self._most:
+            self._surprises += 1
+        is_over = self._at >= len(self._order) and not self._loaded
+        if not self._begun or is_over or self._surprises > _SURPRISES * self._most:
+            self._guess()
+
+    def _follow_steps(self, index: int) -> None:
+        """Go on as the last two steps did, where they were the same."""
+        size, last = len(self._dataset), self._last
+        self._last = index
+        # Most orders that nobody tells go from one end to the other.
+        begins = last is None or (index == 0 and last == size - 1)
+        step = 1 if begins or last is None else index - last
+        goes_on = begins or step == self._step
+        follows = len(self._order) > 0
+        self._step = step
+        if follows and (begins or not goes_on):
+            self._follow(range(0))
+        if goes_on and step != 0 and (begins or not follows):
+            self._follow(range(index + step, size if step > 0 else -1, step))
+
+    def _load_ahead(self) -> None:
+        while len(self._loaded) < self._most and self._at < len(self._order):
+            if self._at in self._taken:
+                self._taken.discard(self._at)
+                self._at += 1
+                continue
+            index = int(self._order[self._at])
+            if index in self._loaded:
+                return  # twice in the order, and not asked for the first time yet
+            self._at += 1
+            self._loaded[index] = self._submit(index)
+
+    def _submit(self, index: int) -> Future[Any]:
+        if len(self._threads) < self._count:
+            thread = threading.Thread(
+                target=_work,
+                args=(self._tasks, self._dataset),
+                name=f"foreload-prefetch-{len(self._threads)}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+        future: Future[Any] = Future()
+        self._tasks.put((future, index))
+        return future
+
+    def close(self) -> None:
+        """End the threads, after the samples that they are at."""
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            self._guess()
+            threads, self._threads = self._threads, []
+            for _ in threads:
+                self._tasks.put(None)
+        join(threads)
+
+
+def _work(tasks: queue.SimpleQueue[tuple[Future[Any], int] | None], dataset: Any) -> None:
+    while (task := tasks.get()) is not None:
+        future, index = task
+        if future.set_running_or_notify_cancel():
+            try:
+                sample = dataset[index]
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(sample)
+                del sample
+        del task, future  # nothing is held while waiting

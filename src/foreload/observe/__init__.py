@@ -1,0 +1,1 @@
+"""What happens while data is loaded: memory, processors, throughput."""
