@@ -141,39 +141,6 @@ def test_importing_foreload_brings_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_public_names_are_pinned() -> None:
-    import foreload
-
-    assert foreload.__all__ == [
-        "AsyncPrefetchDataset",
-        "Cache",
-        "CachedDataset",
-        "CustomCollateFn",
-        "DataLoader",
-        "DataLoaderConfig",
-        "DataLoaderFactory",
-        "DataLoaderPerformanceMonitor",
-        "EfficientDataLoader",
-        "HighPerformanceDataset",
-        "ImageDataset",
-        "KeyedSampler",
-        "LRUCache",
-        "LoadingMode",
-        "MemoryMonitor",
-        "OPTCache",
-        "OPTInit",
-        "PrefetchLoader",
-        "cached",
-        "create_dataloader",
-        "errors",
-        "gather",
-        "get_train_transforms",
-        "get_val_transforms",
-        "transforms",
-    ]
-    assert all(hasattr(foreload, name) for name in foreload.__all__)
-
-
 def test_limits_of_containers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine._cpu_quota(tmp_path) is None
     assert machine._memory_limit(tmp_path) is None

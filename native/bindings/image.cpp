@@ -78,7 +78,8 @@ class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
-           std::shared_ptr<SampleStore> store, std::optional<Forms> forms)
+           std::shared_ptr<SampleStore> store, std::optional<Forms> forms,
+           std::optional<std::vector<Bytes>> given)
       : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
         transform_(transform),
@@ -87,7 +88,11 @@ class ImageJob : public foreload::Job {
         out_(std::move(out)),
         fallback_(std::move(fallback)),
         store_(std::move(store)),
-        forms_(std::move(forms)) {
+        forms_(std::move(forms)),
+        given_(given ? std::move(*given) : std::vector<Bytes>()) {
+    if (!given_.empty() && given_.size() != indices_.size()) {
+      throw Error(ErrorKind::value, "given must hold the bytes of each image");
+    }
     if (store_ &&
         (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
       throw Error(ErrorKind::value, "a store needs a form for each image");
@@ -102,6 +107,7 @@ class ImageJob : public foreload::Job {
     const nb::gil_scoped_acquire acquire;
     failures_.clear();
     out_ = Bytes();
+    given_.clear();
     fallback_.reset();
     forms_.reset();
   }
@@ -112,7 +118,11 @@ class ImageJob : public foreload::Job {
     std::vector<size_t> missing, positions;
     for (size_t i = begin; i < end; ++i) {
       // What is cached need not be read; what is neither comes when it has been.
-      if (end - begin == 1 || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
+      if (!given_.empty()) {
+        loader->give({given_[i].data(), given_[i].shape(0)});
+        load(*loader, i, fallback);
+        loader->give({});
+      } else if (end - begin == 1 || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
         load(*loader, i, fallback);
       } else {
         missing.push_back(static_cast<size_t>(indices_[i]));
@@ -170,6 +180,7 @@ class ImageJob : public foreload::Job {
   nb::object fallback_;
   std::shared_ptr<SampleStore> store_;
   std::optional<Forms> forms_;
+  std::vector<Bytes> given_;
   size_t sample_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::pair<size_t, std::exception_ptr>> failures_;
@@ -278,10 +289,11 @@ void bind_image(nb::module_& module) {
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
-                    nb::callable, std::shared_ptr<SampleStore>, std::optional<Forms>>(),
+                    nb::callable, std::shared_ptr<SampleStore>, std::optional<Forms>,
+                    std::optional<std::vector<Bytes>>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
-           nb::arg("forms").none() = nb::none())
+           nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none())
       .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "The whole upright image as height x width x 3 bytes; `path` is for error messages.");

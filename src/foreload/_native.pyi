@@ -148,6 +148,7 @@ class ImageJob(Job):
         fallback: Fallback,
         store: Store | None = None,
         forms: Array | None = None,
+        given: list[Array] | None = None,
     ) -> None: ...
     def failures(self) -> list[tuple[int, BaseException]]: ...
 

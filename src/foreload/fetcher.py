@@ -1,7 +1,7 @@
 """Fetches from object storage and web servers, in a process of its own; see :mod:`foreload.stages.fetch`.
 
-Run as a script, so that it imports neither torch nor foreload. The library that it uses has threads of its own, with
-which a process must not be forked; and what it does needs no turn at the GIL of the program that trains.
+Run as a script, so that it imports neither torch nor foreload. The library that it uses has threads of its own,
+with which a process must not be forked; and what it does needs no turn at the GIL of the program that trains.
 
 Messages are JSON behind their length (8 bytes); a request for ranges comes with the memory that they go to.
 """
@@ -26,6 +26,7 @@ from obstore.store import from_url
 
 # Requests under way at a time, and how often one is tried before it has failed.
 MOST = 1024
+MAPS = 24
 TRIES = 6
 FIRST_PAUSE = 0.1
 
@@ -48,6 +49,7 @@ class Server:
         self._stores: dict[str, Any] = {}
         self._slots = asyncio.Semaphore(MOST)
         self._jobs: set[asyncio.Task[None]] = set()
+        self._maps: dict[int, mmap.mmap] = {}
 
     async def serve(self) -> None:
         """Read requests until the other end is gone."""
@@ -97,9 +99,7 @@ class Server:
         )
 
     async def _ranges(self, ranges: list[list[Any]], descriptor: int) -> list[Any]:
-        size = os.fstat(descriptor).st_size
-        memory = mmap.mmap(descriptor, size)
-        os.close(descriptor)
+        memory = self._map(descriptor)
         failures: list[Any] = []
 
         async def one(number: int, url: str, start: int, length: int, at: int) -> None:
@@ -115,8 +115,17 @@ class Server:
                 failures.append([number, *describe(error)])
 
         await asyncio.gather(*(one(number, *each) for number, each in enumerate(ranges)))
-        memory.close()
         return failures
+
+    def _map(self, descriptor: int) -> mmap.mmap:
+        status = os.fstat(descriptor)
+        # The same memory comes again and again; mapped once, it takes no page faults.
+        memory = self._maps.pop(status.st_ino, None) or mmap.mmap(descriptor, status.st_size)
+        os.close(descriptor)
+        self._maps[status.st_ino] = memory
+        if len(self._maps) > MAPS:
+            del self._maps[next(iter(self._maps))]
+        return memory
 
     async def _retried(self, url: str, ask: Any) -> Any:
         store, path = self._store(url)
@@ -124,17 +133,8 @@ class Server:
             try:
                 async with self._slots:
                     return await ask(store, path)
-            except (
-                FileNotFoundError,
-                PermissionError,
-                exceptions.PermissionDeniedError,
-                exceptions.NotFoundError,
-            ):
-                raise
-            except exceptions.UnauthenticatedError:
-                raise
-            except Exception:  # a cut connection, a busy server: the library has no one class for these
-                if attempt == TRIES - 1:
+            except Exception as error:  # a cut connection, a busy server: the library has no one class for these
+                if attempt == TRIES - 1 or describe(error)[0] in ("missing", "forbidden"):
                     raise
             await asyncio.sleep(FIRST_PAUSE * 2**attempt * (0.5 + random.random()))
         raise AssertionError("unreachable")
@@ -151,7 +151,8 @@ class Server:
             options = {name: value for name, value in self._options.items() if name != "client_options"}
             # It tries again by itself too, which would multiply.
             retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-            self._stores[base] = from_url(base, client_options=client, retry_config=retries, **options)
+            make: Any = from_url  # its type depends on the scheme
+            self._stores[base] = make(base, client_options=client, retry_config=retries, **options)
         return self._stores[base], unquote(parts.path).lstrip("/")
 
     async def _head(self, store: Any, path: str) -> Any:

@@ -11,23 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from foreload import _native, transforms
 from foreload.datasets.folders import IMAGES, Labels, list_files
+from foreload.datasets.image_batches import ImageAssembly
+from foreload.datasets.remote import RemoteSamples
 from foreload.datasets.shards import are_shards
 from foreload.datasets.tar import Shards
 from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track
-from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate, pinned
-from foreload.stages.decode import decode_image, decode_with_pillow
-from foreload.stages.failure import OnError, survivors
+from foreload.stages.collate import Collated
+from foreload.stages.decode import decode_image
 from foreload.stages.spill import stamp
-from foreload.stages.transform import draw_seed, shaped, transform_array
+from foreload.stages.transform import draw_seed, transform_array
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         cache_size: how many files ``LoadingMode.CACHED`` keeps.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
         direct_io: read past the page cache, which is left to others.
+        storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
+            storage, as :class:`foreload.stages.fetch.Fetch` takes them.
 
     Attributes:
         classes: the names of the classes, sorted.
@@ -88,12 +89,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         *,
         labels: Labels | None = None,
         direct_io: bool = False,
+        storage: dict[str, Any] | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         if cache_size < 0:
             raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
-        self.shards = Shards(data_path) if are_shards(data_path) else None
+        self.shards = Shards(data_path, storage) if are_shards(data_path) else None
         self._paths: list[bytes] = []
         if self.shards is not None:
             if labels is not None:
@@ -114,8 +116,10 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         kept = {LoadingMode.EAGER: count, LoadingMode.CACHED: self.cache_size}
         keep = min(count, kept.get(self.loading_mode, 0))
         files: _native.ImageFiles
+        self._remote: RemoteSamples | None = None
         if self.shards is not None:
             extents = self.shards.members([extension[1:] for extension in IMAGES])
+            self._remote = self.shards.remote(extents, extents[:, 2])
             files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
             files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
@@ -130,7 +134,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept bytes are read again."""
         paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
-        return {**self.__dict__, "_files": None, "_paths": paths}
+        return {**self.__dict__, "_files": None, "_remote": None, "_paths": paths}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the files again."""
@@ -173,12 +177,20 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = _ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
+        batch = ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
 
     def _transformed(self, index: int) -> Any:
-        return self._shown(decode_image(self._files.read(index), self._path(index)))
+        return self._shown(decode_image(self._encoded(index), self._path(index)))
+
+    def _encoded(self, index: int) -> bytes:
+        if self._remote is None:
+            return self._files.read(index)
+        (piece,), failures = self._remote.read([index])
+        if failures:
+            raise failures[0]
+        return bytes(piece)
 
     def _shown(self, array: np.ndarray[Any, Any]) -> Any:
         from PIL import Image
@@ -190,7 +202,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             return transform(image=array)["image"]
         return transform(Image.fromarray(array))
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> _ImageAssembly | None:
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is ImageDataset.__getitem__
@@ -198,13 +210,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         )
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return _ImageAssembly(self, self.transform, key, buffers, making)
+        return ImageAssembly(self, self.transform, key, buffers, making)
 
     def __fingerprint__(self) -> str:
         """Name the present content of all files, for a spill folder."""
         known = hashlib.sha256()
-        for path in self.shards.paths if self.shards is not None else map(self._path, range(len(self))):
-            known.update(stamp(path).encode())
+        for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
+            known.update(part.encode())
         return known.hexdigest()
 
     def __costs__(self) -> np.ndarray[Any, Any]:
@@ -219,7 +231,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     def __prepare__(self, index: int, keep: Keep) -> tuple[Any, int]:
         """Load what is the same each time, for the cache: the file's bytes, or pixels."""
-        data = self._files.read(index)
+        data = self._encoded(index)
         target = int(self._targets[index])
         return (data, target) if keep == "encoded" else (decode_image(data, self._path(index)), target)
 
@@ -229,64 +241,10 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         array = decode_image(image, self._path(index)) if isinstance(image, bytes) else image
         return self._shown(array), target
 
+    def _all_paths(self) -> list[str]:
+        return [self._path(index) for index in range(len(self))]
+
     def _path(self, index: int) -> str:
         if self.shards is not None:
             return self.shards.name(index)
         return os.fsdecode(self._files.path(index))
-
-
-class _ImageAssembly:
-    """Batches of images, made natively; see :class:`foreload.stages.batch.Assembly`."""
-
-    # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
-    depth: int | None = 2
-
-    def __init__(
-        self,
-        dataset: ImageDataset,
-        transform: ImageTransform,
-        key: tuple[int, int],
-        buffers: Buffers,
-        making: Making | None = None,
-    ) -> None:
-        self._dataset = dataset
-        self._transform = transform
-        self._key = key
-        self._buffers = buffers
-        own = making is None or is_default_collate(making.collate_fn)
-        self._collate = None if making is None or own else making.collate_fn
-        self._pin_device = None if making is None else making._pin_device
-        self._on_error: OnError = "raise" if making is None else making.on_error
-        self._errors = [] if making is None else making.errors
-        cache = None if making is None else making._cache
-        self._store = None if cache is None else cache.store.native
-        self._forms = None if cache is None else cache.forms
-
-    def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.stages.batch.Assembly`."""
-        dataset, transform = self._dataset, self._transform
-        where = np.asarray(indices, np.int64)
-        memory = self._buffers.take((len(where) * 3 * transform.size[0] * transform.size[1],), transform.dtype)
-        job = _native.ImageJob(
-            dataset._files,
-            transform.native,
-            where,
-            *self._key,
-            memory.view(torch.uint8).numpy(),
-            decode_with_pillow,
-            self._store,
-            self._forms,
-        )
-        targets = torch.from_numpy(dataset._targets[where])
-
-        def take() -> Any:
-            failures = job.failures()
-            batch: Any = [shaped(transform, memory, len(where)), targets]
-            if failures:
-                chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
-                batch = [rows[chosen] for rows in batch]
-            if self._collate is not None:
-                batch = self._collate(Collated(batch, len(where)))
-            return pinned(batch, self._pin_device)
-
-        return Batch(job, take)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.errors import DecodeError
+from foreload.stages.fetch import is_remote
 
 __all__ = ["ShardIndex", "are_shards", "index_of", "list_shards", "split_name"]
 
@@ -78,7 +79,7 @@ class ShardIndex:
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> ShardIndex | None:
+    def load(cls, path: str | Path | IO[bytes]) -> ShardIndex | None:
         """Read it from a file; None where that is none, damaged, or of another version."""
         try:
             with np.load(path, allow_pickle=False) as stored:
@@ -125,7 +126,7 @@ def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
     return index
 
 
-def scan(file: IO[bytes], source: str, size: int, modified: int = 0) -> ShardIndex:
+def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     """Make the index of a tar by going through it.
 
     Raises:
@@ -199,11 +200,11 @@ def are_shards(data_path: Any) -> bool:
     if not isinstance(data_path, (str, os.PathLike)):
         return isinstance(data_path, Sequence) and len(data_path) > 0 and are_shards(data_path[0])
     text = os.fspath(data_path)
-    return text.endswith(".tar") or (os.path.isdir(text) and any(Path(text).glob("*.tar")))
+    return is_remote(text) or text.endswith(".tar") or (os.path.isdir(text) and any(Path(text).glob("*.tar")))
 
 
 def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
-    """List shards: of a folder, or a file, or ``"train-{000..099}.tar"``, or several of these.
+    """List shards: of a folder, or a file or URL, or ``"train-{000..099}.tar"``, or several of these.
 
     Raises:
         FileNotFoundError: there are none.
@@ -225,7 +226,8 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             for number in numbers
             for name in list_shards(f"{text[: braces.start()]}{number:0{len(low)}}{text[braces.end() :]}")
         ]
-    if "://" in text or not os.path.isdir(text):
+    text = text.removeprefix("file://")
+    if is_remote(text) or not os.path.isdir(text):
         return [text]
     found = sorted(str(path) for path in Path(text).glob("*.tar"))
     if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy as np
 
 from foreload import _native
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.shards import ShardIndex, index_of, list_shards
 from foreload.options import LoadingMode
 from foreload.progress import track
 from foreload.stages.batch import note_sample
+from foreload.stages.failure import survivors
+from foreload.stages.fetch import Fetch, Range, is_remote
 from foreload.stages.read import read_samples
 
 __all__ = ["Shards", "TarDataset"]
@@ -32,10 +36,25 @@ class Shards:
         starts: the number of each shard's first sample, and behind the last one the count of all (int64).
     """
 
-    def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
+    def __init__(
+        self,
+        shards: str | Path | Sequence[str | Path],
+        storage: dict[str, Any] | None = None,
+        index_folder: str | Path | None = None,
+    ) -> None:
         self.paths = list_shards(shards)
-        listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
-        self.indexes: list[ShardIndex] = [index_of(path) for path in listing]
+        self.fetch: Fetch | None = None
+        self.indexes: list[ShardIndex]
+        if any(map(is_remote, self.paths)):
+            if not all(map(is_remote, self.paths)):
+                raise ValueError("shards: some are local and some are remote; give two datasets, or copy them")
+            self.fetch = Fetch(storage)
+            self.paths = list_remote(self.fetch, self.paths)
+            folder = None if index_folder is None else Path(index_folder)
+            self.indexes = remote_indexes(self.fetch, self.paths, folder)
+        else:
+            listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
+            self.indexes = [index_of(path) for path in listing]
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -55,12 +74,30 @@ class Shards:
     @property
     def classes(self) -> list[str]:
         """The names of the classes, from the ``pack.json`` beside the shards; otherwise the labels' numbers."""
-        manifest = Path(self.paths[0]).with_name("pack.json")
-        if manifest.exists():
-            named: list[str] = json.loads(manifest.read_text()).get("classes", [])
-            if named:
-                return named
-        return [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
+        folder, _, _ = self.paths[0].rpartition("/")
+        named: list[str] = json.loads(self._content(f"{folder or '.'}/pack.json") or b"{}").get("classes", [])
+        return named or [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
+
+    def _content(self, path: str) -> bytes:
+        """Read a small file beside the shards; empty where there is none."""
+        try:
+            if self.fetch is None:
+                return Path(path).read_bytes()
+            size, _ = self.fetch.head(path)
+            memory, _, failures = self.fetch.read([Range(path, 0, size)])
+        except (FileNotFoundError, PermissionError):
+            return b""
+        return b"" if failures else memory[:size].tobytes()
+
+    def stamps(self) -> list[str]:
+        """Name the content of each shard."""
+        return [
+            f"{path} {index.size} {index.modified}" for path, index in zip(self.paths, self.indexes, strict=True)
+        ]
+
+    def remote(self, extents: Array, first: Array) -> RemoteSamples | None:
+        """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
+        return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first)
 
     @property
     def labels(self) -> Array:
@@ -112,10 +149,14 @@ class TarDataset(BaseDataset):
     ``SHARD.tar.idx``, which ``foreload pack`` writes, or which is made on first use.
 
     Args:
-        shards: a folder of ``*.tar``, a file, ``"train-{000..099}.tar"``, or several of these.
+        shards: a folder of ``*.tar``, a file, ``"train-{000..099}.tar"``, or several of these; or URLs
+            (``s3://``, ``gs://``, ``az://``, ``http://``, ``https://``), which stand for all below where they
+            end with ``/``.
         transform: called with each dict, for instance to decode what is in it.
         loading_mode: as for :class:`~foreload.BaseDataset`.
         direct_io: read past the page cache, which is left to others.
+        storage: options of the storage behind URLs, as :class:`foreload.stages.fetch.Fetch` takes them.
+        index_folder: where indexes of remote shards that have none beside them are kept.
 
     Raises:
         OSError: a shard cannot be read.
@@ -138,15 +179,23 @@ class TarDataset(BaseDataset):
         loading_mode: LoadingMode = LoadingMode.LAZY,
         *,
         direct_io: bool = False,
+        storage: dict[str, Any] | None = None,
+        index_folder: str | Path | None = None,
     ) -> None:
         self.direct_io = direct_io
+        self._remotely = (storage, index_folder)
         super().__init__(shards, transform, None, loading_mode)  # type: ignore[arg-type]
 
     def _locate(self, data_path: Any) -> Any:
-        self.shards = Shards(data_path)
+        self.shards = Shards(data_path, *self._remotely)
         self._extents = self.shards.extents()
-        self._files = self.shards.files(self._extents, direct=self.direct_io)
+        self._open()
         return data_path
+
+    def _open(self) -> None:
+        self._files = self.shards.files(self._extents, direct=self.direct_io)
+        first = [index.lengths[index.first[:-1]] for index in self.shards.indexes]
+        self._remote = self.shards.remote(self._extents, np.concatenate(first))
 
     def index(self) -> int:
         """Count the samples."""
@@ -154,7 +203,16 @@ class TarDataset(BaseDataset):
 
     def read(self, index: int) -> dict[str, Any]:
         """Read a sample's members."""
-        return self._sample(index, self._files.read(index))
+        (piece,) = self._read([index])
+        return self._sample(index, piece)
+
+    def _read(self, indices: Sequence[int]) -> list[Any]:
+        if self._remote is None:
+            memory, starts = read_samples(self._files, indices, self._extents[:, 2])
+            return [memory[begin:end] for begin, end in pairwise(starts)]
+        pieces, failures = self._remote.read(indices)
+        survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
+        return pieces
 
     def _sample(self, index: int, data: Any) -> dict[str, Any]:
         shard, number = self.shards.find(index)
@@ -173,12 +231,11 @@ class TarDataset(BaseDataset):
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        memory, starts = read_samples(self._files, indices, self._extents[:, 2])
         samples = []
-        for position, index in enumerate(indices):
+        for position, (index, piece) in enumerate(zip(indices, self._read(indices), strict=True)):
             number = int(index) % len(self)
             try:
-                prepared = self._sample(number, memory[starts[position] : starts[position + 1]])
+                prepared = self._sample(number, piece)
                 samples.append(self.__finish__(number, prepared))
             except Exception as error:
                 note_sample(error, index, position)
@@ -187,9 +244,9 @@ class TarDataset(BaseDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the index; the shards are opened again."""
-        return {**self.__dict__, "_files": None}
+        return {**self.__dict__, "_files": None, "_remote": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the shards."""
         self.__dict__.update(state)
-        self._files = self.shards.files(self._extents, direct=self.direct_io)
+        self._open()

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foreload.errors import DecodeError
+from foreload.stages.buffers import round_up
 
 __all__ = ["Fetch", "Range", "is_remote"]
 
 Array = np.ndarray[Any, Any]
 
 _LENGTH = struct.Struct("<Q")
+_KEPT = 16  # pieces of memory that nobody uses
 _SCRIPT = Path(__file__).parent.parent / "fetcher.py"
 
 
@@ -114,15 +116,44 @@ class _Helper:
             self._child.wait()
 
 
+class _File:
+    """Memory that the helper can write to."""
+
+    def __init__(self, size: int) -> None:
+        self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, size)
+        self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class _Lease:
+    """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
+
+    def __init__(self, free: list[_File], size: int) -> None:
+        size = round_up(max(1, size))
+        self.file = next((file for file in free if len(file.memory) == size), None) or _File(size)
+        if self.file in free:
+            free.remove(self.file)
+        self._free = free
+        self.__array_interface__ = self.file.memory.__array_interface__
+
+    def __del__(self) -> None:
+        # Sizes change: what has been free for long is of one that was.
+        self._free.append(self.file)
+        del self._free[:-_KEPT]
+
+
 class Fetch:
     """Reads from object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
 
-    A process of its own fetches (through obstore), many ranges at a time, and tries again, later and later, where a
-    server is busy or a connection is cut. A forked or spawned process starts one for itself.
+    A process of its own fetches (through obstore), many ranges at a time, and tries again, later and later, where
+    a server is busy or a connection is cut. A forked or spawned process starts one for itself.
 
     Args:
-        options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``, ``client_options``
-            and so on; what is not given comes from where the services' own tools have it.
+        options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``,
+            ``client_options`` and so on; what is not given comes from where the services' own tools have it.
 
     Raises:
         ImportError: obstore is not installed.
@@ -134,6 +165,7 @@ class Fetch:
         self._options = dict(options or {})
         self._helper: _Helper | None = None
         self._lock = threading.Lock()
+        self._free: list[_File] = []
 
     def _ask(self, request: dict[str, Any], memory: int | None = None) -> dict[str, Any]:
         for attempt in range(2):
@@ -176,15 +208,11 @@ class Fetch:
         """
         starts = np.zeros(len(ranges) + 1, np.int64)
         np.cumsum([each.length for each in ranges], out=starts[1:])
-        size = max(1, int(starts[-1]))
-        file = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(file, size)
-            memory = np.frombuffer(mmap.mmap(file, size), np.uint8)
-            asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
-            answer = self._ask({"do": "ranges", "ranges": asked}, file)
-        finally:
-            os.close(file)
+        with self._lock:
+            lease = _Lease(self._free, int(starts[-1]))
+        asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
+        answer = self._ask({"do": "ranges", "ranges": asked}, lease.file.descriptor)
+        memory = np.asarray(lease)
         if "error" in answer:
             raise _error(ranges[0].url, *answer["error"])
         failures = {number: _error(ranges[number].url, kind, text) for number, kind, text in answer["failures"]}

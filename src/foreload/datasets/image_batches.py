@@ -1,0 +1,152 @@
+"""Batches of images, made natively."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.stages.batch import Batch
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate, pinned
+from foreload.stages.decode import decode_with_pillow
+from foreload.stages.failure import OnError, survivors
+from foreload.stages.transform import shaped
+from foreload.transforms import ImageTransform
+
+if TYPE_CHECKING:
+    from foreload.datasets.images import ImageDataset
+    from foreload.stages.assemble import Making
+
+__all__ = ["ImageAssembly"]
+
+
+class ImageAssembly:
+    """Batches of images, made natively; see :class:`foreload.stages.batch.Assembly`."""
+
+    # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
+    depth: int | None = 2
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        transform: ImageTransform,
+        key: tuple[int, int],
+        buffers: Buffers,
+        making: Making | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._transform = transform
+        self._values = 3 * transform.size[0] * transform.size[1]
+        if dataset._remote is not None:
+            self.depth = None  # each worker waits for a batch of its own
+        self._key = key
+        self._buffers = buffers
+        own = making is None or is_default_collate(making.collate_fn)
+        self._collate = None if making is None or own else making.collate_fn
+        self._pin_device = None if making is None else making._pin_device
+        self._on_error: OnError = "raise" if making is None else making.on_error
+        self._errors = [] if making is None else making.errors
+        cache = None if making is None else making._cache
+        self._store = None if cache is None else cache.store.native
+        self._forms = None if cache is None else cache.forms
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        dataset, transform = self._dataset, self._transform
+        where = np.asarray(indices, np.int64)
+        memory = self._buffers.take((len(where) * self._values,), transform.dtype)
+        work = _Local(self, where, memory) if dataset._remote is None else _Fetched(self, where, memory)
+        targets = torch.from_numpy(dataset._targets[where])
+
+        def take() -> Any:
+            failures = work.failures()
+            batch: Any = [shaped(transform, memory, len(where)), targets]
+            if failures:
+                chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
+                batch = [rows[chosen] for rows in batch]
+            if self._collate is not None:
+                batch = self._collate(Collated(batch, len(where)))
+            return pinned(batch, self._pin_device)
+
+        return Batch(work.job, take)
+
+    def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
+        """Prepare the job that makes these images in ``memory``, of files or of bytes that were fetched."""
+        return _native.ImageJob(
+            self._dataset._files,
+            self._transform.native,
+            indices,
+            *self._key,
+            memory.view(torch.uint8).numpy(),
+            decode_with_pillow,
+            self._store,
+            self._forms,
+            given,
+        )
+
+    def rows(self, memory: torch.Tensor, position: int) -> torch.Tensor:
+        """Give the place of one image."""
+        return memory[position * self._values : (position + 1) * self._values]
+
+    def fetch(self, indices: Any, positions: list[int]) -> tuple[list[Any], dict[int, Exception]]:
+        """Fetch some images of a batch; empty pieces for the others, and for those that failed."""
+        assert self._dataset._remote is not None
+        found, failed = self._dataset._remote.read([int(indices[position]) for position in positions])
+        pieces = [np.empty(0, np.uint8)] * len(indices)
+        for position, piece in zip(positions, found, strict=True):
+            pieces[position] = piece
+        return pieces, {positions[number]: error for number, error in failed.items()}
+
+    def missing(self, indices: Any) -> list[int]:
+        """List the positions of those that are not cached."""
+        store = self._store
+        return [i for i, index in enumerate(indices) if store is None or not store.contains(int(index))]
+
+
+class _Local:
+    """A batch from files."""
+
+    def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
+        self.job = assembly.make(indices, memory)
+        self.failures = self.job.failures
+
+
+class _Fetched:
+    """A batch from a server: fetched by one worker, which then makes it."""
+
+    def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
+        self._assembly = assembly
+        self._indices = indices
+        self._memory = memory
+        self._failures: dict[int, BaseException] = {}
+        self.job = _native.PythonJob(1, 1, self._run, lambda: None)
+
+    def failures(self) -> list[tuple[int, BaseException]]:
+        return sorted(self._failures.items(), key=lambda failure: failure[0])
+
+    def _run(self, begin: int, end: int) -> None:
+        try:
+            self._make()
+        except Exception as error:  # what cannot be asked for at all fails for each of them
+            self._failures = dict.fromkeys(range(len(self._indices)), error)
+
+    def _make(self) -> None:
+        assembly, indices = self._assembly, self._indices
+        missing = assembly.missing(indices)
+        pieces, failed = assembly.fetch(indices, missing)
+        job = assembly.make(indices, self._memory, pieces)
+        job.run_here()
+        failures: dict[int, BaseException] = dict(job.failures())
+        for position in set(failures) - set(missing):
+            # It was cached a moment ago, and is not any more.
+            again, lost = assembly.fetch(indices, [position])
+            one = assembly.make(
+                indices[position : position + 1], assembly.rows(self._memory, position), [again[position]]
+            )
+            one.run_here()
+            del failures[position]
+            failures |= lost | {position: error for _, error in one.failures()}  # noqa: B035
+        self._failures = failures | failed
