@@ -21,6 +21,7 @@ PUBLIC = [
     "LoadingMode",
     "OPTCache",
     "OPTInit",
+    "TextDataset",
     "cached",
     "errors",
     "gather",

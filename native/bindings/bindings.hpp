@@ -25,3 +25,4 @@ void bind_gather(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_text(nb::module_& module);

@@ -23,4 +23,5 @@ NB_MODULE(_native, module) {
   bind_plan(module);
   bind_store(module);
   bind_image(module);
+  bind_text(module);
 }

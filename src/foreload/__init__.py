@@ -10,6 +10,7 @@ from foreload import errors, transforms
 from foreload.caches import LRUCache, cached
 from foreload.datasets.images import ImageDataset
 from foreload.datasets.tensors import CachedDataset, gather
+from foreload.datasets.text import TextDataset
 from foreload.loader import DataLoader
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
@@ -28,6 +29,7 @@ __all__ = [
     "LoadingMode",
     "OPTCache",
     "OPTInit",
+    "TextDataset",
     "cached",
     "errors",
     "gather",
