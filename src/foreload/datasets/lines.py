@@ -206,7 +206,9 @@ class _Labels:
             kind = np.float64 if any(isinstance(value, float) for value in values) else np.int64
             return np.array(values, kind)[codes], []
         if len(names) < len(values):
-            other = next(code for code, value in enumerate(values) if isinstance(value, str) != (codes[0] == code))
+            other = next(
+                i for i, value in enumerate(values) if isinstance(value, str) != isinstance(values[0], str)
+            )
             raise ValueError(
                 f"{self._field!r} must be a name everywhere or a number everywhere, got {values[0]!r:.50} and, in "
                 f"{self._texts.place(int(np.argmax(codes == other)))}, {values[other]!r:.50}"

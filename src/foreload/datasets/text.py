@@ -302,12 +302,12 @@ class _TextAssembly:
             batch = made.padded() if self._dataset.padding else made.trimmed(self._buffers)
             return pinned(batch, self._pin_device)
 
-        return Batch(work.job, take)
+        return Batch(work.job(), take)
 
     def made(self, indices: Any) -> _Made:
         """Make a batch in the calling thread."""
         work = self._work(indices)
-        work.job.run_here()
+        work.job().run_here()
         return self._checked(work)
 
     def _work(self, indices: Any) -> _Characters | _Encoding:
@@ -348,14 +348,20 @@ class _Characters:
         self.indices = indices
         self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
         self._lengths = torch.zeros(len(indices), dtype=torch.int64)
-        self.job = _native.CharacterJob(
+        self._job = _native.CharacterJob(
             dataset.entries.source, indices, self._ids.numpy(), self._lengths.numpy(), _RUN
         )
+
+    def job(self) -> _native.Job:
+        """Give what makes it."""
+        return self._job
 
     def failures(self) -> list[tuple[int, BaseException]]:
         """Tell which positions failed, and why."""
         failure = self._dataset.entries.failure
-        return [(position, failure(int(self.indices[position]), error)) for position, error in self.job.failures()]
+        return [
+            (position, failure(int(self.indices[position]), error)) for position, error in self._job.failures()
+        ]
 
     def made(self) -> _Made:
         """Give the result."""
@@ -372,7 +378,10 @@ class _Encoding:
         self._samples: list[dict[str, Any] | None] = [None] * len(indices)
         self._failures: dict[int, BaseException] = {}
         self._made: _Made | None = None
-        self.job = _native.PythonJob(len(indices), _RUN, self._run, self._finish)
+
+    def job(self) -> _native.Job:
+        """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
+        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish)
 
     def _run(self, begin: int, end: int) -> None:
         try:
