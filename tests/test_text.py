@@ -22,6 +22,8 @@ from torch.utils.data import Subset
 
 import foreload as fl
 from foreload import _native
+from foreload.datasets.pieces import Pieces
+from foreload.datasets.tokens import IDS, encoder_of
 from foreload.options import LoadingMode
 
 LINES = ["hello", "", "Grüße, 世界 😀", "x" * 40, " tab\tand space ", "end"]
@@ -482,3 +484,68 @@ def test_the_index_takes_four_bytes_a_line(tmp_path: Path) -> None:
     source = _native.LineFile(os.fsencode(file), "lines", ",", 2)
     assert len(source) == 100_000
     assert source.index_bytes <= 4 * 100_100
+
+
+@pytest.fixture(scope="module")
+def byte_level() -> dict[bool, tokenizers.Tokenizer]:
+    """By whether they put a space in front."""
+    made = {}
+    for prefix in (False, True):
+        tokenizer = made[prefix] = tokenizers.ByteLevelBPETokenizer(add_prefix_space=prefix)
+        tokenizer.train_from_iterator(["it's 42 o'clock, they'll say  so!", *LINES], 330, special_tokens=["<s>"])
+    return made
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(alphabet="a's tT'lve rdm019!,_\t\v\x1c\x00\x7f ", max_size=30),
+            st.text(max_size=10),
+            st.sampled_from(["it's<s>so", "they'll  say", "", " ", "  42", "a" * 80]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_pieces_give_what_the_tokenizer_gives(byte_level: Any, texts: list[str], prefix: bool) -> None:
+    tokenizer = byte_level[prefix]
+    encoder = encoder_of(tokenizer, 512)
+    assert encoder._pieces is not None
+    expected = [tokenizer.encode(text).ids for text in texts]
+    for _ in range(2):
+        assert [list(row) for row in encoder.encode(texts)[IDS]] == expected
+    again = pickle.loads(pickle.dumps(encoder))
+    assert [list(row) for row in again.encode(texts)[IDS]] == expected
+
+
+def test_pieces_are_only_for_tokenizers_that_see_a_piece_at_a_time(byte_level: Any) -> None:
+    config = json.loads(byte_level[False].to_str())
+    for change in (
+        {"normalizer": {"type": "Lowercase"}},
+        {"model": {**config["model"], "dropout": 0.5}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"pre_tokenizer": None},
+        {"truncation": {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}},
+        {
+            "post_processor": {
+                "type": "BertProcessing",
+                "sep": ["<s>", 0],
+                "cls": ["<s>", 0],
+            }
+        },
+    ):
+        assert Pieces.of(tokenizers.Tokenizer.from_str(json.dumps({**config, **change}))) is None
+    assert Pieces.of(tokenizers.Tokenizer.from_str(json.dumps(config))) is not None
+
+
+def test_pieces_that_find_no_room_are_left_to_the_tokenizer(
+    byte_level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foreload.datasets.pieces._ROOM", 8)
+    tokenizer = byte_level[False]
+    encoder = encoder_of(tokenizer, 512)
+    texts = [f"a{i} b{i} c c" for i in range(30)]
+    for _ in range(3):
+        assert [list(row) for row in encoder.encode(texts)[IDS]] == [tokenizer.encode(text).ids for text in texts]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from foreload.datasets.pieces import Pieces
 from foreload.stages.buffers import Buffers
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
@@ -151,19 +152,27 @@ class Tokenizers:
         pad = own["pad_id"] if own else next((i for i in known if i is not None), 0)
         self.collate = PaddingCollate(pad)
         self._pads = own is not None
+        self._pieces = Pieces.of(tokenizer)
 
     def encode(self, texts: list[str]) -> Rows:
         """See :class:`Encoder`."""
+        return {IDS: self._encode(texts) if self._pieces is None else self._pieces.encode(texts, self._encode)}
+
+    def _encode(self, texts: list[str]) -> list[Any]:
         # The fast way leaves out where in the text each token was.
         encodings = self._tokenizer.encode_batch_fast(texts)
-        if self._pads:
-            # Its own padding depends on what else is encoded in the same call.
-            return {
-                IDS: [
-                    [i for i, real in zip(one.ids, one.attention_mask, strict=True) if real] for one in encodings
-                ]
-            }
-        return {IDS: [one.ids for one in encodings]}
+        if not self._pads:
+            return [one.ids for one in encodings]
+        # Its own padding depends on what else is encoded in the same call.
+        return [[i for i, real in zip(one.ids, one.attention_mask, strict=True) if real] for one in encodings]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was learned."""
+        return {**self.__dict__, "_pieces": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin to learn."""
+        self.__dict__.update(state, _pieces=Pieces.of(state["_tokenizer"]))
 
 
 class Transformers:
