@@ -27,7 +27,6 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload import _native
 from foreload.bench.measure import tree_memory
-from foreload.bench.synth import synth_text
 from foreload.machine import granted_cores
 
 BATCH = 256
@@ -37,21 +36,32 @@ FILE = ROOT / "data" / "text" / "lines.txt"
 
 
 def make_file() -> None:
-    """Lines of common words, 200 bytes at the mean: some that are written once, in ever new pairs."""
+    """Lines of words as frequent as in natural language (Zipf-Mandelbrot), 300,000 different ones."""
     if FILE.exists() and FILE.stat().st_size >= SIZE:
         return
-    parts = FILE.parent / "parts"
-    synth_text(parts, 20000, force=True)
-    lines = (parts / "lines.txt").read_bytes().splitlines()
-    draw = np.random.default_rng(1)
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
+    words = ["".join(draw.choice(letters, n)) for n in draw.integers(1, 6, 300_000) + draw.integers(0, 6, 300_000)]
+    words[100::10] = [word.capitalize() for word in words[100::10]]
+    words[500::50] = [str(number) for number in draw.integers(0, 10**5, len(words[500::50]))]
+    ends = ["", "", "", "", "", "", "", ",", ".", "'s"]
+    shares = np.cumsum(1 / (np.arange(len(words)) + 2.7))
+    lines = []
+    for _ in range(300_000):
+        count = int(draw.integers(15, 50))
+        chosen = np.searchsorted(shares, draw.random(count) * shares[-1])
+        lines.append(
+            " ".join(words[i] + ends[k] for i, k in zip(chosen, draw.integers(0, 10, count), strict=True))
+        )
+    coded = [line.encode() + b"\n" for line in lines]
     with FILE.open("wb") as file:
         while file.tell() < SIZE:
-            chosen = draw.integers(0, len(lines), 100_000)
-            file.write(b"".join(lines[i] + b"\n" for i in chosen))
+            file.write(b"".join(coded[i] for i in draw.permutation(len(coded))))
 
 
 class StockLines(Dataset[torch.Tensor]):
-    """What one writes oneself: a list of line starts (compact, to be fair to forks), seek, readline, ids, padding."""
+    """What one writes oneself: line starts (compact, for forks), seek, readline, ids, padding."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer | None) -> None:
         self.tokenizer = tokenizer
@@ -81,8 +91,8 @@ def train_tokenizer() -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     with FILE.open() as file:
-        lines = [next(file) for _ in range(5000)]
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=4000, special_tokens=["[PAD]"], show_progress=False)
+        lines = [next(file) for _ in range(20_000)]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=16_000, special_tokens=["[PAD]"], show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 

@@ -471,12 +471,20 @@ def test_a_subclass_is_asked_for_its_samples(lines: Path) -> None:
         def read(self, index: int) -> str:
             return super().read(index).upper()
 
+    class Halved(fl.TextDataset):
         def __getitem__(self, index: int) -> Any:
-            return self.__finish__(index, self.read(index))
+            return super().__getitem__(index)[::2]
 
-    for loader in (TorchDataLoader, fl.DataLoader):
-        first, *_ = loader(Upper(lines, max_length=5), batch_size=1)
-        assert first[0].tolist() == code_points("HELLO", 5)
+    class Reversed(fl.TextDataset):
+        def __finish__(self, index: int, prepared: Any) -> Any:
+            return super().__finish__(index, prepared[::-1])
+
+    for cls, expected in ((Upper, "HELLO "), (Halved, "hlo"), (Reversed, "olleh ")):
+        data = cls(lines, max_length=5)
+        assert data[0].tolist() == code_points(expected.strip(), 3 if cls is Halved else 5)
+        for loader in (TorchDataLoader, fl.DataLoader):
+            first, *_ = loader(data, batch_size=2)
+            assert first[0].tolist() == data[0].tolist()
 
 
 def test_the_index_takes_four_bytes_a_line(tmp_path: Path) -> None:

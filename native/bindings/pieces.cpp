@@ -21,7 +21,7 @@ nb::object to_array(std::vector<T>&& values) {
 
 // The ids of all texts one behind the other; how many each has, -1 where a piece is not known, -2 where the
 // text is not for the table; and the pieces that are not known, each one once.
-nb::tuple encode(const PieceTable& table, const nb::list& texts) {
+nb::tuple encode(const PieceTable& table, const nb::list& texts, const PieceTable* more) {
   std::vector<std::string_view> views;
   views.reserve(nb::len(texts));
   for (const nb::handle text : texts) {
@@ -36,7 +36,7 @@ nb::tuple encode(const PieceTable& table, const nb::list& texts) {
     const nb::gil_scoped_release release;
     for (const std::string_view text : views) {
       const size_t before = ids.size();
-      const PieceTable::Outcome outcome = table.encode(text, ids, missing);
+      const PieceTable::Outcome outcome = table.encode(text, more, ids, missing);
       counts.push_back(outcome == PieceTable::Outcome::done      ? static_cast<int64_t>(ids.size() - before)
                        : outcome == PieceTable::Outcome::unknown ? -1
                                                                  : -2);
@@ -54,8 +54,13 @@ void bind_pieces(nb::module_& module) {
       .def(nb::init<std::vector<std::string>, bool, size_t>(), nb::arg("reserved"), nb::arg("prefix_space"),
            nb::arg("room"))
       .def(
-          "encode", &encode, nb::arg("texts"),
+          "encode", &encode, nb::arg("texts"), nb::arg("more").none() = nb::none(),
           "Ids of all texts, how many each has (-1: a piece is not known, -2: it is not for this table), and "
-          "the pieces that are not known.")
-      .def("add", &PieceTable::add, nb::arg("piece"), nb::arg("ids"));
+          "the pieces that are known neither here nor in `more`.")
+      .def(
+          "add",
+          [](PieceTable& table, std::string_view piece, const std::vector<int32_t>& ids) {
+            table.add(piece, ids);
+          },
+          nb::arg("piece"), nb::arg("ids"));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 
 namespace foreload {
 
@@ -45,6 +46,24 @@ size_t piece_end(std::string_view text) {
   return end < text.size() && end > 1 ? end - 1 : end;
 }
 
+struct PieceTable::Entry {
+  uint32_t count, size;
+
+  std::span<const int32_t> ids() const { return {reinterpret_cast<const int32_t*>(this + 1), count}; }
+  std::string_view piece() const {
+    return {reinterpret_cast<const char*>(this + 1) + count * sizeof(int32_t), size};
+  }
+
+  static const Entry* make(std::string_view piece, std::span<const int32_t> ids) {
+    auto* memory = static_cast<uint8_t*>(::operator new(sizeof(Entry) + ids.size_bytes() + piece.size()));
+    const auto* numbers = reinterpret_cast<const uint8_t*>(ids.data());
+    std::copy_n(numbers, ids.size_bytes(), memory + sizeof(Entry));
+    std::copy_n(piece.data(), piece.size(), memory + sizeof(Entry) + ids.size_bytes());
+    return new (memory) Entry{static_cast<uint32_t>(ids.size()), static_cast<uint32_t>(piece.size())};
+  }
+  static void end(const Entry* entry) { ::operator delete(const_cast<Entry*>(entry)); }
+};
+
 PieceTable::PieceTable(std::vector<std::string> reserved, bool prefix_space, size_t room)
     : reserved_(std::move(reserved)), prefix_space_(prefix_space), slots_(room) {
   for (const std::string& text : reserved_) {
@@ -53,7 +72,7 @@ PieceTable::PieceTable(std::vector<std::string> reserved, bool prefix_space, siz
 }
 
 PieceTable::~PieceTable() {
-  for (const auto& slot : slots_) delete slot.load(std::memory_order_acquire);
+  for (const auto& slot : slots_) Entry::end(slot.load(std::memory_order_acquire));
 }
 
 bool PieceTable::is_foreign(std::string_view text) const {
@@ -72,27 +91,25 @@ const PieceTable::Entry* PieceTable::find(std::string_view piece) const {
   const size_t hash = std::hash<std::string_view>{}(piece);
   for (size_t probe = 0; probe < kProbes; ++probe) {
     const Entry* entry = slots_[(hash + probe) % slots_.size()].load(std::memory_order_acquire);
-    if (entry == nullptr || entry->piece == piece) return entry;
+    if (entry == nullptr || entry->piece() == piece) return entry;
   }
   return nullptr;
 }
 
-void PieceTable::add(std::string_view piece, std::vector<int64_t> ids) {
-  auto entry = std::make_unique<const Entry>(Entry{std::string(piece), std::move(ids)});
+void PieceTable::add(std::string_view piece, std::span<const int32_t> ids) {
+  const Entry* entry = Entry::make(piece, ids);
   const size_t hash = std::hash<std::string_view>{}(piece);
   for (size_t probe = 0; probe < kProbes; ++probe) {
     const Entry* there = nullptr;
     auto& slot = slots_[(hash + probe) % slots_.size()];
-    if (slot.compare_exchange_strong(there, entry.get(), std::memory_order_acq_rel)) {
-      entry.release();
-      return;
-    }
-    if (there->piece == piece) return;
+    if (slot.compare_exchange_strong(there, entry, std::memory_order_acq_rel)) return;
+    if (there->piece() == piece) break;
   }
+  Entry::end(entry);
 }
 
-PieceTable::Outcome PieceTable::encode(std::string_view text, std::vector<int64_t>& ids,
-                                       std::vector<std::string>& missing) const {
+PieceTable::Outcome PieceTable::encode(std::string_view text, const PieceTable* more,
+                                       std::vector<int64_t>& ids, std::vector<std::string>& missing) const {
   if (is_foreign(text)) return Outcome::foreign;
   std::string prefixed;
   if (prefix_space_ && text[0] != ' ') text = prefixed.append(" ").append(text);
@@ -102,11 +119,12 @@ PieceTable::Outcome PieceTable::encode(std::string_view text, std::vector<int64_
     const std::string_view piece = text.substr(0, piece_end(text));
     text.remove_prefix(piece.size());
     const Entry* entry = find(piece);
+    if (entry == nullptr && more != nullptr) entry = more->find(piece);
     if (entry == nullptr) {
       missing.emplace_back(piece);
       known = false;
     } else {
-      ids.insert(ids.end(), entry->ids.begin(), entry->ids.end());
+      ids.insert(ids.end(), entry->ids().begin(), entry->ids().end());
     }
   }
   if (known) return Outcome::done;

@@ -30,16 +30,14 @@ class PieceTable {
 
   enum class Outcome { done, unknown, foreign };
 
-  // Appends the ids of a text. `unknown`: some pieces have no ids yet and are appended to `missing`;
-  // `foreign`: it is not for this table. Only what is `done` has added to `ids`.
-  Outcome encode(std::string_view text, std::vector<int64_t>& ids, std::vector<std::string>& missing) const;
-  void add(std::string_view piece, std::vector<int64_t> ids);
+  // Appends the ids of a text. `unknown`: some pieces have no ids, here or in `more`, and are appended to
+  // `missing`; `foreign`: it is not for this table. Only what is `done` has added to `ids`.
+  Outcome encode(std::string_view text, const PieceTable* more, std::vector<int64_t>& ids,
+                 std::vector<std::string>& missing) const;
+  void add(std::string_view piece, std::span<const int32_t> ids);
 
  private:
-  struct Entry {
-    std::string piece;
-    std::vector<int64_t> ids;
-  };
+  struct Entry;  // the ids and the piece, in one piece of memory
 
   const Entry* find(std::string_view piece) const;
   bool is_foreign(std::string_view text) const;

@@ -12,7 +12,8 @@ from foreload import _native
 
 __all__ = ["Pieces"]
 
-_ROOM = 1 << 16  # slots, of which half are used
+# Slots of the table, of which half are used: 18 MB when it is full. English has fewer words in common use.
+_ROOM = 1 << 19
 _LONGEST = 64
 
 # What changes nothing in ASCII text.
@@ -56,8 +57,8 @@ class Pieces:
     def encode(self, texts: list[str], encode: Callable[[list[str]], list[Any]]) -> list[Any]:
         """Give the ids of each text; of what is not for us by ``encode``, the tokenizer itself."""
         ids, counts, missing = self._table.encode(texts)
-        if missing and self._learn(missing):
-            ids, counts, missing = self._table.encode(texts)
+        if missing:
+            ids, counts, _ = self._table.encode(texts, self._learn(missing))
         ends = np.cumsum(np.maximum(counts, 0)).tolist()
         rows: list[Any] = [ids[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
         left = np.flatnonzero(counts < 0).tolist()
@@ -66,13 +67,14 @@ class Pieces:
                 rows[position] = row
         return rows
 
-    def _learn(self, pieces: list[str]) -> bool:
-        """Encode pieces that are new; False where there is no room for them."""
-        pieces = [piece for piece in pieces if len(piece) <= _LONGEST][: _ROOM // 2 - self._known]
+    def _learn(self, pieces: list[str]) -> _native.PieceTable:
+        """Encode pieces that are new, for good as long as there is room; the others are in what this gives."""
+        others = _native.PieceTable([], False, 4 * len(pieces))
         for piece, encoding in zip(pieces, self._bare.encode_batch_fast(pieces), strict=True):
-            self._table.add(piece, encoding.ids)
-        self._known += len(pieces)
-        return bool(pieces)
+            keep = self._known < _ROOM // 2 and len(piece) <= _LONGEST
+            (self._table if keep else others).add(piece, encoding.ids)
+            self._known += keep
+        return others
 
 
 def _is_byte_level(config: dict[str, Any]) -> bool:

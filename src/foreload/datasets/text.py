@@ -8,26 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch.utils.data import default_collate
 
 from foreload import _native
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.lines import LABEL, Field, open_texts
-from foreload.datasets.tokens import IDS, Characters, PaddingCollate, Rows, encoder_of
+from foreload.datasets.tokens import IDS, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
-from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate, pinned
-from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.encode import TextAssembly, TextBatch
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
 
 __all__ = ["TextDataset"]
-
-# Texts that a worker takes at a time: enough for a tokenizer to share out, few enough for the workers to.
-_RUN = 64
 
 
 class TextDataset(BaseDataset):
@@ -110,8 +104,8 @@ class TextDataset(BaseDataset):
         self.padding = padding
         self.text_field = text_field
         self.label_field = label_field
-        self._encoder = encoder_of(tokenizer, self.max_length)
-        self.collate = self._encoder.collate
+        self.encoder = encoder_of(tokenizer, self.max_length)
+        self.collate = self.encoder.collate
         super().__init__(data_path, None, target_transform, loading_mode)
 
     def index(self) -> Any:
@@ -155,9 +149,9 @@ class TextDataset(BaseDataset):
 
     def __getitem__(self, index: int) -> Any:
         """Load one sample."""
-        position = self._position(index)
-        batch = _TextAssembly(self, Buffers()).made([position])
-        return batch.sample(0)
+        if not self._is_own("__prepare__", "__finish__"):
+            return super().__getitem__(index)
+        return TextAssembly(self, Buffers()).made([self._position(index)]).sample(0)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
@@ -165,18 +159,13 @@ class TextDataset(BaseDataset):
 
         None where a subclass loads samples in a way of its own.
         """
-        return self._load_batch if self._is_own else None
+        return self._load_batch if self._is_own("__getitem__", "__prepare__", "__finish__") else None
 
-    @property
-    def _is_own(self) -> bool:
-        cls = type(self)
-        return all(
-            getattr(cls, name) is getattr(TextDataset, name)
-            for name in ("__getitem__", "__getitems__", "__prepare__", "__finish__", "read", "index")
-        )
+    def _is_own(self, *methods: str) -> bool:
+        return all(getattr(type(self), name) is getattr(TextDataset, name) for name in methods)
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
-        batch = _TextAssembly(self, Buffers()).made([self._position(index) for index in indices])
+        batch = TextAssembly(self, Buffers()).made([self._position(index) for index in indices])
         if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
             return Collated(batch.padded(), len(indices))
         return [batch.sample(row) for row in range(len(indices))]
@@ -189,240 +178,35 @@ class TextDataset(BaseDataset):
 
     def __finish__(self, index: int, prepared: Any) -> Any:
         """Turn a text that was read before into a sample."""
-        return _Made.of(self, [index], self._encoder.encode([prepared]), Buffers()).sample(0)
+        return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
 
-    def _read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
-        if self._kept is None:
+    def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
+        """Load several texts, or what kept them from being loaded."""
+        if self._kept is None and self._is_own("read"):
             texts: list[str | Exception] = self.entries.read(indices)
             return texts
         texts = []
-        for index in indices:
+        for index in map(int, indices):
             try:
-                texts.append(self._kept.load(int(index), self.read))
-            except (OSError, ValueError) as error:
+                texts.append(self.read(index) if self._kept is None else self._kept.load(index, self.read))
+            except Exception as error:
                 texts.append(error)
         return texts
 
     @property
-    def _is_native(self) -> bool:
-        return isinstance(self._encoder, Characters) and self.entries.plain and self._kept is None
+    def is_native(self) -> bool:
+        """Whether the native core reads the files and makes the rows."""
+        plain = isinstance(self.encoder, Characters) and self.entries.plain
+        return plain and self._kept is None and self._is_own("read")
 
     @property
     def __collate__(self) -> PaddingCollate | None:
         """What foreload's DataLoader uses where it is given no ``collate_fn``."""
         return None if self.padding else self.collate
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> _TextAssembly | None:
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
         own = is_default_collate(making.collate_fn) if self.padding else making.collate_fn == self.collate
-        if not own or not self._is_own or making._cache is not None:
+        if not own or making._cache is not None or self.__getitems__ != self._load_batch:
             return None
-        return _TextAssembly(self, buffers, making)
-
-
-class _Made:
-    """Some texts as rows of ids, with their targets.
-
-    Attributes:
-        columns: by name, the ids of each text: rows of ``max_length``.
-        targets: of each, if there are any.
-    """
-
-    def __init__(self, dataset: TextDataset, indices: Any, columns: dict[str, torch.Tensor], lengths: Any) -> None:
-        self._dataset = dataset
-        self.columns = columns
-        self.lengths = lengths
-        targets = dataset.entries.targets
-        self.targets = None if targets is None else torch.from_numpy(targets[np.asarray(indices)])
-
-    @classmethod
-    def of(cls, dataset: TextDataset, indices: Any, rows: Rows, buffers: Buffers) -> _Made:
-        """Pad what a tokenizer gave."""
-        return cls(dataset, indices, *dataset.collate.padded(rows, dataset.max_length, buffers))
-
-    def sample(self, row: int) -> Any:
-        """Give one of them as ``dataset[index]`` does."""
-        dataset, length = self._dataset, int(self.lengths[row])
-        used = slice(-length or dataset.max_length, None) if dataset.collate.left else slice(length)
-        columns = {
-            name: rows[row] if dataset.padding else rows[row][used].clone() for name, rows in self.columns.items()
-        }
-        text = columns.get(IDS, columns)
-        return text if self.targets is None else (text, self._label(row))
-
-    def _label(self, row: int) -> Any:
-        assert self.targets is not None
-        transform, target = self._dataset.target_transform, self.targets[row].item()
-        return target if transform is None else transform(target)
-
-    def _labels(self) -> Any:
-        if self.targets is None or self._dataset.target_transform is None:
-            return self.targets
-        return default_collate([self._label(row) for row in range(len(self.targets))])
-
-    def padded(self) -> Any:
-        """Give all of them as ``default_collate`` would."""
-        text: Any = self.columns.get(IDS, self.columns)
-        return text if self.targets is None else [text, self._labels()]
-
-    def trimmed(self, buffers: Buffers) -> Any:
-        """Give all of them as the dataset's own ``collate`` would."""
-        collate, width = self._dataset.collate, int(self.lengths.max())
-        columns = {}
-        for name, rows in self.columns.items():
-            used = rows[:, rows.shape[1] - width :] if collate.left else rows[:, :width]
-            columns[name] = buffers.take((len(rows), width), rows.dtype).copy_(used)
-        return collate.batch(columns, self.lengths, self._labels())
-
-    def chosen(self, rows: list[int]) -> None:
-        """Leave out all but these."""
-        self.columns = {name: column[rows] for name, column in self.columns.items()}
-        self.lengths = self.lengths[rows]
-        self.targets = None if self.targets is None else self.targets[rows]
-
-
-class _TextAssembly:
-    """Batches of texts; see :class:`foreload.stages.batch.Assembly`."""
-
-    depth: int | None = None
-
-    def __init__(self, dataset: TextDataset, buffers: Buffers, making: Making | None = None) -> None:
-        self._dataset = dataset
-        self._buffers = buffers
-        self._pin_device = None if making is None else making._pin_device
-        self._on_error: OnError = "raise" if making is None else making.on_error
-        self._errors = [] if making is None else making.errors
-
-    def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.stages.batch.Assembly`."""
-        work = self._work(indices)
-
-        def take() -> Any:
-            made = self._checked(work)
-            batch = made.padded() if self._dataset.padding else made.trimmed(self._buffers)
-            return pinned(batch, self._pin_device)
-
-        return Batch(work.job(), take)
-
-    def made(self, indices: Any) -> _Made:
-        """Make a batch in the calling thread."""
-        work = self._work(indices)
-        work.job().run_here()
-        return self._checked(work)
-
-    def _work(self, indices: Any) -> _Characters | _Encoding:
-        where = np.asarray(indices, np.int64)
-        count = len(self._dataset)
-        if not len(where):
-            raise IndexError("the batch sampler gave a batch without samples, which cannot be collated")
-        if outside := where[(where < -count) | (where >= count)].tolist():
-            raise IndexError(f"index {outside[0]} is out of range for {count} samples")
-        where = np.where(where < 0, where + count, where)
-        work = _Characters if self._dataset._is_native else _Encoding
-        return work(self._dataset, where, self._buffers)
-
-    def _checked(self, work: _Characters | _Encoding) -> _Made:
-        """Give the batch, after some of it may have failed."""
-        failures = dict(work.failures())
-        if not failures:
-            return work.made()
-        for position, error in failures.items():
-            index = int(work.indices[position])
-            if self._on_error == "raise" or not isinstance(error, Exception):
-                error.add_note(f"foreload: while loading sample {index} (position {position} of its batch)")
-                raise error
-            self._errors.append(SampleError.of(index, error, self._on_error))
-        rows = stand_ins([position in failures for position in range(len(work.indices))], self._on_error)
-        if not rows:
-            raise NothingLeft
-        made = work.made()
-        made.chosen(rows)
-        return made
-
-
-class _Characters:
-    """Texts whose characters the native core reads."""
-
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
-        self._dataset = dataset
-        self.indices = indices
-        self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
-        self._lengths = torch.zeros(len(indices), dtype=torch.int64)
-        self._job = _native.CharacterJob(
-            dataset.entries.source, indices, self._ids.numpy(), self._lengths.numpy(), _RUN
-        )
-
-    def job(self) -> _native.Job:
-        """Give what makes it."""
-        return self._job
-
-    def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
-        failure = self._dataset.entries.failure
-        return [
-            (position, failure(int(self.indices[position]), error)) for position, error in self._job.failures()
-        ]
-
-    def made(self) -> _Made:
-        """Give the result."""
-        return _Made(self._dataset, self.indices, {IDS: self._ids}, self._lengths)
-
-
-class _Encoding:
-    """Texts that a tokenizer turns into numbers, a run of them at a time."""
-
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
-        self._dataset = dataset
-        self.indices = indices
-        self._buffers = buffers
-        self._samples: list[dict[str, Any] | None] = [None] * len(indices)
-        self._failures: dict[int, BaseException] = {}
-        self._made: _Made | None = None
-
-    def job(self) -> _native.Job:
-        """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
-        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish)
-
-    def _run(self, begin: int, end: int) -> None:
-        try:
-            texts = dict(enumerate(self._dataset._read_many(self.indices[begin:end]), begin))
-            for position, text in list(texts.items()):
-                if isinstance(text, Exception):
-                    self._failures[position] = texts.pop(position)  # type: ignore[assignment]
-            if texts:
-                self._encode(texts)  # type: ignore[arg-type]
-        except BaseException as error:
-            self._failures[begin] = error
-
-    def _encode(self, texts: dict[int, str]) -> None:
-        try:
-            rows = self._dataset._encoder.encode(list(texts.values()))
-        except Exception as error:
-            if len(texts) == 1:
-                self._failures[next(iter(texts))] = error
-                return
-            for position, text in texts.items():  # the others need not suffer for one of them
-                self._encode({position: text})
-            return
-        for row, position in enumerate(texts):
-            self._samples[position] = {name: column[row] for name, column in rows.items()}
-
-    def _finish(self) -> None:
-        names = next((sample for sample in self._samples if sample is not None), None)
-        if names is None:
-            return
-        rows = {name: [() if sample is None else sample[name] for sample in self._samples] for name in names}
-        try:
-            self._made = _Made.of(self._dataset, self.indices, rows, self._buffers)
-        except BaseException as error:
-            self._failures.setdefault(0, error)
-
-    def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
-        return sorted(self._failures.items())
-
-    def made(self) -> _Made:
-        """Give the result."""
-        if self._made is None:
-            raise NothingLeft
-        return self._made
+        return TextAssembly(self, buffers, making)
