@@ -365,6 +365,7 @@ def test_what_is_not_utf8_is_an_error_that_names_the_line(tmp_path: Path) -> Non
         (_, lengths), *_ = loader
         assert lengths.tolist() == [4 if tokenizer is None else 1]
         assert "a.txt:2" in str(loader.errors[0])
+        assert loader.errors[0].source == str(file)
         assert loader.errors[0].index == 1
     replaced = fl.DataLoader(fl.TextDataset(file, max_length=5), batch_size=3, on_error="replace")
     assert [row.tolist() for row in next(iter(replaced))] == [
@@ -432,6 +433,7 @@ def test_wrong_files(tmp_path: Path, name: str, content: Any, error: type[Except
         ({"data_path": "/nowhere/a.txt"}, FileNotFoundError, "/nowhere/a.txt"),
         ({"data_path": 5}, TypeError, "data_path must be a str or a Path"),
         ({"data_path": "/dev/null"}, OSError, "regular file"),
+        ({"loading_mode": "quick"}, ValueError, "quick"),
     ],
 )
 def test_wrong_arguments(lines: Path, arguments: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -44,7 +44,8 @@ FileStamp stamp_of(int file, const std::string& path) {
 }
 
 int open_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe is opened at once too, and then refused.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) fail_with(errno, path);
   return file;
 }
@@ -243,12 +244,9 @@ uint64_t LineFile::line_of(size_t sample) {
 
 void LineFile::load(size_t number, size_t parts) {
   OpenFile file(file_->path, file_->stamp, descriptor_);
-  const uint64_t limit = copy_->limit();
-  std::vector<uint8_t> buffer(kBlock);
-  const uint64_t blocks = (limit + kBlock - 1) / kBlock;
-  for (uint64_t block = number * blocks / parts; block < (number + 1) * blocks / parts; ++block) {
-    const uint64_t place = block * kBlock;
-    copy_->read(file, place, buffer.data(), static_cast<size_t>(std::min(kBlock, limit - place)));
+  const size_t blocks = copy_->blocks();
+  for (size_t block = number * blocks / parts; block < (number + 1) * blocks / parts; ++block) {
+    copy_->fill(file, block);
   }
 }
 

@@ -60,17 +60,18 @@ class SharedCopy {
   // What another process made.
   SharedCopy(uint64_t file_size, uint64_t budget, int file);
 
-  uint64_t limit() const { return limit_; }
+  size_t blocks() const { return blocks_; }
   int file() const { return segment_ ? segment_->file() : -1; }
   // Copies bytes out of the memory, which are read from the file where they are not yet there; false where
   // they lie behind the limit, or another worker is reading them at this moment.
   bool read(OpenFile& file, uint64_t place, uint8_t* out, size_t size);
+  // Reads a block if it is not there; false where another worker is reading it.
+  bool fill(OpenFile& file, size_t block);
   // The bytes that are there.
   uint64_t filled() const;
 
  private:
   void divide();
-  bool fill(OpenFile& file, size_t block);
   uint64_t end_of(size_t block) const;
 
   uint64_t limit_;

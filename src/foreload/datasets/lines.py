@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing.reduction
 import os
-import re
-from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import get_spawning_popen
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.datasets.labels import Labels
 from foreload.machine import granted_cores
 from foreload.progress import track
 
@@ -31,8 +30,6 @@ _JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")
 _TABLES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _RUN = 4096
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Texts:
@@ -147,7 +144,7 @@ class _JsonTexts(Texts):
         self._value(0, self._record(0, source.read(np.array([0]))[0][0]), text_field)
         if label_field == LABEL and LABEL not in self._record(0, source.read(np.array([0]))[0][0]):
             return
-        labels = _Labels(self, label_field)
+        labels = Labels(self.place, label_field)
         for index, data in _contents(self):
             labels.add(index, self._value(index, self._record(index, data), label_field))
         self.targets, self.classes = labels.targets()
@@ -174,48 +171,6 @@ class _JsonTexts(Texts):
             raise ValueError(
                 f"{self.place(index)} has no field {field!r}; its fields are {', '.join(map(repr, record))}"
             ) from None
-
-
-class _Labels:
-    """The labels of all texts, one after the other."""
-
-    def __init__(self, texts: Texts, field: Field) -> None:
-        self._texts = texts
-        self._field = field
-        self._codes: dict[Any, int] = {}
-        self._all = array("q")
-
-    def add(self, index: int, value: Any) -> None:
-        """Take the next one."""
-        if not isinstance(value, (str, int, float)) or value == "":
-            raise ValueError(
-                f"{self._texts.place(index)}: {self._field!r} must be a name or a number, got {value!r:.50}"
-            )
-        self._all.append(self._codes.setdefault(value, len(self._codes)))
-
-    def targets(self, *, numbers_as_text: bool = False) -> tuple[Array, list[str]]:
-        """Give the target of each, and the names that they stand for."""
-        values: list[Any] = list(self._codes)
-        codes = np.frombuffer(self._all, np.int64)
-        names = [value for value in values if isinstance(value, str)]
-        if numbers_as_text and all(map(_INTEGER.fullmatch, names)):
-            values, names = list(map(int, values)), []
-        elif numbers_as_text and all(map(_NUMBER.fullmatch, names)):
-            values, names = list(map(float, values)), []
-        if not names:
-            kind = np.float64 if any(isinstance(value, float) for value in values) else np.int64
-            return np.array(values, kind)[codes], []
-        if len(names) < len(values):
-            other = next(
-                i for i, value in enumerate(values) if isinstance(value, str) != isinstance(values[0], str)
-            )
-            raise ValueError(
-                f"{self._field!r} must be a name everywhere or a number everywhere, got {values[0]!r:.50} and, in "
-                f"{self._texts.place(int(np.argmax(codes == other)))}, {values[other]!r:.50}"
-            )
-        classes = sorted(names)
-        ranks = {name: rank for rank, name in enumerate(classes)}
-        return np.array([ranks[name] for name in values], np.int64)[codes], classes
 
 
 def _contents(texts: Texts) -> Iterator[tuple[int, bytes]]:
@@ -270,7 +225,7 @@ def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Fiel
     if label_field is None:
         return texts
     source = records.part(int(header), _column("label_field", label_field, columns, path))
-    labels, column = _Labels(texts, label_field), Texts(source)
+    labels, column = Labels(texts.place, label_field), Texts(source)
     for index, data in _contents(column):
         labels.add(index, column.text(index, data))
     texts.targets, texts.classes = labels.targets(numbers_as_text=True)
