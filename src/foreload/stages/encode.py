@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from foreload import _native
 from foreload.datasets.tokens import IDS, Rows
-from foreload.stages.batch import Batch
+from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
@@ -135,7 +135,7 @@ class TextAssembly:
         for position, error in failures.items():
             index = int(work.indices[position])
             if self._on_error == "raise" or not isinstance(error, Exception):
-                error.add_note(f"foreload: while loading sample {index} (position {position} of its batch)")
+                note_sample(error, index, position)
                 raise error
             source = os.fsdecode(self._dataset.entries.source.path(index))
             self._errors.append(SampleError.of(index, error, self._on_error, source))
