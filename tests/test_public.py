@@ -33,6 +33,7 @@ PUBLIC = [
     "OPTInit",
     "PrefetchLoader",
     "TarDataset",
+    "TextDataset",
     "cached",
     "create_dataloader",
     "errors",

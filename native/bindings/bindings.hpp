@@ -26,3 +26,5 @@ void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
 void bind_files(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_text(nb::module_& module);
+void bind_pieces(nb::module_& module);

@@ -24,4 +24,6 @@ NB_MODULE(_native, module) {
   bind_store(module);
   bind_files(module);
   bind_image(module);
+  bind_text(module);
+  bind_pieces(module);
 }

@@ -16,6 +16,7 @@ from foreload.datasets.images import ImageDataset
 from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
+from foreload.datasets.text import TextDataset
 from foreload.efficient import EfficientDataLoader
 from foreload.loader import DataLoader
 from foreload.observe.memory import MemoryMonitor
@@ -51,6 +52,7 @@ __all__ = [
     "OPTInit",
     "PrefetchLoader",
     "TarDataset",
+    "TextDataset",
     "cached",
     "create_dataloader",
     "errors",

@@ -26,7 +26,7 @@ from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
 from foreload.stages.failure import OnError, SampleError
 from foreload.stages.order import KeyedSampler, check_seed
-from foreload.stages.prepare import Prepared, warn_of_randomness
+from foreload.stages.prepare import Prepared, unwrap, warn_of_randomness
 from foreload.state import Order, resume, save
 from foreload.stream import StreamEpoch
 from foreload.workers.choose import Choice, choose
@@ -134,6 +134,8 @@ class DataLoader(TorchDataLoader[T_co]):
             raise TypeError(f"transform must be callable, got {transform!r}")
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
+        if collate_fn is None and not (batch_size is None and batch_sampler is None):
+            collate_fn = getattr(unwrap(dataset)[0], "__collate__", None)
         self.workers = workers
         self.on_error: OnError = on_error
         self.errors: list[SampleError] = []

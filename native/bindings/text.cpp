@@ -1,0 +1,256 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "bindings.hpp"
+#include "characters.hpp"
+#include "pool.hpp"
+#include "texts.hpp"
+
+namespace {
+
+using foreload::Error;
+using foreload::ErrorKind;
+using foreload::LineFile;
+using foreload::LineStarts;
+using foreload::SharedCopy;
+using foreload::Split;
+using foreload::TextSource;
+using foreload::WholeFiles;
+using Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Lengths = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Failures = std::vector<std::pair<size_t, std::exception_ptr>>;
+
+void check_samples(const std::vector<int64_t>& samples, size_t count) {
+  for (const int64_t sample : samples) {
+    if (sample < 0 || sample >= static_cast<int64_t>(count)) {
+      throw Error(ErrorKind::index, "index " + std::to_string(sample) + " is out of range for " +
+                                        std::to_string(count) + " texts");
+    }
+  }
+}
+
+std::vector<int64_t> checked(const Indices& indices, const TextSource& source) {
+  std::vector<int64_t> samples(indices.data(), indices.data() + indices.shape(0));
+  check_samples(samples, source.size());
+  return samples;
+}
+
+std::vector<std::pair<size_t, nb::object>> described(Failures& failures) {
+  std::sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  // What fails afterwards may have failed before.
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  failures.erase(std::unique(failures.begin(), failures.end(), same), failures.end());
+  std::vector<std::pair<size_t, nb::object>> result;
+  for (const auto& [position, error] : failures) result.emplace_back(position, to_python(error));
+  return result;
+}
+
+// Reads texts; what concerns all of them is a failure of each.
+void read_all(TextSource& source, std::span<const int64_t> samples, size_t most,
+              const TextSource::Visit& visit, const TextSource::Fail& fail) {
+  try {
+    source.read(samples, most, visit, fail);
+  } catch (...) {
+    for (size_t position = 0; position < samples.size(); ++position) fail(position, std::current_exception());
+  }
+}
+
+// A batch of texts as code points, each row filled up with zeroes.
+class CharacterJob : public foreload::Job {
+ public:
+  CharacterJob(std::shared_ptr<TextSource> source, const Indices& indices, Rows out, Lengths lengths,
+               size_t grain)
+      : Job(indices.shape(0), grain),
+        source_(std::move(source)),
+        samples_(checked(indices, *source_)),
+        out_(std::move(out)),
+        lengths_(std::move(lengths)) {
+    if (out_.shape(0) != samples_.size() || lengths_.shape(0) != samples_.size()) {
+      throw Error(ErrorKind::value, "out and lengths must have a row per index");
+    }
+  }
+  ~CharacterJob() override {
+    const nb::gil_scoped_acquire acquire;
+    failures_.clear();
+    out_ = Rows();
+    lengths_ = Lengths();
+  }
+
+  void run(size_t begin, size_t end, size_t) override {
+    const size_t width = out_.shape(1);
+    const auto visit = [&](size_t position, std::span<const uint8_t> text) {
+      int64_t* const row = out_.data() + (begin + position) * width;
+      const size_t length = foreload::decode_utf8(text, width, row);
+      std::fill(row + length, row + width, 0);
+      lengths_.data()[begin + position] = static_cast<int64_t>(length);
+    };
+    const auto fail = [&](size_t position, std::exception_ptr error) {
+      const std::lock_guard lock(mutex_);
+      failures_.emplace_back(begin + position, std::move(error));
+    };
+    read_all(*source_, std::span(samples_).subspan(begin, end - begin), 4 * width, visit, fail);
+  }
+
+  std::vector<std::pair<size_t, nb::object>> failures() {
+    const std::lock_guard lock(mutex_);
+    return described(failures_);
+  }
+
+ private:
+  std::shared_ptr<TextSource> source_;
+  std::vector<int64_t> samples_;
+  Rows out_;
+  Lengths lengths_;
+  std::mutex mutex_;
+  Failures failures_;
+};
+
+// The texts as bytes, None where one failed; and what failed.
+nb::object read_texts(TextSource& source, const Indices& indices) {
+  const std::vector<int64_t> samples = checked(indices, source);
+  std::vector<std::string> texts(samples.size());
+  Failures failures;
+  {
+    const nb::gil_scoped_release release;
+    read_all(
+        source, samples, SIZE_MAX,
+        [&](size_t position, std::span<const uint8_t> text) {
+          texts[position].assign(text.begin(), text.end());
+        },
+        [&](size_t position, std::exception_ptr error) {
+          failures.emplace_back(position, std::move(error));
+        });
+  }
+  nb::list result;
+  for (const std::string& text : texts) result.append(nb::bytes(text.data(), text.size()));
+  auto failed = described(failures);
+  for (const auto& [position, error] : failed) result[position] = nb::none();
+  return nb::make_tuple(result, failed);
+}
+
+Split split_named(const std::string& name) {
+  if (name == "lines") return Split::lines;
+  if (name == "filled") return Split::filled;
+  if (name == "records") return Split::records;
+  throw Error(ErrorKind::value, "split must be 'lines', 'filled' or 'records', got '" + name + "'");
+}
+
+const char* name_of(Split split) {
+  return split == Split::lines ? "lines" : split == Split::filled ? "filled" : "records";
+}
+
+std::string to_string(const nb::bytes& bytes) {
+  return {bytes.c_str(), bytes.size()};
+}
+
+void init_lines(LineFile* lines, const nb::bytes& path, const std::string& split, char delimiter,
+                size_t threads) {
+  const std::string name = to_string(path);
+  const Split how = split_named(split);
+  const nb::gil_scoped_release release;
+  new (lines) LineFile(name, how, delimiter, threads);
+}
+
+nb::tuple get_state(const LineFile& lines) {
+  const LineFile::File& file = *lines.file();
+  const std::vector<uint32_t>& low = file.starts.low();
+  return nb::make_tuple(nb::bytes(file.path.data(), file.path.size()), name_of(file.split),
+                        std::string(1, file.delimiter), file.stamp.size, file.stamp.modified,
+                        nb::bytes(reinterpret_cast<const char*>(low.data()), low.size() * sizeof(uint32_t)),
+                        file.starts.carries(), lines.first(), lines.column());
+}
+
+void set_state(LineFile& lines, const nb::tuple& state) {
+  const auto bytes = nb::cast<nb::bytes>(state[5]);
+  std::vector<uint32_t> low(bytes.size() / sizeof(uint32_t));
+  std::copy_n(bytes.c_str(), bytes.size(), reinterpret_cast<char*>(low.data()));
+  auto file = std::make_shared<LineFile::File>(LineFile::File{
+      to_string(nb::cast<nb::bytes>(state[0])),
+      split_named(nb::cast<std::string>(state[1])),
+      nb::cast<std::string>(state[2])[0],
+      {nb::cast<uint64_t>(state[3]), nb::cast<int64_t>(state[4])},
+      LineStarts(std::move(low), nb::cast<std::vector<uint64_t>>(state[6])),
+  });
+  new (&lines) LineFile(std::move(file), nb::cast<size_t>(state[7]),
+                        nb::cast<std::optional<size_t>>(state[8]), nullptr);
+}
+
+std::shared_ptr<LineFile> keep(const LineFile& lines, uint64_t budget, int file) {
+  const uint64_t size = lines.file()->stamp.size;
+  auto copy = file < 0 ? std::make_shared<SharedCopy>(size, budget)
+                       : std::make_shared<SharedCopy>(size, budget, file);
+  return std::make_shared<LineFile>(lines.file(), lines.first(), lines.column(), std::move(copy));
+}
+
+std::vector<nb::bytes> split_record(nb::bytes record, char delimiter) {
+  std::vector<std::string> fields;
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(record.c_str()), record.size());
+  const size_t count =
+      foreload::split_record(foreload::without_end(bytes, Split::records), delimiter, fields);
+  std::vector<nb::bytes> result;
+  for (size_t i = 0; i < count; ++i) result.emplace_back(fields[i].data(), fields[i].size());
+  return result;
+}
+
+}  // namespace
+
+void bind_text(nb::module_& module) {
+  nb::class_<TextSource>(module, "TextSource", "Texts in files, by their number.")
+      .def("__len__", &TextSource::size)
+      .def("read", &read_texts, nb::arg("indices"),
+           "The bytes of each text, None where it failed; and (position, exception) for each that did.")
+      .def(
+          "path",
+          [](const TextSource& source, size_t index) {
+            const std::string path = source.path(index);
+            return nb::bytes(path.data(), path.size());
+          },
+          nb::arg("index"));
+  nb::class_<LineFile, TextSource>(module, "LineFile", "The lines of a file, or the records of a table.")
+      .def("__init__", &init_lines, nb::arg("path"), nb::arg("split"), nb::arg("delimiter"),
+           nb::arg("threads"))
+      .def(
+          "part",
+          [](const LineFile& lines, size_t first, std::optional<size_t> column) {
+            return std::make_shared<LineFile>(lines.file(), lines.first() + first, column, lines.copy());
+          },
+          nb::arg("first"), nb::arg("column").none(), "From sample `first` on, and of records one field.")
+      .def("keep", &keep, nb::arg("budget"), nb::arg("file") = -1,
+           "The same lines, whose first bytes are kept in shared memory, of this process or an open file of "
+           "it.")
+      .def("load", &LineFile::load, nb::arg("number"), nb::arg("parts"),
+           nb::call_guard<nb::gil_scoped_release>(), "Fills a part of what is kept.")
+      .def("line_of", &LineFile::line_of, nb::arg("index"), nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("size", [](const LineFile& lines) { return lines.file()->stamp.size; })
+      .def_prop_ro("modified", [](const LineFile& lines) { return lines.file()->stamp.modified; })
+      .def_prop_ro(
+          "index_bytes",
+          [](const LineFile& lines) { return lines.file()->starts.low().capacity() * sizeof(uint32_t); })
+      .def_prop_ro("kept", [](const LineFile& lines) { return lines.copy() ? lines.copy()->filled() : 0; })
+      .def_prop_ro("file", [](const LineFile& lines) { return lines.copy() ? lines.copy()->file() : -1; })
+      .def("__getstate__", &get_state)
+      .def("__setstate__", &set_state);
+  nb::class_<WholeFiles, TextSource>(module, "WholeFiles", "Files that are one text each.")
+      .def(
+          "__init__",
+          [](WholeFiles* files, const std::vector<nb::bytes>& paths) {
+            std::vector<std::string> copies;
+            copies.reserve(paths.size());
+            for (const nb::bytes& path : paths) copies.push_back(to_string(path));
+            new (files) WholeFiles(std::move(copies));
+          },
+          nb::arg("paths"));
+  nb::class_<CharacterJob, foreload::Job>(module, "CharacterJob", "A batch of texts as code points.")
+      .def(nb::init<std::shared_ptr<TextSource>, const Indices&, Rows, Lengths, size_t>(), nb::arg("source"),
+           nb::arg("indices"), nb::arg("out"), nb::arg("lengths"), nb::arg("grain"))
+      .def("failures", &CharacterJob::failures);
+  module.def("split_record", &split_record, nb::arg("record"), nb::arg("delimiter"),
+             "The fields of a record of a table.");
+}

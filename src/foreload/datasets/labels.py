@@ -1,0 +1,81 @@
+"""Labels as targets: names as their position among the sorted names, numbers as they are."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Labels"]
+
+Array = np.ndarray[Any, Any]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+class Labels:
+    """The labels of all samples, one after the other.
+
+    Args:
+        place: names the file and the line of a sample.
+        field: what the labels are called.
+
+    >>> labels = Labels(str, "label")
+    >>> for index, name in enumerate(["dog", "cat", "dog"]):
+    ...     labels.add(index, name)
+    >>> labels.targets()
+    (array([1, 0, 1]), ['cat', 'dog'])
+    """
+
+    def __init__(self, place: Callable[[int], str], field: str | int) -> None:
+        self._place = place
+        self._field = field
+        self._codes: dict[Any, int] = {}
+        self._all = array("q")
+
+    def add(self, index: int, value: Any) -> None:
+        """Take the next one.
+
+        Raises:
+            ValueError: it is neither a name nor a number.
+        """
+        if not isinstance(value, (str, int, float)) or value == "":
+            raise ValueError(
+                f"{self._place(index)}: {self._field!r} must be a name or a number, got {value!r:.50}"
+            )
+        self._all.append(self._codes.setdefault(value, len(self._codes)))
+
+    def targets(self, *, numbers_as_text: bool = False) -> tuple[Array, list[str]]:
+        """Give the target of each (int64 or float64), and the names that they stand for; none for numbers.
+
+        Args:
+            numbers_as_text: names are numbers where all of them can be read as such.
+
+        Raises:
+            ValueError: some are names and some are numbers.
+        """
+        values: list[Any] = list(self._codes)
+        codes = np.frombuffer(self._all, np.int64)
+        names = [value for value in values if isinstance(value, str)]
+        if numbers_as_text and all(map(_INTEGER.fullmatch, names)):
+            values, names = list(map(int, values)), []
+        elif numbers_as_text and all(map(_NUMBER.fullmatch, names)):
+            values, names = list(map(float, values)), []
+        if not names:
+            kind = np.float64 if any(isinstance(value, float) for value in values) else np.int64
+            return np.array(values, kind)[codes], []
+        if len(names) < len(values):
+            other = next(
+                i for i, value in enumerate(values) if isinstance(value, str) != isinstance(values[0], str)
+            )
+            raise ValueError(
+                f"{self._field!r} must be a name everywhere or a number everywhere, got {values[0]!r:.50} and, in "
+                f"{self._place(int(np.argmax(codes == other)))}, {values[other]!r:.50}"
+            )
+        classes = sorted(names)
+        ranks = {name: rank for rank, name in enumerate(classes)}
+        return np.array([ranks[name] for name in values], np.int64)[codes], classes

@@ -1,0 +1,273 @@
+"""Where texts lie: the lines of a file, JSON lines, tables, folders of files."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.reduction
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.datasets.labels import Labels
+from foreload.machine import granted_cores
+from foreload.progress import track
+
+__all__ = ["LABEL", "Field", "Texts", "open_texts"]
+
+Array = np.ndarray[Any, Any]
+Field = str | int
+
+# The label's field where nobody names one: it may be missing, then there are no labels.
+LABEL = "label"
+
+_JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")
+_TABLES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_RUN = 4096
+
+
+class Texts:
+    """Texts by their number: the lines of a file as they are, or what a subclass makes of them.
+
+    Attributes:
+        source: what reads them.
+        targets: of each, where there are labels (int64 or float64).
+        classes: what the targets stand for, sorted, where they stand for names.
+    """
+
+    # Whether a text is its bytes, which the native core can read by itself.
+    plain = True
+
+    def __init__(self, source: _native.TextSource) -> None:
+        self.source = source
+        self.targets: Array | None = None
+        self.classes: list[str] = []
+        self._budget: int | None = None
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        return len(self.source)
+
+    def text(self, index: int, data: bytes) -> str:
+        """Give the text that these bytes of the file hold.
+
+        Raises:
+            UnicodeDecodeError, ValueError: they are not what they should be; the message names file and line.
+        """
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise UnicodeDecodeError(
+                error.encoding, error.object, error.start, error.end, f"{error.reason} ({self.place(index)})"
+            ) from None
+
+    def read(self, indices: Sequence[int] | Array) -> list[str | Exception]:
+        """Give several texts, or what kept them from being read."""
+        data, failures = self.source.read(np.ascontiguousarray(indices, np.int64))
+        texts: list[str | Exception] = []
+        failed = dict(failures)
+        for position, (index, content) in enumerate(zip(indices, data, strict=True)):
+            try:
+                texts.append(
+                    self.failure(int(index), failed[position]) if content is None else self.text(index, content)
+                )
+            except ValueError as error:
+                texts.append(error)
+        return texts
+
+    def failure(self, index: int, error: Exception) -> Exception:
+        """Say of an error of the native core which text it was."""
+        if isinstance(error, OSError):
+            return OSError(error.errno, f"{error.strerror}, loading sample {index}", error.filename)
+        (content,), failures = self.source.read(np.array([index]))
+        if failures:
+            return ValueError(f"{self.place(index)}: the record {error}")
+        try:
+            self.text(index, content)
+        except UnicodeDecodeError as named:
+            return named
+        return error
+
+    def place(self, index: int) -> str:
+        """Name the file, and the line where it has many."""
+        path = os.fsdecode(self.source.path(index))
+        return f"{path}:{self.source.line_of(index)}" if isinstance(self.source, _native.LineFile) else path
+
+    def keep(self, budget: int, *, everything: bool) -> None:
+        """Keep the file, or so many bytes of it, in shared memory: what is asked for, or all at once."""
+        assert isinstance(self.source, _native.LineFile)
+        self._budget = budget
+        source = self.source = self.source.keep(budget)
+        if not everything:
+            return
+        parts = -(-source.size // (64 << 20))
+        with ThreadPoolExecutor(granted_cores()) as threads:
+            loading = threads.map(lambda number: source.load(number, parts), range(parts))
+            for _ in track(loading, "reading text", total=parts, after=1):
+                pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Share what is kept with a process that is being spawned; any other copy begins empty."""
+        file = getattr(self.source, "file", -1)
+        shared = multiprocessing.reduction.DupFd(file) if get_spawning_popen() is not None and file >= 0 else None
+        return {**self.__dict__, "shared": shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find what is shared."""
+        shared = state.pop("shared")
+        self.__dict__.update(state)
+        if self._budget is None:
+            return
+        assert isinstance(self.source, _native.LineFile)
+        file = -1 if shared is None else shared.detach()
+        self.source = self.source.keep(self._budget, file)
+        if file >= 0:
+            os.close(file)
+
+
+class _JsonTexts(Texts):
+    """A field of the object in each line."""
+
+    plain = False
+
+    def __init__(self, source: _native.LineFile, text_field: str, label_field: str | None) -> None:
+        super().__init__(source)
+        self._text_field = text_field
+        if len(self) == 0 or label_field is None:
+            return
+        self._value(0, self._record(0, source.read(np.array([0]))[0][0]), text_field)
+        if label_field == LABEL and LABEL not in self._record(0, source.read(np.array([0]))[0][0]):
+            return
+        labels = Labels(self.place, label_field)
+        for index, data in _contents(self):
+            labels.add(index, self._value(index, self._record(index, data), label_field))
+        self.targets, self.classes = labels.targets()
+
+    def text(self, index: int, data: bytes) -> str:
+        value = self._value(index, self._record(index, data), self._text_field)
+        if not isinstance(value, str):
+            raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {value!r:.50}")
+        return value
+
+    def _record(self, index: int, data: bytes) -> dict[str, Any]:
+        try:
+            record = json.loads(super().text(index, data))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{self.place(index)} is not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{self.place(index)} must be a JSON object, got {record!r:.50}")
+        return record
+
+    def _value(self, index: int, record: dict[str, Any], field: str) -> Any:
+        try:
+            return record[field]
+        except KeyError:
+            raise ValueError(
+                f"{self.place(index)} has no field {field!r}; its fields are {', '.join(map(repr, record))}"
+            ) from None
+
+
+def _contents(texts: Texts) -> Iterator[tuple[int, bytes]]:
+    """Read all, in order."""
+    runs = range(0, len(texts), _RUN)
+    for start in track(runs, "reading labels", total=len(runs), after=1):
+        data, failures = texts.source.read(np.arange(start, min(len(texts), start + _RUN)))
+        for position, error in failures:
+            raise texts.failure(start + position, error)
+        yield from enumerate(data, start)
+
+
+def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Texts:
+    """Find the texts at ``path``.
+
+    Raises:
+        FileNotFoundError: a folder without a ``.txt`` file.
+        OSError: a file cannot be read.
+        ValueError, TypeError: a file is not what its name says, or has no such field.
+    """
+    if path.is_dir():
+        return _open_folder(path)
+    suffix = path.suffix.lower()
+    if suffix in _PACKED:
+        raise ValueError(
+            f"data_path: {str(path)!r} is compressed, so that no line can be found in it; unpack it first"
+        )
+    if suffix in _TABLES:
+        return _open_table(path, _TABLES[suffix], text_field, label_field)
+    if suffix in _JSON:
+        for name, field in (("text_field", text_field), ("label_field", label_field)):
+            if not isinstance(field, str) and not (field is None and name == "label_field"):
+                raise TypeError(f"{name} must be a str for JSON lines, got {field!r}")
+        return _JsonTexts(_lines(path, "filled"), text_field, label_field)  # type: ignore[arg-type]
+    return Texts(_lines(path, "lines"))
+
+
+def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
+    return _native.LineFile(os.fsencode(path), split, delimiter, granted_cores())
+
+
+def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:
+    records = _lines(path, "records", delimiter)
+    (first,), _ = records.read(np.array([0])) if len(records) else ([b""], None)
+    columns = [field.decode(errors="replace") for field in _native.split_record(first, delimiter)]
+    if label_field == LABEL and LABEL not in columns:
+        label_field = None
+    # Fields that are named are named in the first line.
+    header = isinstance(text_field, str) or isinstance(label_field, str)
+    text = _column("text_field", text_field, columns, path)
+    texts = Texts(records.part(int(header and len(records) > 0), text))
+    if label_field is None:
+        return texts
+    source = records.part(int(header), _column("label_field", label_field, columns, path))
+    labels, column = Labels(texts.place, label_field), Texts(source)
+    for index, data in _contents(column):
+        labels.add(index, column.text(index, data))
+    texts.targets, texts.classes = labels.targets(numbers_as_text=True)
+    return texts
+
+
+def _column(name: str, field: Field, columns: list[str], path: Path) -> int:
+    if isinstance(field, str):
+        if field in columns:
+            return columns.index(field)
+    elif isinstance(field, int) and not isinstance(field, bool):
+        if -len(columns) <= field < len(columns):
+            return field % len(columns)
+    else:
+        raise TypeError(f"{name} must be the name or the position of a column, got {field!r}")
+    raise ValueError(
+        f"{name}: there is no column {field!r} in {str(path)!r}; its columns are {', '.join(map(repr, columns))}"
+    )
+
+
+def _open_folder(root: Path) -> Texts:
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != ".")
+    found = {name: _files_below(root / name) for name in folders}
+    if not folders:
+        files = _files_below(root)
+        if not files:
+            raise FileNotFoundError(f"data_path: no .txt file in {str(root)!r}")
+        return Texts(_native.WholeFiles(files))
+    if empty := [name for name, files in found.items() if not files]:
+        raise FileNotFoundError(
+            f"data_path: no .txt file in class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}"
+        )
+    texts = Texts(_native.WholeFiles([file for files in found.values() for file in files]))
+    texts.targets = np.repeat(np.arange(len(folders)), [len(files) for files in found.values()])
+    texts.classes = folders
+    return texts
+
+
+def _files_below(folder: Path) -> list[bytes]:
+    return sorted(
+        os.fsencode(os.path.join(parent, name))
+        for parent, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(".txt")
+    )

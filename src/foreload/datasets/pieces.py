@@ -1,0 +1,91 @@
+"""Byte-level BPE (GPT-2, RoBERTa, ...) without encoding the same words over and over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+
+__all__ = ["Pieces"]
+
+# Slots of the table, of which half are used: 18 MB when it is full. English has fewer words in common use.
+_ROOM = 1 << 19
+_LONGEST = 64
+
+# What changes nothing in ASCII text.
+_HARMLESS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+class Pieces:
+    """Encodes texts piece by piece, as the tokenizer's pattern splits them; each piece is encoded once.
+
+    That gives what the tokenizer gives, as the model sees one piece at a time. What may not be so (text that is
+    not ASCII or holds an added token) is left to the tokenizer.
+
+    Args:
+        bare: the tokenizer without what comes before and after the model.
+        reserved: its added tokens.
+        prefix_space: whether it puts a space in front of a text without one.
+    """
+
+    def __init__(self, bare: Any, reserved: list[str], prefix_space: bool) -> None:
+        self._bare = bare
+        self._table = _native.PieceTable(reserved, prefix_space, _ROOM)
+        self._known = 0
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Pieces | None:
+        """Make them for a tokenizer of Hugging Face ``tokenizers``; None where it is of another kind."""
+        try:
+            config: dict[str, Any] = json.loads(tokenizer.to_str())
+        except Exception:  # a part of it is written in Python
+            return None
+        if not _is_byte_level(config) or tokenizer.num_special_tokens_to_add(False):
+            return None
+        split = {**config["pre_tokenizer"], "add_prefix_space": False}
+        bare = {**config, "post_processor": None, "normalizer": None, "pre_tokenizer": split, "added_tokens": []}
+        return cls(
+            type(tokenizer).from_str(json.dumps(bare)),
+            [token["content"] for token in config["added_tokens"]],
+            bool(config["pre_tokenizer"]["add_prefix_space"]),
+        )
+
+    def encode(self, texts: list[str], encode: Callable[[list[str]], list[Any]]) -> list[Any]:
+        """Give the ids of each text; of what is not for us by ``encode``, the tokenizer itself."""
+        ids, counts, missing = self._table.encode(texts)
+        if missing:
+            ids, counts, _ = self._table.encode(texts, self._learn(missing))
+        ends = np.cumsum(np.maximum(counts, 0)).tolist()
+        rows: list[Any] = [ids[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+        left = np.flatnonzero(counts < 0).tolist()
+        if left:
+            for position, row in zip(left, encode([texts[i] for i in left]), strict=True):
+                rows[position] = row
+        return rows
+
+    def _learn(self, pieces: list[str]) -> _native.PieceTable:
+        """Encode pieces that are new, for good as long as there is room; the others are in what this gives."""
+        others = _native.PieceTable([], False, 4 * len(pieces))
+        for piece, encoding in zip(pieces, self._bare.encode_batch_fast(pieces), strict=True):
+            keep = self._known < _ROOM // 2 and len(piece) <= _LONGEST
+            (self._table if keep else others).add(piece, encoding.ids)
+            self._known += keep
+        return others
+
+
+def _is_byte_level(config: dict[str, Any]) -> bool:
+    split, model, normalizer = config["pre_tokenizer"], config["model"], config["normalizer"]
+    return (
+        split is not None
+        and split["type"] == "ByteLevel"
+        and split.get("use_regex", True)
+        and model["type"] == "BPE"
+        and not model.get("dropout")
+        and (normalizer is None or normalizer["type"] in _HARMLESS)
+        and config["truncation"] is None
+        and config["padding"] is None
+    )

@@ -1,0 +1,212 @@
+"""Texts in files."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.lines import LABEL, Field, open_texts
+from foreload.datasets.tokens import IDS, Characters, PaddingCollate, encoder_of
+from foreload.options import LoadingMode
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.encode import TextAssembly, TextBatch
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
+
+__all__ = ["TextDataset"]
+
+
+class TextDataset(BaseDataset):
+    r"""Texts in files as token ids: ``ids``, or ``(ids, label)`` where there are labels.
+
+    ``data_path`` is a file of lines (each one a sample, empty ones too); JSON lines (``.jsonl``, ``.ndjson``,
+    ``.json``); a table with a header (``.csv``, ``.tsv``, fields as Python's csv module reads them); or a folder
+    of class folders of ``.txt`` files, each of which is one sample. All in UTF-8, with or without a byte-order
+    mark. Of a file of many samples only the places at which they begin are held, in 4 bytes each; samples are
+    read when they are asked for.
+
+    A sample is an int64 tensor of ``max_length`` ids. A tokenizer of ``transformers`` gives a dict of them
+    (``input_ids``, ``attention_mask``, ...), padded on its own ``padding_side``. Labels that are numbers stay
+    what they are (of tables too, where all of them are), names become the position among the sorted names.
+
+    Args:
+        data_path: the file or folder.
+        tokenizer: None for characters: the Unicode code point of each, padded with 0; a callable from text to
+            ints; a tokenizer of Hugging Face ``tokenizers``, or of ``transformers``. Padding is with the
+            tokenizer's own padding id, if it has one, else with 0.
+        max_length: how many ids a sample has at most; the rest is cut off.
+        loading_mode: ``LAZY`` reads samples when they are asked for; ``EAGER`` holds all of the text in memory
+            that workers share, ``CACHED`` what fits into half of the memory that this process may use;
+            ``STREAMING`` is as ``LAZY``: nothing is kept.
+        padding: whether all samples are padded to ``max_length``. If not, each has its own length, and a batch is
+            what :attr:`collate` makes; foreload's DataLoader uses it by itself, a stock one is given
+            ``collate_fn=dataset.collate``.
+        target_transform: called with each label.
+        text_field, label_field: which field of JSON lines and of tables; for tables also its position, from 0 on.
+            A table of which only positions are given has no header. Without a field ``"label"`` there are no
+            labels, nor with ``label_field=None``.
+
+    Attributes:
+        classes: the names of the classes, sorted; empty where labels are numbers.
+        class_to_idx: from name to target.
+        targets: the target of every sample; empty without labels.
+        collate: pads samples to the longest of a batch and gives ``(ids, lengths)`` or ``(ids, lengths, labels)``;
+            of dicts, a dict or ``(dict, labels)``.
+
+    Raises:
+        FileNotFoundError: there is nothing at ``data_path``, or no ``.txt`` file in it.
+        OSError: a file cannot be read, or has changed since the dataset was made; ``filename`` is its path.
+        ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
+            UnicodeDecodeError, which is one too.
+        TypeError: an argument is of a wrong type.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "lines.txt"
+    >>> _ = file.write_text("hi\nthere\n")
+    >>> texts = TextDataset(file, max_length=4)
+    >>> texts[0], len(texts)
+    (tensor([104, 105,   0,   0]), 2)
+    >>> TextDataset(file, lambda text: [len(text)], padding=False)[1]
+    tensor([5])
+    """
+
+    collate = PaddingCollate()
+
+    def __init__(
+        self,
+        data_path: str | Path,
+        tokenizer: Any = None,
+        max_length: int = 512,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        padding: bool = True,
+        target_transform: Callable[[Any], Any] | None = None,
+        text_field: Field = "text",
+        label_field: Field | None = LABEL,
+    ) -> None:
+        if isinstance(max_length, bool) or not hasattr(max_length, "__index__"):
+            raise TypeError(f"max_length must be an int, got {max_length!r}")
+        if max_length < 1:
+            raise ValueError(f"max_length must be 1 or more, got {max_length}")
+        if not isinstance(padding, bool):
+            raise TypeError(f"padding must be True or False, got {padding!r}")
+        self.tokenizer = tokenizer
+        self.max_length = operator.index(max_length)
+        self.padding = padding
+        self.text_field = text_field
+        self.label_field = label_field
+        self.encoder = encoder_of(tokenizer, self.max_length)
+        self.collate = self.encoder.collate
+        super().__init__(data_path, None, target_transform, loading_mode)
+
+    def index(self) -> Any:
+        """Find the texts; called once."""
+        return open_texts(self.data_path, self.text_field, self.label_field)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, sorted."""
+        classes: list[str] = self.entries.classes
+        return classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """From the name of a class to its target."""
+        return {name: index for index, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> list[Any]:
+        """The target of every sample."""
+        return [] if self.entries.targets is None else list(self.entries.targets.tolist())
+
+    def read(self, index: int) -> str:
+        """Load the text of sample ``index``."""
+        (text,) = self.entries.read([index])
+        if isinstance(text, Exception):
+            raise text
+        return str(text)
+
+    def _keep(self) -> Any:
+        if not isinstance(self.entries.source, _native.LineFile):
+            return super()._keep()
+        if self.loading_mode is LoadingMode.EAGER and self.entries.source.size > self.memory:
+            raise MemoryError(
+                f"{str(self.data_path)!r} has {self.entries.source.size:,} bytes, which do not fit into "
+                f"{self.memory:,}; use LoadingMode.CACHED, which keeps what fits"
+            )
+        if self.loading_mode in (LoadingMode.EAGER, LoadingMode.CACHED):
+            self.entries.keep(self.memory, everything=self.loading_mode is LoadingMode.EAGER)
+        return None
+
+    def __getitem__(self, index: int) -> Any:
+        """Load one sample."""
+        if not self._is_own("__prepare__", "__finish__"):
+            return super().__getitem__(index)
+        return TextAssembly(self, Buffers()).made([self._position(index)]).sample(0)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
+        """Load the samples of a batch; where they are padded, a stock DataLoader has nothing left to collate.
+
+        None where a subclass loads samples in a way of its own.
+        """
+        return self._load_batch if self._is_own("__getitem__", "__prepare__", "__finish__") else None
+
+    def _is_own(self, *methods: str) -> bool:
+        return all(getattr(type(self), name) is getattr(TextDataset, name) for name in methods)
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        batch = TextAssembly(self, Buffers()).made([self._position(index) for index in indices])
+        if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
+            return Collated(batch.padded(), len(indices))
+        return [batch.sample(row) for row in range(len(indices))]
+
+    def _position(self, index: int) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"index {position} is out of range for {len(self)} samples")
+        return position % len(self)
+
+    def __finish__(self, index: int, prepared: Any) -> Any:
+        """Turn a text that was read before into a sample."""
+        return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
+
+    def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
+        """Load several texts, or what kept them from being loaded."""
+        if self._kept is None and self._is_own("read"):
+            texts: list[str | Exception] = self.entries.read(indices)
+            return texts
+        texts = []
+        for index in map(int, indices):
+            try:
+                texts.append(self.read(index) if self._kept is None else self._kept.load(index, self.read))
+            except Exception as error:
+                texts.append(error)
+        return texts
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native core reads the files and makes the rows."""
+        plain = isinstance(self.encoder, Characters) and self.entries.plain
+        return plain and self._kept is None and self._is_own("read")
+
+    @property
+    def __collate__(self) -> PaddingCollate | None:
+        """What foreload's DataLoader uses where it is given no ``collate_fn``."""
+        return None if self.padding else self.collate
+
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
+        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+        own = is_default_collate(making.collate_fn) if self.padding else making.collate_fn == self.collate
+        if not own or making._cache is not None or self.__getitems__ != self._load_batch:
+            return None
+        return TextAssembly(self, buffers, making)

@@ -1,0 +1,222 @@
+"""What turns texts into numbers, and pads them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from foreload.datasets.pieces import Pieces
+from foreload.stages.buffers import Buffers
+
+__all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
+
+Array = np.ndarray[Any, Any]
+Rows = dict[str, list[Any]]  # by name, the numbers of each text
+
+# The name of the only column, where there are no names.
+IDS = ""
+
+
+class Encoder(Protocol):
+    """Turns texts into numbers."""
+
+    @property
+    def collate(self) -> PaddingCollate:
+        """How to pad them."""
+        ...
+
+    def encode(self, texts: list[str]) -> Rows:
+        """Give for each name the numbers of each text, which may be longer than wanted."""
+        ...
+
+
+@dataclass(frozen=True)
+class PaddingCollate:
+    """A ``collate_fn`` that pads to the longest of the batch.
+
+    Args:
+        pad: what to fill up with; every column but that of the token ids is filled up with 0.
+        left: in front of the numbers, not behind them.
+
+    Gives ``(ids, lengths)``, both int64, or ``(ids, lengths, labels)``; for samples that are dicts a dict of
+    padded tensors, or ``(dict, labels)``.
+
+    >>> PaddingCollate(pad=9)([torch.tensor([1, 2, 3]), torch.tensor([4])])
+    (tensor([[1, 2, 3],
+            [4, 9, 9]]), tensor([3, 1]))
+    """
+
+    pad: int = 0
+    left: bool = False
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Put samples together."""
+        labelled = isinstance(samples[0], tuple)
+        texts = [sample[0] if labelled else sample for sample in samples]
+        rows: Rows
+        if isinstance(texts[0], Mapping):
+            rows = {name: [text[name].numpy() for text in texts] for name in texts[0]}
+        else:
+            rows = {IDS: [text.numpy() for text in texts]}
+        columns, lengths = self.padded(rows, max(map(len, next(iter(rows.values())))), Buffers())
+        return self.batch(
+            columns, lengths, default_collate([sample[1] for sample in samples]) if labelled else None
+        )
+
+    def padded(self, rows: Rows, width: int, buffers: Buffers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Write all into tensors of so many columns; they, and how many of them are used."""
+        columns = {}
+        for name, sequences in rows.items():
+            out = buffers.take((len(sequences), width), torch.int64)
+            memory, pad = out.numpy(), self.pad_of(name)
+            for row, values in zip(memory, sequences, strict=True):
+                count = min(len(values), width)
+                used, rest = (
+                    (slice(width - count, None), slice(width - count))
+                    if self.left
+                    else (
+                        slice(count),
+                        slice(count, None),
+                    )
+                )
+                row[used] = values[:count]
+                row[rest] = pad
+            columns[name] = out
+        first = next(iter(rows.values()))
+        return columns, torch.tensor([min(len(values), width) for values in first], dtype=torch.int64)
+
+    def pad_of(self, name: str) -> int:
+        """Give what a column is filled up with."""
+        return self.pad if name in (IDS, "input_ids") else 0
+
+    def batch(self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: Any) -> Any:
+        """Put what was padded into the form of a batch."""
+        parts = (columns[IDS], lengths) if IDS in columns else (columns,)
+        if labels is None:
+            return parts if IDS in columns else columns
+        return (*parts, labels)
+
+
+class Characters:
+    """The Unicode code points of a text."""
+
+    collate = PaddingCollate()
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def encode(self, texts: list[str]) -> Rows:
+        """See :class:`Encoder`."""
+        # A JSON text may hold half a surrogate pair.
+        coded = [text[: self._most].encode("utf-32-le", "surrogatepass") for text in texts]
+        return {IDS: [np.frombuffer(code, "<u4") for code in coded]}
+
+
+class Called:
+    """A function of the user's, called with each text."""
+
+    collate = PaddingCollate()
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self._function = function
+
+    def encode(self, texts: list[str]) -> Rows:
+        """See :class:`Encoder`."""
+        return {IDS: [self._checked(self._function(text)) for text in texts]}
+
+    def _checked(self, ids: Any) -> Array:
+        array = np.asarray(ids) if len(ids) else np.empty(0, np.int64)
+        if array.ndim != 1 or array.dtype.kind not in "iub":
+            raise TypeError(
+                "tokenizer must give a list of ints, or a tensor or array of one dimension, got "
+                f"{type(ids).__name__} of shape {array.shape} and {array.dtype}"
+            )
+        return array
+
+
+class Tokenizers:
+    """A tokenizer of Hugging Face ``tokenizers``."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        own = tokenizer.padding
+        known = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
+        pad = own["pad_id"] if own else next((i for i in known if i is not None), 0)
+        self.collate = PaddingCollate(pad)
+        self._pads = own is not None
+        self._pieces = Pieces.of(tokenizer)
+
+    def encode(self, texts: list[str]) -> Rows:
+        """See :class:`Encoder`."""
+        return {IDS: self._encode(texts) if self._pieces is None else self._pieces.encode(texts, self._encode)}
+
+    def _encode(self, texts: list[str]) -> list[Any]:
+        # The fast way leaves out where in the text each token was.
+        encodings = self._tokenizer.encode_batch_fast(texts)
+        if not self._pads:
+            return [one.ids for one in encodings]
+        # Its own padding depends on what else is encoded in the same call.
+        return [[i for i, real in zip(one.ids, one.attention_mask, strict=True) if real] for one in encodings]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was learned."""
+        return {**self.__dict__, "_pieces": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin to learn."""
+        self.__dict__.update(state, _pieces=Pieces.of(state["_tokenizer"]))
+
+
+class Transformers:
+    """A tokenizer of Hugging Face ``transformers``."""
+
+    def __init__(self, tokenizer: Any, most: int) -> None:
+        self._tokenizer = tokenizer
+        self._most = most
+        pad = tokenizer.pad_token_id
+        self.collate = PaddingCollate(0 if pad is None else pad, tokenizer.padding_side == "left")
+        # It is changed by each call, so one thread has it at a time; a fork may happen while another thread does.
+        self._locks: dict[int, threading.Lock] = {}
+
+    def encode(self, texts: list[str]) -> Rows:
+        """See :class:`Encoder`."""
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            return dict(self._tokenizer(texts, truncation=True, max_length=self._most))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the locks."""
+        return {**self.__dict__, "_locks": {}}
+
+
+def encoder_of(tokenizer: Any, most: int) -> Encoder:
+    """Find out what kind of tokenizer it is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if tokenizer is None:
+        return Characters(most)
+    if isinstance(tokenizer, type):
+        raise TypeError(f"tokenizer must be an instance, got the class {tokenizer.__name__}")
+    for cls in type(tokenizer).__mro__:
+        if cls.__name__ == "PreTrainedTokenizerBase" and cls.__module__.startswith("transformers."):
+            return Transformers(tokenizer, most)
+        if cls.__name__ == "BaseTokenizer" and cls.__module__.startswith("tokenizers."):
+            return Tokenizers(tokenizer._tokenizer)
+    library = sys.modules.get("tokenizers")
+    if library is not None and isinstance(tokenizer, library.Tokenizer):
+        return Tokenizers(tokenizer)
+    if callable(tokenizer):
+        return Called(tokenizer)
+    raise TypeError(
+        "tokenizer must be None for characters, a callable from text to ints, or a tokenizer of Hugging Face "
+        f"(tokenizers.Tokenizer.from_file, transformers.AutoTokenizer.from_pretrained), got {tokenizer!r:.50}"
+    )
