@@ -9,10 +9,13 @@
 from foreload import errors, transforms
 from foreload.caches import LRUCache, cached
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.mixture import Mixture
+from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.loader import DataLoader
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
+from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler
 from foreload.transforms import get_train_transforms, get_val_transforms
 
@@ -26,12 +29,18 @@ __all__ = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "Mixture",
+    "MixtureSampler",
     "OPTCache",
     "OPTInit",
+    "PackedDataset",
+    "attention_mask",
     "cached",
+    "cu_seqlens",
     "errors",
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "pack_sequences",
     "transforms",
 ]
