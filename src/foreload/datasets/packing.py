@@ -228,12 +228,12 @@ def _documents(sequences: Any) -> Iterator[Array]:
         raise TypeError(f"sequences must be an iterable of token sequences, got {type(sequences).__name__}")
     if isinstance(sequences, Dataset) and not isinstance(sequences, IterableDataset):
         # Those of torch need not end when they are iterated over.
-        sequences = (sequences[number] for number in range(len(sequences)))  # type: ignore[arg-type]
+        sequences = map(sequences.__getitem__, range(len(sequences)))  # type: ignore[arg-type]
     return (_tokens(document, number) for number, document in enumerate(sequences))
 
 
 def _tokens(document: Any, number: int) -> Array:
-    if isinstance(document, Mapping):
+    if not isinstance(document, (np.ndarray, torch.Tensor, list)) and isinstance(document, Mapping):
         if "input_ids" not in document:
             raise ValueError(f"document {number} has no 'input_ids', only {', '.join(map(repr, document))}")
         document = document["input_ids"]
