@@ -210,6 +210,26 @@ def test_tensors_are_collated_whether_a_batch_is_of_one_part_or_of_several() -> 
         assert batch[1].tolist() == wanted
 
 
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: (x, x + 1), lambda x: {"x": x, "y": x + 1}])
+def test_batches_that_parts_have_assembled_are_joined(form: Any) -> None:
+    parts = [fl.CachedDataset(form(torch.arange(at, at + 6.0).view(3, 2))) for at in (0, 6, 12)]
+    mixed = fl.Mixture(parts)
+    wanted = [7, 0, 3, 8, 1, 1]
+    joined = mixed.__getitems__(wanted)
+    expected = torch.utils.data.default_collate([mixed[i] for i in wanted])
+    torch.testing.assert_close(torch.utils.data.default_collate(joined), expected)
+    torch.testing.assert_close(list(joined), [mixed[i] for i in wanted])
+
+
+def test_batches_that_are_not_alike_are_given_as_samples() -> None:
+    rows = torch.arange(3)
+    for other in ({"x": rows}, rows.float(), (rows,)):
+        mixed = fl.Mixture([fl.CachedDataset(rows), fl.CachedDataset(other)])
+        samples = list(mixed.__getitems__([4, 0]))
+        assert samples[1] == 0
+        torch.testing.assert_close(samples[0], mixed[4])
+
+
 class Broken(Part):
     def __getitem__(self, index: int) -> int:
         if index == 2:

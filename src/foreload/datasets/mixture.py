@@ -8,9 +8,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from foreload.stages.batch import note_sample
+from foreload.stages.collate import Collated
 from foreload.stages.index import position_of
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ class Mixture(Dataset[Any]):
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
     :class:`~foreload.MixtureSampler`, after any number of whose samples each dataset's share is right to within
-    one. By itself, a mixture is its datasets one behind the other: ``mixture[0]`` is the first sample of the
-    first, ``len(mixture)`` counts all. Samples are given as they are, so where they are to be collated they must
-    be alike.
+    one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
+    behind the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
+    given as they are, so where they are to be collated they must be alike.
 
     Args:
         datasets: a list of map-style datasets, or a dict of them by name (the names of a list are 0, 1, ...).
@@ -120,14 +122,17 @@ class Mixture(Dataset[Any]):
         return self.names[dataset], inner
 
     def _where(self, index: Any) -> tuple[int, int]:
-        position = position_of(index)
-        if position is None:
-            raise TypeError(f"the index of a mixture must be an int, got {index!r}")
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"sample {position} of a mixture of {len(self)}")
-        position %= len(self)
+        position = self._position(index)
         dataset = int(np.searchsorted(self._ends, position, side="right"))
         return dataset, position - int(self._ends[dataset]) + self.sizes[dataset]
+
+    def _position(self, index: Any) -> int:
+        position, size = position_of(index), len(self)
+        if position is None:
+            raise TypeError(f"the index of a mixture must be an int, got {index!r}")
+        if not -size <= position < size:
+            raise IndexError(f"sample {position} of a mixture of {size}")
+        return position % size
 
     def __len__(self) -> int:
         """Count the samples of all datasets."""
@@ -146,32 +151,38 @@ class Mixture(Dataset[Any]):
         return self._load
 
     def _load(self, indices: Sequence[Any]) -> Sequence[Any]:
-        places: dict[int, list[tuple[int, int]]] = {}
-        for position, index in enumerate(indices):
-            dataset, inner = self._where(index)
-            places.setdefault(dataset, []).append((position, inner))
-        if len(places) == 1:
-            ((dataset, wanted),) = places.items()
-            return self._load_of(dataset, indices, wanted)  # as the dataset has assembled it
-        samples: list[Any] = [None] * len(indices)
-        for dataset, wanted in places.items():
-            loaded = self._load_of(dataset, indices, wanted)
-            for (position, _), sample in zip(wanted, loaded, strict=True):
-                samples[position] = sample
-        return samples
+        positions = np.array([self._position(index) for index in indices], np.int64)
+        datasets = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(datasets, kind="stable")  # each dataset's together
+        present, counts = np.unique(datasets, return_counts=True)
+        loaded = [
+            self._load_of(dataset, indices, positions, wanted.tolist())
+            for dataset, wanted in zip(present.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True)
+        ]
+        if len(loaded) == 1:
+            return loaded[0]  # as the dataset has assembled it
+        back = np.argsort(order)
+        if (batch := _joined(loaded, back)) is not None:
+            return batch
+        samples = [sample for part in loaded for sample in part]
+        return [samples[place] for place in back.tolist()]
 
-    def _load_of(self, dataset: int, indices: Sequence[Any], wanted: list[tuple[int, int]]) -> Sequence[Any]:
+    def _load_of(
+        self, dataset: int, indices: Sequence[Any], positions: np.ndarray[Any, Any], wanted: list[int]
+    ) -> Sequence[Any]:
+        """Load what is of one dataset; ``wanted`` says where in the batch."""
         part = self.datasets[dataset]
+        inner = (positions[wanted] - self._ends[dataset] + self.sizes[dataset]).tolist()
         many = getattr(part, "__getitems__", None)
         if callable(many):
-            together: Sequence[Any] = many([inner for _, inner in wanted])
+            together: Sequence[Any] = many(inner)
             return together
         samples = []
-        for position, inner in wanted:
+        for place, own in zip(wanted, inner, strict=True):
             try:
-                samples.append(part[inner])
+                samples.append(part[own])
             except Exception as error:
-                note_sample(error, indices[position], position)
+                note_sample(error, indices[place], place)
                 raise
         return samples
 
@@ -180,6 +191,32 @@ class Mixture(Dataset[Any]):
         from foreload.stages.mix import MixtureSampler
 
         return MixtureSampler(self, seed)
+
+
+def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:
+    """Make one batch of those that datasets have assembled, in another order; None where they are not alike."""
+    if not all(isinstance(part, Collated) for part in loaded):
+        return None
+    batches = [part.batch for part in loaded]
+    tables = [_fields(batch) for batch in batches]
+    first = tables[0]
+    if any(type(batch) is not type(batches[0]) for batch in batches) or any(
+        [(name, rows.dtype, rows.shape[1:]) for name, rows in table.items()]
+        != [(name, rows.dtype, rows.shape[1:]) for name, rows in first.items()]
+        for table in tables
+    ):
+        return None
+    order = torch.from_numpy(back)
+    fields = {name: torch.cat([table[name] for table in tables])[order] for name in first}
+    if isinstance(batches[0], dict):
+        return Collated(fields, len(back))
+    return Collated(fields[0] if isinstance(batches[0], torch.Tensor) else list(fields.values()), len(back))
+
+
+def _fields(batch: Any) -> dict[Any, torch.Tensor]:
+    if isinstance(batch, dict):
+        return batch
+    return {0: batch} if isinstance(batch, torch.Tensor) else dict(enumerate(batch))
 
 
 def _size(name: Any, dataset: Any) -> int:
