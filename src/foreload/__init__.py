@@ -13,6 +13,8 @@ from foreload.config import DataLoaderConfig
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.mixture import Mixture
+from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
 from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
@@ -25,6 +27,7 @@ from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
 from foreload.stages.device import PrefetchLoader
+from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler
 from foreload.transforms import get_train_transforms, get_val_transforms
 
@@ -48,16 +51,22 @@ __all__ = [
     "LRUCache",
     "LoadingMode",
     "MemoryMonitor",
+    "Mixture",
+    "MixtureSampler",
     "OPTCache",
     "OPTInit",
+    "PackedDataset",
     "PrefetchLoader",
     "TarDataset",
     "TextDataset",
+    "attention_mask",
     "cached",
     "create_dataloader",
+    "cu_seqlens",
     "errors",
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "pack_sequences",
     "transforms",
 ]

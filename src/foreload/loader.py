@@ -25,6 +25,7 @@ from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
 from foreload.stages.failure import OnError, SampleError
+from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, unwrap, warn_of_randomness
 from foreload.state import Order, resume, save
@@ -127,7 +128,9 @@ class DataLoader(TorchDataLoader[T_co]):
         if seed is not None:
             seed = check_seed(seed)
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-                sampler, shuffle = KeyedSampler(dataset, seed), None  # type: ignore[arg-type]
+                make = getattr(dataset, "__sampler__", None)
+                sampler = KeyedSampler(dataset, seed) if make is None else make(seed)  # type: ignore[arg-type]
+                shuffle = None
         if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
             raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
         if transform is not None and not callable(transform):
@@ -295,7 +298,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return super()._get_iterator()
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
-                if isinstance(sampler, KeyedSampler):
+                if isinstance(sampler, (KeyedSampler, MixtureSampler)):
                     sampler.set_epoch(self._epoch)
         self._choose()  # by what loading costs without a cache
         self._open_cache()

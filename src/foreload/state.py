@@ -163,6 +163,9 @@ def resume(loader: DataLoader[Any], state: Any) -> dict[str, Any] | None:
     for name, value in own.items():
         if state.get(name, value) != value:
             raise ValueError(f"the state is of a loader with {name} = {state[name]!r}, but this one has {value!r}")
+    take_up = getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "take_up", None)
+    if take_up is not None and "drawn" in state:
+        take_up(state["drawn"])
     if state["finished"]:
         loader.set_epoch(state["epoch"] + 1)
         return None

@@ -17,6 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import Indices, KeyedSampler
 from foreload.stages.route import global_batches
 from foreload.stages.transform import draw_seed
@@ -40,6 +41,8 @@ def asks_once(loader: DataLoader[Any], ranks: Sequence[int] = ()) -> bool:
         return bool(len(ranks) == sampler.num_replicas)
     if kind is RandomSampler:
         return not sampler.replacement and bool(sampler.num_samples == len(sampler.data_source))
+    if kind is MixtureSampler:
+        return bool(sampler.once)
     return kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler)
 
 
@@ -73,6 +76,7 @@ def foresee(
         SequentialSampler,
         RandomSampler,
         KeyedSampler,
+        MixtureSampler,
         WeightedRandomSampler,
         SubsetRandomSampler,
         DistributedSampler,
@@ -80,7 +84,9 @@ def foresee(
         return None
     if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
         return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs)
-    if kind in (DistributedSampler, KeyedSampler):
+    if kind is MixtureSampler and sampler.num_replicas > 1 and len(ranks) > 1:
+        return None  # the others' shares are dealt by samplers of their own
+    if kind in (DistributedSampler, KeyedSampler, MixtureSampler):
         ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
         return [_list(later, whole, batch_sampler) for later in ahead_of_time]
     generator = getattr(sampler, "generator", None)
@@ -122,8 +128,8 @@ def _of_epoch(sampler: Any, epoch: int) -> Any:
 
 
 def _list(sampler: Any, whole: bool, batch_sampler: Any) -> Indices:
-    if type(sampler) is KeyedSampler:
-        indices = sampler.positions(0, len(sampler))
+    if type(sampler) in (KeyedSampler, MixtureSampler):
+        indices: Indices = sampler.positions(0, len(sampler))
     else:
         indices = np.fromiter(iter(sampler), np.int64)
     return indices if whole else indices[: len(indices) // batch_sampler.batch_size * batch_sampler.batch_size]

@@ -22,7 +22,7 @@ from foreload.stages.transform import draw_seed
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["ArrayBatches", "Indices", "KeyedSampler", "batches", "check_seed"]
+__all__ = ["ArrayBatches", "Blocks", "Indices", "KeyedSampler", "batches", "check_seed"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -140,7 +140,9 @@ def _blocks(sampler: Any, start: Start) -> Blocks | None:
         return Blocks(_keyed_blocks(sampler, start.prefix))
     if type(sampler) is DistributedSampler:
         return _DealtBlocks(sampler, start)
-    return None
+    make = getattr(sampler, "__blocks__", None)
+    blocks: Blocks | None = None if make is None else make(start)
+    return blocks
 
 
 def _sequential_blocks(size: int, start: int) -> Iterator[Indices]:

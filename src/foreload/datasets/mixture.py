@@ -1,0 +1,256 @@
+"""Several datasets as one, in exact proportions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from foreload.stages.batch import note_sample
+from foreload.stages.collate import Collated
+from foreload.stages.index import position_of
+
+if TYPE_CHECKING:
+    from foreload.stages.mix import MixtureSampler
+
+__all__ = ["Mixture"]
+
+Weights = Mapping[Any, float] | Sequence[float]
+
+# What the order reckons with: whole numbers that come to no more than this.
+_MOST = 1 << 48
+
+
+class Mixture(Dataset[Any]):
+    """Several map-style datasets, mixed by weight.
+
+    The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
+    :class:`~foreload.MixtureSampler`, after any number of whose samples each dataset's share is right to within
+    one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
+    behind the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
+    given as they are, so where they are to be collated they must be alike.
+
+    Args:
+        datasets: a list of map-style datasets, or a dict of them by name (the names of a list are 0, 1, ...).
+        weights: positive numbers, one per dataset, in the same form (a dict may also be given in another order);
+            only their proportions count. By default the sizes of the datasets.
+        num_samples: how many samples an epoch has, over all ranks; by default as many as there are. Of a dataset
+            with a larger share than it has samples, they come again; of one with a smaller share, each epoch
+            takes others.
+
+    Raises:
+        ValueError, TypeError: a dataset is empty or has no length, or an argument makes no sense.
+
+    Attributes:
+        datasets: the datasets, as a list.
+        names: their names.
+        sizes: their lengths.
+        num_samples: how many samples an epoch has.
+
+    >>> mixture = Mixture({"web": ["w0", "w1", "w2"], "books": ["b0"]}, weights={"web": 0.5, "books": 0.5})
+    >>> mixture[3], mixture.where(3)
+    ('b0', ('books', 0))
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[Any, Any] | Sequence[Any],
+        weights: Weights | None = None,
+        *,
+        num_samples: int | None = None,
+    ) -> None:
+        if not isinstance(datasets, (Mapping, list, tuple)):
+            raise TypeError(f"datasets must be a list or a dict of datasets, got {type(datasets).__name__}")
+        named = dict(datasets) if isinstance(datasets, Mapping) else dict(enumerate(datasets))
+        if not named:
+            raise ValueError("datasets is empty; give at least one")
+        self.names = list(named)
+        self.datasets = list(named.values())
+        self.sizes = [_size(name, dataset) for name, dataset in named.items()]
+        self._ends = np.cumsum(self.sizes)
+        self.num_samples = len(self)
+        if num_samples is not None:
+            if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
+                raise TypeError(f"num_samples must be an int, got {num_samples!r}")
+            if num_samples < 1:
+                raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+            self.num_samples = int(num_samples)
+        self.set_weights(self.sizes if weights is None else weights)
+
+    def set_weights(self, weights: Weights) -> None:
+        """Change the weights: from the next epoch on, also of a loader that is at work.
+
+        Raises:
+            ValueError, TypeError: there is not one positive number for each dataset.
+        """
+        if isinstance(weights, Mapping):
+            if set(weights) != set(self.names):
+                raise ValueError(f"weights are for {sorted(map(str, weights))}, but the datasets are {self.names}")
+            weights = [weights[name] for name in self.names]
+        elif isinstance(weights, str) or not hasattr(weights, "__len__"):
+            raise TypeError(f"weights must be a list or a dict of numbers, got {weights!r}")
+        if len(weights) != len(self.names):
+            raise ValueError(
+                f"weights has {len(weights)} entries for {len(self.names)} datasets; give one for each"
+            )
+        pairs = zip(self.names, weights, strict=True)
+        self._shares = _whole([_fraction(f"weights[{name!r}]", weight) for name, weight in pairs])
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The weights, as the smallest whole numbers in the same proportions."""
+        return self._shares
+
+    @property
+    def weights(self) -> dict[Any, float]:
+        """The weight of each dataset; together 1."""
+        total = sum(self._shares)
+        return {name: share / total for name, share in zip(self.names, self._shares, strict=True)}
+
+    def where(self, index: SupportsIndex) -> tuple[Any, int]:
+        """Tell the name of the dataset that a sample is from, and its index there.
+
+        Raises:
+            IndexError: there is no such sample.
+        """
+        dataset, inner = self._where(index)
+        return self.names[dataset], inner
+
+    def _where(self, index: Any) -> tuple[int, int]:
+        position = self._position(index)
+        dataset = int(np.searchsorted(self._ends, position, side="right"))
+        return dataset, position - int(self._ends[dataset]) + self.sizes[dataset]
+
+    def _position(self, index: Any) -> int:
+        position, size = position_of(index), len(self)
+        if position is None:
+            raise TypeError(f"the index of a mixture must be an int, got {index!r}")
+        if not -size <= position < size:
+            raise IndexError(f"sample {position} of a mixture of {size}")
+        return position % size
+
+    def __len__(self) -> int:
+        """Count the samples of all datasets."""
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """Give a sample as its dataset gives it."""
+        dataset, inner = self._where(index)
+        return self.datasets[dataset][inner]
+
+    @property
+    def __getitems__(self) -> Any:
+        """Load several samples at once, each dataset's together; None where no dataset can do that."""
+        if not any(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
+            return None
+        return self._load
+
+    def _load(self, indices: Sequence[Any]) -> Sequence[Any]:
+        positions = np.array([self._position(index) for index in indices], np.int64)
+        datasets = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(datasets, kind="stable")  # each dataset's together
+        present, counts = np.unique(datasets, return_counts=True)
+        loaded = [
+            self._load_of(dataset, indices, positions, wanted.tolist())
+            for dataset, wanted in zip(present.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True)
+        ]
+        if len(loaded) == 1:
+            return loaded[0]  # as the dataset has assembled it
+        back = np.argsort(order)
+        if (batch := _joined(loaded, back)) is not None:
+            return batch
+        samples = [sample for part in loaded for sample in part]
+        return [samples[place] for place in back.tolist()]
+
+    def _load_of(
+        self, dataset: int, indices: Sequence[Any], positions: np.ndarray[Any, Any], wanted: list[int]
+    ) -> Sequence[Any]:
+        """Load what is of one dataset; ``wanted`` says where in the batch."""
+        part = self.datasets[dataset]
+        inner = (positions[wanted] - self._ends[dataset] + self.sizes[dataset]).tolist()
+        many = getattr(part, "__getitems__", None)
+        if callable(many):
+            together: Sequence[Any] = many(inner)
+            return together
+        samples = []
+        for place, own in zip(wanted, inner, strict=True):
+            try:
+                samples.append(part[own])
+            except Exception as error:
+                note_sample(error, indices[place], place)
+                raise
+        return samples
+
+    def __sampler__(self, seed: int) -> MixtureSampler:
+        """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
+        from foreload.stages.mix import MixtureSampler
+
+        return MixtureSampler(self, seed)
+
+
+def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:
+    """Make one batch of those that datasets have assembled, in another order; None where they are not alike."""
+    if not all(isinstance(part, Collated) for part in loaded):
+        return None
+    batches = [part.batch for part in loaded]
+    tables = [_fields(batch) for batch in batches]
+    first = tables[0]
+    if any(type(batch) is not type(batches[0]) for batch in batches) or any(
+        [(name, rows.dtype, rows.shape[1:]) for name, rows in table.items()]
+        != [(name, rows.dtype, rows.shape[1:]) for name, rows in first.items()]
+        for table in tables
+    ):
+        return None
+    order = torch.from_numpy(back)
+    fields = {name: torch.cat([table[name] for table in tables])[order] for name in first}
+    if isinstance(batches[0], dict):
+        return Collated(fields, len(back))
+    return Collated(fields[0] if isinstance(batches[0], torch.Tensor) else list(fields.values()), len(back))
+
+
+def _fields(batch: Any) -> dict[Any, torch.Tensor]:
+    if isinstance(batch, dict):
+        return batch
+    return {0: batch} if isinstance(batch, torch.Tensor) else dict(enumerate(batch))
+
+
+def _size(name: Any, dataset: Any) -> int:
+    try:
+        size = len(dataset)
+    except TypeError:
+        raise TypeError(
+            f"datasets[{name!r}] must be a map-style dataset with a length, got {type(dataset).__name__}"
+        ) from None
+    if not hasattr(dataset, "__getitem__") or size == 0:
+        raise ValueError(f"datasets[{name!r}] has no samples; leave it out of the mixture")
+    return size
+
+
+def _fraction(name: str, weight: Any) -> Fraction:
+    if isinstance(weight, np.generic) or (hasattr(weight, "item") and getattr(weight, "ndim", 1) == 0):
+        weight = weight.item()
+    if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
+        raise TypeError(f"{name} must be a number, got {weight!r}")
+    if not math.isfinite(weight) or weight <= 0:
+        raise ValueError(f"{name} must be positive, got {weight!r}; leave out a dataset that is not wanted")
+    exact = Fraction(weight)
+    simple = exact.limit_denominator(1_000_000)
+    # 0.1 is meant as a tenth.
+    return simple if isinstance(weight, float) and float(simple) == weight else exact
+
+
+def _whole(weights: list[Fraction]) -> tuple[int, ...]:
+    """Give whole numbers in the same proportions: exactly, or to within 2**-48 where they would be too large."""
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    numbers = [int(weight * scale) for weight in weights]
+    divisor = math.gcd(*numbers)
+    numbers = [number // divisor for number in numbers]
+    if sum(numbers) <= _MOST:
+        return tuple(numbers)
+    total = sum(weights)
+    return tuple(max(1, round(weight * _MOST / total)) for weight in weights)

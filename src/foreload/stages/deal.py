@@ -1,0 +1,92 @@
+"""Stage ``deal``: who of the ranks is given which sample of a round, so that all have the same mixture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["deal"]
+
+Array = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def deal(kinds: Array, ranks: int) -> Array:
+    """Deal positions to ranks, one of each round (``ranks`` positions) to each.
+
+    After every round, the numbers of samples of a kind that two ranks have been given differ by one at most. For
+    that each run of ``ranks`` samples of one kind is dealt to all ranks too. Rounds and runs are the two sides of
+    a bipartite graph whose edges are the positions, and ranks are colours: by Koenig's theorem (1916) as many as
+    a node has edges are enough. An edge that finds no colour free at both ends gets one by exchanging two colours
+    along a path.
+
+    Args:
+        kinds: the kind of each position; a multiple of ``ranks``.
+        ranks: how many ranks.
+
+    Returns:
+        The rank of each position.
+
+    >>> deal(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # by turns, rank 0 would only ever see kind 0
+    [0, 1, 1, 0, 0, 1]
+    """
+    rounds, runs, labels = len(kinds) // ranks, 0, np.empty(len(kinds), np.int64)
+    for kind in np.unique(kinds):
+        (where,) = np.nonzero(kinds == kind)
+        labels[where] = runs + np.arange(len(where)) // ranks
+        runs += -(-len(where) // ranks)
+    colouring = _Colouring(labels.tolist(), rounds, runs, ranks)
+    for edge in range(len(kinds)):
+        colouring.add(edge)
+    return np.array(colouring.colour, np.int64)
+
+
+class _Colouring:
+    """Colours of edges: position ``e`` joins round ``e // ranks`` and run ``run[e]``."""
+
+    def __init__(self, run: list[int], rounds: int, runs: int, ranks: int) -> None:
+        self.colour = [-1] * len(run)
+        self._run, self._ranks = run, ranks
+        # The edge of each colour at a round, and at a run; as bits, the colours that are free there.
+        self._of_round, self._of_run = [[-1] * rounds * ranks, [-1] * runs * ranks]
+        self._free_of_round, self._free_of_run = [(1 << ranks) - 1] * rounds, [(1 << ranks) - 1] * runs
+
+    def add(self, edge: int) -> None:
+        """Colour an edge."""
+        at_round, at_run = self._free_of_round[edge // self._ranks], self._free_of_run[self._run[edge]]
+        colour = _lowest(at_round & at_run)
+        if colour < 0:
+            colour = _lowest(at_run)
+            self._exchange(edge // self._ranks, colour, _lowest(at_round))
+        self._set(edge, colour)
+
+    def _exchange(self, round_: int, taken: int, other: int) -> None:
+        """Exchange two colours along the path that leaves a round by ``taken``, so that this is free there."""
+        path, node, colour, at_run = [], round_, taken, False
+        while (edge := (self._of_run if at_run else self._of_round)[node * self._ranks + colour]) >= 0:
+            path.append(edge)
+            node = edge // self._ranks if at_run else self._run[edge]
+            colour, at_run = (other if colour == taken else taken), not at_run
+        colours = [self.colour[edge] for edge in path]
+        for edge, colour in zip(path, colours, strict=True):
+            self._clear(edge, colour)
+        for edge, colour in zip(path, colours, strict=True):
+            self._set(edge, other if colour == taken else taken)
+
+    def _clear(self, edge: int, colour: int) -> None:
+        round_, run, ranks = edge // self._ranks, self._run[edge], self._ranks
+        self._of_round[round_ * ranks + colour] = self._of_run[run * ranks + colour] = -1
+        self._free_of_round[round_] |= 1 << colour
+        self._free_of_run[run] |= 1 << colour
+
+    def _set(self, edge: int, colour: int) -> None:
+        round_, run, ranks = edge // self._ranks, self._run[edge], self._ranks
+        self.colour[edge] = colour
+        self._of_round[round_ * ranks + colour] = self._of_run[run * ranks + colour] = edge
+        self._free_of_round[round_] &= ~(1 << colour)
+        self._free_of_run[run] &= ~(1 << colour)
+
+
+def _lowest(bits: int) -> int:
+    """Find the lowest bit that is set; -1 where none is."""
+    return (bits & -bits).bit_length() - 1
