@@ -313,7 +313,7 @@ def test_a_file_that_is_kept_may_be_gone_and_a_transform_may_be_exchanged(photos
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(fl.errors.DecodeError, match=r"bad\.jpg"):
         HighPerformanceDataset([tmp_path / "bad.jpg"], [0])[0]
-    with pytest.raises(ValueError, match="labels has 1 entries for 2 images"):
+    with pytest.raises(ValueError, match="labels has 1 entries for 2 files"):
         HighPerformanceDataset([path, path], [1])
     with pytest.raises(ValueError, match="cache_size must be 0 or more, got -1"):
         HighPerformanceDataset([path], [1], cache_size=-1)

@@ -48,23 +48,23 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
   const std::string& path = files.path(sample);
   const Descriptor own(whole ? open_file(path, true) : -1);
   const int fd = whole ? int{own} : files.shard(extent.file, true);
-  const uint64_t begin = extent.offset / kBlock * kBlock, skipped = extent.offset - begin;
+  const uint64_t begin = extent.offset / kDirectBlock * kDirectBlock, skipped = extent.offset - begin;
   uint64_t wanted = skipped + extent.length;
   if (whole) {
     struct stat status;
     if (::fstat(fd, &status) != 0) fail(path);
     wanted = static_cast<uint64_t>(status.st_size);
   }
-  blocks.reserve(wanted + kBlock);
+  blocks.reserve(wanted + kDirectBlock);
   uint64_t size = 0;
   while (size < wanted) {
-    const uint64_t length = (wanted - size + kBlock - 1) / kBlock * kBlock;
+    const uint64_t length = (wanted - size + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
     const ssize_t got = ::pread(fd, blocks.data() + size, length, static_cast<off_t>(begin + size));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path);
     if (got == 0) break;
     size += static_cast<uint64_t>(got);
-    if (size % kBlock != 0) break;  // the file's end
+    if (size % kDirectBlock != 0) break;  // the file's end
   }
   if (!whole && size < wanted)
     std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
@@ -79,8 +79,8 @@ void Blocks::Free::operator()(uint8_t* memory) const {
 
 void Blocks::reserve(size_t size, size_t kept) {
   if (size <= size_) return;
-  size = (size + size / 4 + kBlock - 1) / kBlock * kBlock;
-  std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kBlock, size)));
+  size = (size + size / 4 + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
+  std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kDirectBlock, size)));
   if (!larger) throw std::bad_alloc();
   if (kept > 0) std::memcpy(larger.get(), memory_.get(), kept);
   memory_ = std::move(larger);

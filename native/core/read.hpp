@@ -15,7 +15,7 @@
 namespace foreload {
 
 // What O_DIRECT wants offsets, lengths and memory to be multiples of, on any disk.
-constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kDirectBlock = 4096;
 
 // Memory that begins on a block; it only ever grows.
 class Blocks {

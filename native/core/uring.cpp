@@ -86,7 +86,7 @@ class UringReader : public Reader {
     Slot& slot = slots_[number];
     slot.piece = piece;
     slot.got = 0;
-    slot.begin = direct_ ? piece.offset / kBlock * kBlock : piece.offset;
+    slot.begin = direct_ ? piece.offset / kDirectBlock * kDirectBlock : piece.offset;
     if (!files_->in_shards()) {
       io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
       entry.fd = AT_FDCWD;
@@ -155,7 +155,7 @@ class UringReader : public Reader {
     }
     if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
     slot.got += static_cast<uint64_t>(result);
-    const bool at_end = result == 0 || (direct_ && slot.got % kBlock != 0);
+    const bool at_end = result == 0 || (direct_ && slot.got % kDirectBlock != 0);
     if (slot.got >= slot.wanted || at_end) return false;
     read_on(number);
     return true;
@@ -164,7 +164,7 @@ class UringReader : public Reader {
   void read_on(size_t number) {
     Slot& slot = slots_[number];
     const uint64_t left = slot.wanted - slot.got;
-    const uint64_t length = std::min(direct_ ? (left + kBlock - 1) / kBlock * kBlock : left, kMostAtOnce);
+    const uint64_t length = std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
     slot.memory.reserve(slot.got + length, slot.got);
     const bool fixed = slot.registered != nullptr && slot.memory.data() == slot.registered;
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
