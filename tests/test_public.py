@@ -15,6 +15,7 @@ PUBLIC = [
     "Cache",
     "CachedDataset",
     "DataLoader",
+    "HDF5Dataset",
     "ImageDataset",
     "KeyedSampler",
     "LRUCache",

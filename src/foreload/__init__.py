@@ -8,6 +8,7 @@
 
 from foreload import errors, transforms
 from foreload.caches import LRUCache, cached
+from foreload.datasets.hdf5 import HDF5Dataset
 from foreload.datasets.images import ImageDataset
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.loader import DataLoader
@@ -22,6 +23,7 @@ __all__ = [
     "Cache",
     "CachedDataset",
     "DataLoader",
+    "HDF5Dataset",
     "ImageDataset",
     "KeyedSampler",
     "LRUCache",

@@ -1,0 +1,201 @@
+"""Batches of rows in the making, which share what is decoded."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.datasets.bands import Bands, Want
+from foreload.datasets.chunks import Chunks
+from foreload.stages.batch import Batch, note_sample
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import pinned
+from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+
+if TYPE_CHECKING:
+    from foreload.datasets.hdf5 import HDF5Dataset
+    from foreload.stages.assemble import Making
+
+__all__ = ["Column", "Window"]
+
+Array = np.ndarray[Any, Any]
+
+# Batches in the making take at most so many bytes, and are at most so many: their number is what the first of
+# them waits for.
+_BYTES = 128 << 20
+_MOST = 96
+
+# Fewer are in the making anyway.
+_WORTHWHILE = 8
+
+# The runs that the bands of a batch are dealt out in.
+_RUNS = 16
+
+_Key = tuple[int, int]  # column, band
+
+
+class Column:
+    """A dataset as a part of samples.
+
+    Attributes:
+        chunks: how it lies in the file.
+        is_tensor: whether a row comes as a tensor.
+        is_number: whether it comes as a Python number.
+        shape, dtype: of a row in a batch, as ``default_collate`` makes it.
+    """
+
+    def __init__(self, chunks: Chunks, is_target: bool) -> None:
+        self.chunks = chunks
+        self.shape = chunks.shape[1:]
+        self.is_tensor = chunks.is_tensor
+        self.is_number = (
+            is_target
+            and self.is_tensor
+            and not self.shape
+            and chunks.dtype.kind in "biuf"
+            and chunks.dtype != "u8"
+        )
+        self.dtype = torch.uint8
+        if self.is_tensor:
+            self.dtype = torch.from_numpy(np.empty(0, chunks.dtype)).dtype
+        if self.is_number and chunks.dtype.kind != "b":
+            self.dtype = torch.int64 if chunks.dtype.kind in "iu" else torch.float64
+
+
+class Window:
+    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.stages.batch.Assembly`.
+
+    Who decodes a band fills in its rows in every batch that is in the making, so that each band is decoded once
+    for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
+    once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
+
+    Args:
+        dataset: whose rows.
+        bands: where they come from.
+        buffers: where they go.
+        making: what the loader does about failures; None: they are raised.
+    """
+
+    def __init__(self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, making: Making | None = None) -> None:
+        self.columns = dataset.columns
+        self.count = len(dataset)
+        self.path = str(dataset.data_path)
+        self.bands = bands
+        self.buffers = buffers
+        self.on_error: OnError = "raise" if making is None else making.on_error
+        self.errors = [] if making is None else making.errors
+        self.pin_device = None if making is None else making._pin_device
+        self.depth = None if making is None else self._depth(making.batch_size)
+        self.lock = threading.Lock()
+        # What no thread has begun to decode, and the batches that need it.
+        self.wanted: dict[_Key, list[tuple[_Rows, tuple[int, int]]]] = {}
+
+    def _depth(self, batch_size: int | None) -> int | None:
+        row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
+        depth = min(_MOST, _BYTES // max(1, (batch_size or _BYTES) * row_bytes))
+        shared = any(column.chunks.rows > 1 for column in self.columns)
+        return depth if depth >= _WORTHWHILE and shared else None
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        batch = _Rows(self, self._positions(indices))
+        count = len(batch.keys)
+        return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
+
+    def _positions(self, indices: Any) -> Array:
+        rows = np.asarray(indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices))
+        if not rows.size:
+            raise IndexError(
+                "the batch sampler gave a batch without samples, which default_collate cannot collate"
+            )
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
+        wrong = (rows < -self.count) | (rows >= self.count)
+        if wrong.any():
+            raise IndexError(f"index {rows[wrong][0]} is out of range for {self.count} samples")
+        return np.where(rows < 0, rows + self.count, rows).astype(np.int64)
+
+
+class _Rows:
+    """One batch in the window."""
+
+    def __init__(self, window: Window, indices: Array) -> None:
+        self._window = window
+        self._indices = indices
+        self._outs = [window.buffers.take((len(indices), *c.shape), c.dtype) for c in window.columns]
+        self._arrays = [out.numpy() for out in self._outs]
+        self._failures: dict[int, BaseException] = {}
+        self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
+        self.finished = threading.Event()
+        self.keys: list[_Key] = []
+        entries = []
+        for number, column in enumerate(window.columns):
+            bands = indices // column.chunks.rows
+            order = np.argsort(bands, kind="stable")
+            bands = bands[order]
+            self._sorted.append((order.tolist(), (indices[order] - bands * column.chunks.rows).tolist()))
+            begins = np.flatnonzero(np.diff(bands, prepend=-1))
+            ends = np.append(begins[1:], len(bands))
+            for band, begin, end in zip(bands[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
+                self.keys.append((number, band))
+                entries.append((self, (begin, end)))
+        self._missing = len(self.keys)
+        with window.lock:
+            for key, entry in zip(self.keys, entries, strict=True):
+                window.wanted.setdefault(key, []).append(entry)
+
+    def run(self, begin: int, end: int) -> None:
+        """Decode what nobody has begun to decode, for all batches that need it."""
+        window = self._window
+        for key in self.keys[begin:end]:
+            with window.lock:
+                entries = window.wanted.pop(key, None)
+            if entries is None:
+                continue
+            column, band = key
+            failure: BaseException | None = None
+            try:
+                window.bands.copy(column, band, [batch.want(column, *span) for batch, span in entries])
+            except BaseException as error:
+                failure = error
+            for batch, (first, last) in entries:
+                batch.filled(column, first, last, failure)
+
+    def want(self, column: int, begin: int, end: int) -> Want:
+        positions, rows = self._sorted[column]
+        return self._arrays[column], positions[begin:end], rows[begin:end]
+
+    def filled(self, column: int, begin: int, end: int, failure: BaseException | None) -> None:
+        with self._window.lock:
+            self._missing -= 1
+            if failure is not None:
+                self._failures.update(dict.fromkeys(self._sorted[column][0][begin:end], failure))
+            if not self._missing:
+                self.finished.set()
+
+    def take(self) -> Any:
+        window = self._window
+        batch: Any = self._outs
+        if self._failures:
+            chosen = self._without()
+            batch = [out[chosen] for out in self._outs]
+        return pinned(batch[0] if len(batch) == 1 else batch, window.pin_device)
+
+    def _without(self) -> list[int]:
+        """Tell which rows make up the batch, after some failed."""
+        window = self._window
+        for position, error in sorted(self._failures.items()):
+            index = int(self._indices[position])
+            if window.on_error == "raise" or not isinstance(error, Exception):
+                note_sample(error, index, position)
+                raise error
+            window.errors.append(SampleError.of(index, error, window.on_error, window.path))
+        chosen = stand_ins([position in self._failures for position in range(len(self._indices))], window.on_error)
+        if not chosen:
+            raise NothingLeft
+        return chosen
