@@ -1,7 +1,7 @@
 """Rows of HDF5 files, 40,000 x 2,048 float32 and labels, batch 256, shuffled: rows per second, warm page cache.
 
-Stock is torch's DataLoader over h5py, row by row, the file opened in each worker. It is timed for some batches after
-its first one, foreload for whole epochs with their start.
+Stock is torch's DataLoader over h5py, row by row, the file opened in each worker. It is timed for some batches
+after its first one, foreload for whole epochs with their start.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class Chunks:
 
     Args:
         dataset: an open ``h5py.Dataset`` with at least one dimension.
-        path: its file.
+        name: what it is called in the file (it may be a link to another one).
+        path: the file.
         file: the same, to compare with.
 
     Attributes:
@@ -53,9 +54,9 @@ class Chunks:
     See the HDF5 file format specification, version 3.0, IV.A.2.i and IV.A.2.l.
     """
 
-    def __init__(self, dataset: Any, path: str, file: HDF5File) -> None:
+    def __init__(self, dataset: Any, name: str, path: str, file: HDF5File) -> None:
         self._path = path
-        self.name: str = dataset.name
+        self.name = name
         self.shape: tuple[int, ...] = dataset.shape
         self._stored: np.dtype[Any] = dataset.dtype
         self.dtype = self._stored.newbyteorder("=") if self._stored.kind in "biufc" else self._stored

@@ -95,6 +95,7 @@ class HDF5Dataset(BaseDataset):
         self.target_name = target_name
         self._bands: Bands | None = None
         self._table: CachedDataset | None = None
+        self._kept: SampleStore | None = None
         super().__init__(data_path, transform, None, loading_mode)
 
     def index(self) -> int:
@@ -112,7 +113,7 @@ class HDF5Dataset(BaseDataset):
                         f"target_name: {names[1]!r} has {counts[1]} rows, but {names[0]!r} has {counts[0]}; there "
                         "must be one target per row"
                     )
-                chunks = [Chunks(dataset, path, file) for dataset in found]
+                chunks = [Chunks(dataset, name, path, file) for dataset, name in zip(found, names, strict=True)]
         finally:
             file.close()
         self.columns = [Column(each, is_target) for each, is_target in zip(chunks, (False, True), strict=False)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
+import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +40,7 @@ _WORTHWHILE = 8
 _RUNS = 16
 
 _Key = tuple[int, int]  # column, band
+_Entry = tuple["_Rows", tuple[int, int]]  # a batch, and which of its rows, sorted by band
 
 
 class Column:
@@ -93,7 +97,7 @@ class Window:
         self.depth = None if making is None else self._depth(making.batch_size)
         self.lock = threading.Lock()
         # What no thread has begun to decode, and the batches that need it.
-        self.wanted: dict[_Key, list[tuple[_Rows, tuple[int, int]]]] = {}
+        self.wanted: dict[_Key, list[_Entry]] = {}
 
     def _depth(self, batch_size: int | None) -> int | None:
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
@@ -145,6 +149,7 @@ class _Rows:
                 self.keys.append((number, band))
                 entries.append((self, (begin, end)))
         self._missing = len(self.keys)
+        self._unclaimed = set(self.keys)
         with window.lock:
             for key, entry in zip(self.keys, entries, strict=True):
                 window.wanted.setdefault(key, []).append(entry)
@@ -154,17 +159,23 @@ class _Rows:
         window = self._window
         for key in self.keys[begin:end]:
             with window.lock:
-                entries = window.wanted.pop(key, None)
-            if entries is None:
-                continue
-            column, band = key
-            failure: BaseException | None = None
-            try:
-                window.bands.copy(column, band, [batch.want(column, *span) for batch, span in entries])
-            except BaseException as error:
-                failure = error
+                if key not in self._unclaimed:
+                    continue  # though a later batch may need it again, which can wait
+                entries = window.wanted.pop(key)
+                for batch, _ in entries:
+                    batch._unclaimed.discard(key)
+            failure = self._load(key, entries)
+            if failure is not None:
+                traceback.clear_frames(failure.__traceback__)  # they hold batches
             for batch, (first, last) in entries:
-                batch.filled(column, first, last, failure)
+                batch.filled(key[0], first, last, failure)
+
+    def _load(self, key: _Key, entries: Sequence[_Entry]) -> BaseException | None:
+        try:
+            self._window.bands.copy(*key, [batch.want(key[0], *span) for batch, span in entries])
+        except BaseException as error:
+            return error
+        return None
 
     def want(self, column: int, begin: int, end: int) -> Want:
         positions, rows = self._sorted[column]
@@ -192,8 +203,11 @@ class _Rows:
         for position, error in sorted(self._failures.items()):
             index = int(self._indices[position])
             if window.on_error == "raise" or not isinstance(error, Exception):
-                note_sample(error, index, position)
-                raise error
+                # Other batches may have the same error, and what a raised one holds would keep them.
+                own = copy.copy(error).with_traceback(error.__traceback__)
+                own.__cause__ = error.__cause__
+                note_sample(own, index, position)
+                raise own
             window.errors.append(SampleError.of(index, error, window.on_error, window.path))
         chosen = stand_ins([position in self._failures for position in range(len(self._indices))], window.on_error)
         if not chosen:
