@@ -702,7 +702,7 @@ MEMORY = """
     kept = epoch(small)
     before = own()
     kept, most = epoch(large)
-    shared = sum(m.rss for m in me.memory_maps() if "torch_" in m.path or "memfd" in m.path) / 2**20
+    shared = sum(m.rss for m in me.memory_maps() if "/torch_" in m.path or "memfd" in m.path) / 2**20
     print(most - before, own() - before, shared)
 """
 

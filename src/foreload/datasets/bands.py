@@ -68,14 +68,16 @@ class Bands:
 
     def get(self, column: int, band: int) -> Array:
         """Give a band, not to be written to; errors as :meth:`Chunks.read`."""
-        number = self._first[column] + band
+        number, chunks = self._first[column] + band, self._columns[column]
         with self._lock:
             values = self._kept.get(number)
         if values is not None:
             return values
         if self._store is not None:
-            return np.asarray(self._store.load(number, lambda _: self._columns[column].read(band, self.file)))
-        values = self._columns[column].read(band, self.file)
+            return np.asarray(self._store.load(number, lambda _: chunks.read(band, self.file)))
+        values = chunks.read(band, self.file)
+        if chunks.rows == 1:
+            return values  # nobody else needs it
         with self._lock:
             if _size(values) <= self._room:
                 self._kept[number] = values

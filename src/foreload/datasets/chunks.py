@@ -67,19 +67,18 @@ class Chunks:
             *self.shape[1:],
         )
         self.rows = self.chunk[0]
-        self._grid = tuple(-(-size // max(1, part)) for size, part in zip(self.shape, self.chunk, strict=True))
+        self._grid: tuple[int, ...] = tuple(
+            -(-size // max(1, part)) for size, part in zip(self.shape, self.chunk, strict=True)
+        )
+        self._across = math.prod(self._grid[1:])
         self._fill: Any = None
         self._places: Array | None = None  # of each chunk: where it begins, its bytes, its filter mask
         self._offset: int | None = None
         self._filters: list[tuple[int, tuple[int, ...]]] = []
         if self._is_plain(dataset):
             self._locate(dataset)
-            if not (self._is_located and self._agrees(dataset, file)):
+            if not self._agrees(dataset, file):
                 self._places = self._offset = None
-
-    @property
-    def _is_located(self) -> bool:
-        return self._offset is not None or self._places is not None
 
     def _is_plain(self, dataset: Any) -> bool:
         h5py = load_h5py()
@@ -116,21 +115,25 @@ class Chunks:
 
     def _agrees(self, dataset: Any, file: HDF5File) -> bool:
         """Compare a chunk with what h5py gives for it: the last, which may stick out of the dataset."""
-        last: tuple[int, ...] = (len(self) - 1,)
-        if self._places is not None:
-            there = np.flatnonzero(self._places[:, 0] >= 0)
-            where = np.unravel_index(there[-1] if len(there) else len(self._places) - 1, self._grid)
-            last = tuple(map(int, where))
-        spans = tuple(self._span(number, index) for number, index in enumerate(last))
         try:
-            own = self._chunk(last, file) if self._offset is None else self._plain(last[0], self._offset, file)
+            if self._offset is not None:
+                spans: tuple[slice, ...] = (self._span(0, len(self) - 1),)
+                own = self._plain(len(self) - 1, self._offset, file)
+            elif self._places is None:
+                return False
+            else:
+                there = np.flatnonzero(self._places[:, 0] >= 0)
+                last = int(there[-1]) if len(there) else len(self._places) - 1
+                place = np.unravel_index(last, self._grid)
+                spans = tuple(self._span(dimension, int(index)) for dimension, index in enumerate(place))
+                own = self._chunk(last, spans, file)
             return bool(own.tobytes() == np.asarray(dataset[spans]).astype(self.dtype).tobytes())
         except OSError:
             return False  # damaged; whoever asks for it is told
 
     def __len__(self) -> int:
         """Count the bands."""
-        return int(self._grid[0])
+        return self._grid[0]
 
     @property
     def band_bytes(self) -> int:
@@ -160,12 +163,10 @@ class Chunks:
             part = tuple(slice(0, size) for size in self.shape[1:])
             yield part, self._by_h5py((self._span(0, band), *part), file)
         else:
-            for place in itertools.product(*map(range, self._grid[1:])):
-                at = (band, *place)
-                yield (
-                    tuple(self._span(number, index) for number, index in enumerate(place, start=1)),
-                    self._chunk(at, file),
-                )
+            first = band * self._across
+            for number, place in enumerate(itertools.product(*map(range, self._grid[1:]))):
+                part = tuple(self._span(dimension, index) for dimension, index in enumerate(place, start=1))
+                yield part, self._chunk(first + number, (self._span(0, band), *part), file)
 
     def _span(self, dimension: int, place: int) -> slice:
         part = self.chunk[dimension]
@@ -180,11 +181,10 @@ class Chunks:
             return self._by_h5py((span,), file)
         return np.frombuffer(raw, self._stored).reshape(shape).astype(self.dtype, copy=False)
 
-    def _chunk(self, at: tuple[int, ...], file: HDF5File) -> Array:
+    def _chunk(self, number: int, spans: tuple[slice, ...], file: HDF5File) -> Array:
         assert self._places is not None
-        spans = tuple(self._span(number, index) for number, index in enumerate(at))
         shape = tuple(span.stop - span.start for span in spans)
-        begin, size, mask = self._places[np.ravel_multi_index(at, self._grid)].tolist()
+        begin, size, mask = self._places[number].tolist()
         if begin < 0:
             return np.full(shape, self._fill, self.dtype)
         try:
@@ -192,7 +192,9 @@ class Chunks:
             values = np.frombuffer(raw, self._stored).reshape(self.chunk)
         except (zlib.error, ValueError):
             return self._by_h5py(spans, file)  # which knows best, or at least the words for it
-        return values[tuple(slice(0, size) for size in shape)].astype(self.dtype, copy=False)
+        if shape != self.chunk:
+            values = values[tuple(map(slice, shape))]
+        return values.astype(self.dtype, copy=False)
 
     def _unfiltered(self, raw: bytes, mask: int) -> Any:
         out: Any = raw

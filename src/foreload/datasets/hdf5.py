@@ -43,8 +43,9 @@ class HDF5Dataset(BaseDataset):
     h5py gives them. A target that is one number comes as a Python int, float or bool.
 
     Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
-    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB (96 at
-    most; fewer where ``prefetch_factor`` says so); in a stock one, and with a ``transform``, once per batch.
+    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
+    (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
+    and with a ``transform``, once per batch.
     Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
 
     Every process opens the file for itself: none is open across a fork, and a dataset can be pickled.

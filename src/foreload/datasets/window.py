@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from foreload import _native
 from foreload.datasets.bands import Bands, Want
@@ -19,6 +27,7 @@ from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.order import KeyedSampler
 
 if TYPE_CHECKING:
     from foreload.datasets.hdf5 import HDF5Dataset
@@ -32,6 +41,16 @@ Array = np.ndarray[Any, Any]
 # them waits for.
 _BYTES = 128 << 20
 _MOST = 96
+
+# Nobody can notice that these are asked ahead of use; a sampler of the user's own may follow the training.
+_FORESEEN = (
+    SequentialSampler,
+    RandomSampler,
+    KeyedSampler,
+    DistributedSampler,
+    WeightedRandomSampler,
+    SubsetRandomSampler,
+)
 
 # Fewer are in the making anyway.
 _WORTHWHILE = 8
@@ -94,14 +113,17 @@ class Window:
         self.on_error: OnError = "raise" if making is None else making.on_error
         self.errors = [] if making is None else making.errors
         self.pin_device = None if making is None else making._pin_device
-        self.depth = None if making is None else self._depth(making.batch_size)
+        self.depth = None if making is None else self._depth(making)
         self.lock = threading.Lock()
         # What no thread has begun to decode, and the batches that need it.
         self.wanted: dict[_Key, list[_Entry]] = {}
 
-    def _depth(self, batch_size: int | None) -> int | None:
+    def _depth(self, making: Making) -> int | None:
+        sampler = getattr(making, "_index_sampler", None)
+        if type(sampler) is not BatchSampler or type(sampler.sampler) not in _FORESEEN:
+            return None
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
-        depth = min(_MOST, _BYTES // max(1, (batch_size or _BYTES) * row_bytes))
+        depth = min(_MOST, _BYTES // max(1, sampler.batch_size * row_bytes))
         shared = any(column.chunks.rows > 1 for column in self.columns)
         return depth if depth >= _WORTHWHILE and shared else None
 
