@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from common import ROOT, Record, Samples, median, parser, take_turns
+from common import ROOT, Record, median, parser, take_turns
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
@@ -65,13 +65,13 @@ class Stock(Dataset[Any]):
         return torch.from_numpy(self.data[index]), int(self.labels[index])
 
 
-def stock(path: Path, workers: int, batches: int) -> Callable[[], float]:
+def some(loader: TorchDataLoader[Any], batches: int) -> Callable[[], float]:
     def run() -> float:
-        loader = iter(TorchDataLoader(Stock(path), BATCH, shuffle=True, num_workers=workers))
-        next(loader)
+        given = iter(loader)
+        next(given)
         started = time.perf_counter()
         for _ in range(batches):
-            next(loader)
+            next(given)
         return batches * BATCH / (time.perf_counter() - started)
 
     return run
@@ -95,20 +95,18 @@ def main() -> None:
     for layout in arguments.layouts:
         path = written(layout)
         dataset = fl.HDF5Dataset(path, target_name="labels")
-        batches = 120 if layout in ("contiguous", "chunked") else 30
-        names = {workers: f"{layout}: stock, {workers} workers" for workers in (0, 1, 2)}
-        rates: Samples = take_turns(
-            {
-                **{name: stock(path, workers, batches) for workers, name in names.items()},
-                f"{layout}: stock, 2 workers, HDF5Dataset": whole(
-                    TorchDataLoader(dataset, BATCH, shuffle=True, num_workers=2)
-                ),
-                f"{layout}: foreload": whole(fl.DataLoader(dataset, BATCH, shuffle=True)),
-            },
-            arguments.rounds,
-        )
+        batches = 120 if layout in ("contiguous", "chunked") else 15
+        contestants: dict[str, Callable[[], float]] = {}
+        for workers in (0, 1, 2):
+            loader = TorchDataLoader(Stock(path), BATCH, shuffle=True, num_workers=workers)
+            contestants[f"{layout}: stock, {workers} workers"] = some(loader, batches)
+        stock = list(contestants)
+        inside = TorchDataLoader(dataset, BATCH, shuffle=True, num_workers=2)
+        contestants[f"{layout}: stock, 2 workers, HDF5Dataset"] = some(inside, batches)
+        contestants[f"{layout}: foreload"] = whole(fl.DataLoader(dataset, BATCH, shuffle=True))
+        rates = take_turns(contestants, arguments.rounds)
         record.samples(rates, "rows/s")
-        best = max(median(rates, name) for name in names.values())
+        best = max(median(rates, name) for name in stock)
         record.verdict(f"{layout}, against the best stock", median(rates, f"{layout}: foreload") / best, 3)
     record.write()
 

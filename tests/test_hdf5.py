@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,17 @@ def test_bands_larger_than_what_may_be_kept_are_read_chunk_by_chunk(
     assert np.array_equal(dataset[7][0].numpy(), data[7])
 
 
+@pytest.mark.parametrize("filters", FILTERS)
+def test_what_needs_no_h5py_is_read_without_it(tmp_path: Path, filters: dict[str, Any]) -> None:
+    path = tmp_path / "rows.h5"
+    data = write(path, chunks=(16, 4, 2), **filters)
+    dataset = fl.HDF5Dataset(path)
+    assert torch.equal(next(iter(fl.DataLoader(dataset, 300))), torch.from_numpy(data))
+    with_h5py = dataset._opened().file._handle is not None
+    assert with_h5py == (filters.get("compression") == "lzf" or "fletcher32" in filters)
+    dataset.close()
+
+
 def test_unusual_files(tmp_path: Path) -> None:
     path, other = tmp_path / "odd.h5", tmp_path / "other.h5"
     data = filled((20, 3), "i4")
@@ -400,6 +412,22 @@ def test_transform_collate_and_subclasses_are_obeyed(path: Path) -> None:
     assert cached.stats()["cache"]["hits"] >= 300
 
 
+def test_an_epoch_that_is_left_early_lets_go_of_its_memory(path: Path) -> None:
+    dataset = fl.HDF5Dataset(path)
+    loader = fl.DataLoader(dataset, 10, shuffle=True, num_workers=2)
+    gc.disable()
+    try:
+        batches = iter(loader)
+        next(batches)
+        rows = [weakref.ref(batch.take.__self__) for batch in batches._making]
+        assert len(rows) > 20
+        batches.close()
+        del batches
+        assert not any(row() for row in rows)
+    finally:
+        gc.enable()
+
+
 def test_an_epoch_goes_on_where_it_was_left(path: Path) -> None:
     def loader() -> Any:
         return fl.DataLoader(fl.HDF5Dataset(path), 10, shuffle=True, seed=3)
@@ -481,9 +509,11 @@ def test_files_that_cannot_be_read(path: Path, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        with pytest.raises(OSError, match="open for writing elsewhere; close it there"):
+        with pytest.raises(OSError, match="open for writing; close it there first"):
             fl.HDF5Dataset(path)
         writer.communicate(b"\n")
+    with h5py.File(path, "r+"), pytest.raises(OSError, match="open for writing; close it there first"):
+        fl.HDF5Dataset(path)
     assert len(fl.HDF5Dataset(path)) == 300
 
 

@@ -76,8 +76,8 @@ class Bands:
         if self._store is not None:
             return np.asarray(self._store.load(number, lambda _: chunks.read(band, self.file)))
         values = chunks.read(band, self.file)
-        if chunks.rows == 1:
-            return values  # nobody else needs it
+        if chunks.is_contiguous and chunks.rows == 1:
+            return values  # reading it again costs as little
         with self._lock:
             if _size(values) <= self._room:
                 self._kept[number] = values

@@ -140,6 +140,11 @@ class Chunks:
         """The memory that the rows of a band take."""
         return int(self.row_bytes * min(self.rows, self.shape[0]))
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether rows lie one behind the other, as they are."""
+        return self._offset is not None
+
     def read(self, band: int, file: HDF5File) -> Array:
         """Give the rows of a band; not to be written to.
 

@@ -7,14 +7,18 @@ import functools
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-__all__ = ["HDF5File", "Stamp", "load_h5py", "open_h5py", "stamp_of"]
+__all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
 
 Array = np.ndarray[Any, Any]
 Stamp = tuple[int, int, int, int]
+
+_WRITING = "this HDF5 file is open for writing; close it there first"
 
 # HDF5 has one lock for everything, so one here costs nothing; whoever forks holds it.
 _LOCK = threading.RLock()
@@ -46,17 +50,28 @@ def _before_fork() -> None:
         file.close_handle()
 
 
-def open_h5py(path: str) -> Any:
-    """Open a file with h5py, to be read.
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Open a file with h5py, to be read, for the block; nobody forks meanwhile.
 
     Raises:
         OSError: it cannot be; ``filename`` is its path, and the message says what to do about it.
     """
+    with _LOCK, _open_h5py(path) as handle:
+        yield handle
+
+
+def _open_h5py(path: str) -> Any:
     h5py = load_h5py()
     try:
-        return h5py.File(path, "r")
+        handle = h5py.File(path, "r")
     except OSError as error:
         raise _explained(error, path) from error
+    if handle.mode != "r":
+        # HDF5 shares what is open already, with what has not been written yet.
+        handle.close()
+        raise OSError(errno.EBUSY, _WRITING, path)
+    return handle
 
 
 def _explained(error: OSError, path: str) -> OSError:
@@ -68,13 +83,27 @@ def _explained(error: OSError, path: str) -> OSError:
     elif "truncated" in text:
         text = f"this HDF5 file is cut short; copy or write it again ({text})"
     elif "lock" in text:
-        text = "this HDF5 file is open for writing elsewhere; close it there first"
+        text = _WRITING
     return OSError(number, text, path)
 
 
 def stamp_of(about: os.stat_result) -> Stamp:
     """Name the content of a file, as far as its size and time tell."""
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+class _Descriptor:
+    """An open file, until nobody reads it any more: its number may then be another file's."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.number >= 0:
+            close(self.number)
 
 
 class HDF5File:
@@ -88,8 +117,7 @@ class HDF5File:
     def __init__(self, path: str, stamp: Stamp) -> None:
         self._path = path
         self._stamp = stamp
-        self._file: int | None = None
-        self._close_file: Any = None
+        self._file: _Descriptor | None = None
         self._handle: Any = None
 
     def read_bytes(self, size: int, offset: int) -> bytes:
@@ -101,7 +129,7 @@ class HDF5File:
         file = self._file
         if file is None:
             file = self._open()
-        return os.pread(file, size, offset)
+        return os.pread(file.number, size, offset)
 
     def read_rows(self, name: str, rows: Any) -> Any:
         """Read rows of a dataset with h5py.
@@ -112,17 +140,15 @@ class HDF5File:
         with _LOCK:
             if self._handle is None:
                 self._open()
-                self._handle = open_h5py(self._path)
+                self._handle = _open_h5py(self._path)
                 _OPEN.add(self)
             return self._handle[name][rows]
 
-    def _open(self) -> int:
+    def _open(self) -> _Descriptor:
         with _LOCK:
             if self._file is None:
-                file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-                self._close_file = weakref.finalize(self, os.close, file)
-                if stamp_of(os.fstat(file)) != self._stamp:
-                    self._close_file()
+                file = _Descriptor(self._path)
+                if stamp_of(os.fstat(file.number)) != self._stamp:
                     message = "this file has changed since the HDF5Dataset was made; make the dataset again"
                     raise OSError(errno.ESTALE, message, self._path)
                 self._file = file
@@ -132,9 +158,7 @@ class HDF5File:
         """Close it; it is opened again when it is needed."""
         with _LOCK:
             self.close_handle()
-            if self._close_file is not None:
-                self._close_file()
-            self._file = self._close_file = None
+            self._file = None
 
     def close_handle(self) -> None:
         """Close what h5py has open."""

@@ -16,7 +16,7 @@ import torch
 from foreload.datasets.bands import Bands
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.chunks import Chunks
-from foreload.datasets.h5file import HDF5File, load_h5py, open_h5py, stamp_of
+from foreload.datasets.h5file import HDF5File, load_h5py, opened, stamp_of
 from foreload.datasets.tensors import CachedDataset
 from foreload.datasets.window import Column, Window
 from foreload.machine import granted_cores
@@ -106,7 +106,7 @@ class HDF5Dataset(BaseDataset):
         file = HDF5File(path, self._stamp)
         names = [self.dataset_name] if self.target_name is None else [self.dataset_name, self.target_name]
         try:
-            with open_h5py(path) as handle:
+            with opened(path) as handle:
                 found = [_found(handle, name, path) for name in names]
                 counts = [dataset.shape[0] for dataset in found]
                 if len(set(counts)) != 1:

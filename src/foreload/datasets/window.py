@@ -6,6 +6,7 @@ import copy
 import math
 import threading
 import traceback
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,8 @@ _WORTHWHILE = 8
 _RUNS = 16
 
 _Key = tuple[int, int]  # column, band
-_Entry = tuple["_Rows", tuple[int, int]]  # a batch, and which of its rows, sorted by band
+# A batch, and which of its rows, sorted by band. An epoch that is left early lets go of its batches at once.
+_Entry = tuple["weakref.ref[_Rows]", tuple[int, int]]
 
 
 class Column:
@@ -159,7 +161,8 @@ class _Rows:
         self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
         self.finished = threading.Event()
         self.keys: list[_Key] = []
-        entries = []
+        entries: list[_Entry] = []
+        own = weakref.ref(self)
         for number, column in enumerate(window.columns):
             bands = indices // column.chunks.rows
             order = np.argsort(bands, kind="stable")
@@ -169,7 +172,7 @@ class _Rows:
             ends = np.append(begins[1:], len(bands))
             for band, begin, end in zip(bands[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
                 self.keys.append((number, band))
-                entries.append((self, (begin, end)))
+                entries.append((own, (begin, end)))
         self._missing = len(self.keys)
         self._unclaimed = set(self.keys)
         with window.lock:
@@ -178,21 +181,28 @@ class _Rows:
 
     def run(self, begin: int, end: int) -> None:
         """Decode what nobody has begun to decode, for all batches that need it."""
-        window = self._window
-        for key in self.keys[begin:end]:
-            with window.lock:
-                if key not in self._unclaimed:
-                    continue  # though a later batch may need it again, which can wait
-                entries = window.wanted.pop(key)
-                for batch, _ in entries:
-                    batch._unclaimed.discard(key)
-            failure = self._load(key, entries)
-            if failure is not None:
-                traceback.clear_frames(failure.__traceback__)  # they hold batches
-            for batch, (first, last) in entries:
-                batch.filled(key[0], first, last, failure)
+        try:
+            for key in self.keys[begin:end]:
+                self._decode(key)
+        except BaseException as error:  # an interrupt: whatever was claimed is not to be waited for
+            self._failures = dict.fromkeys(range(len(self._indices)), error)
+            self.finished.set()
 
-    def _load(self, key: _Key, entries: Sequence[_Entry]) -> BaseException | None:
+    def _decode(self, key: _Key) -> None:
+        window = self._window
+        with window.lock:
+            if key not in self._unclaimed:
+                return  # though a later batch may need it again, which can wait
+            entries = [(batch, span) for own, span in window.wanted.pop(key) if (batch := own()) is not None]
+            for batch, _ in entries:
+                batch._unclaimed.discard(key)
+        failure = self._load(key, entries)
+        if failure is not None:
+            traceback.clear_frames(failure.__traceback__)  # they hold batches
+        for batch, (begin, end) in entries:
+            batch.filled(key[0], begin, end, failure)
+
+    def _load(self, key: _Key, entries: Sequence[tuple[_Rows, tuple[int, int]]]) -> BaseException | None:
         try:
             self._window.bands.copy(*key, [batch.want(key[0], *span) for batch, span in entries])
         except BaseException as error:
