@@ -288,6 +288,30 @@ def test_what_needs_no_h5py_is_read_without_it(tmp_path: Path, filters: dict[str
     dataset.close()
 
 
+@pytest.mark.parametrize("layout", [{}, {"chunks": (7, 1100)}, {"chunks": (7, 600)}, {"compression": "lzf"}])
+def test_large_rows(tmp_path: Path, layout: dict[str, Any]) -> None:
+    data = filled((90, 1100), "f4")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file.create_dataset("data", (90, 1100), "f4", fillvalue=3, **layout)[14:] = data[14:]
+    data[:14] = 3
+    order = [*np.random.default_rng(0).permutation(90).tolist(), -1, -90, 5, 5]
+    for mode in fl.LoadingMode:
+        dataset = fl.HDF5Dataset(tmp_path / "rows.h5", "data", mode)
+        for loader in (fl.DataLoader, TorchDataLoader):
+            assert np.array_equal(torch.cat(list(loader(dataset, 20, sampler=order))).numpy(), data[order])
+        assert np.array_equal(dataset[77].numpy(), data[77])
+
+
+def test_a_file_that_is_cut_short_later_is_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["data"] = filled((90, 1100), "f4")
+    dataset = fl.HDF5Dataset(tmp_path / "rows.h5")
+    dataset[0]
+    os.truncate(tmp_path / "rows.h5", 100_000)
+    with pytest.raises(OSError, match=r"cut short|cannot be decoded|changed since"):
+        next(iter(fl.DataLoader(dataset, 90)))
+
+
 def test_unusual_files(tmp_path: Path) -> None:
     path, other = tmp_path / "odd.h5", tmp_path / "other.h5"
     data = filled((20, 3), "i4")
@@ -726,7 +750,7 @@ MEMORY = """
         dataset = fl.HDF5Dataset(path, "data", fl.LoadingMode(mode))
         most = 0
         for number, batch in enumerate(fl.DataLoader(dataset, 64, shuffle=True, num_workers=2)):
-            if number % 8 == 0:
+            if number % 40 == 20:
                 most = max(most, own())
         return dataset, most
     kept = epoch(small)
@@ -737,16 +761,24 @@ MEMORY = """
 """
 
 
-@pytest.mark.parametrize("mode", ["lazy", "streaming", "eager", "cached"])
-def test_memory_is_what_the_mode_promises(tmp_path: Path, mode: str) -> None:
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def two_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """One of 8 MiB, one of 94."""
+    folder = tmp_path_factory.mktemp("sizes")
     for name, rows in (("small", 2000), ("large", 24_000)):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+        with h5py.File(folder / f"{name}.h5", "w") as file:
             data = file.create_dataset("data", (rows, 1024), "f4", chunks=(64, 1024), compression="gzip")
-            data[...] = rng.integers(0, 9, (rows, 1024))  # 94 MiB in the large one
-    arguments = [str(tmp_path / "small.h5"), str(tmp_path / "large.h5"), mode]
+            data[...] = np.arange(rows, dtype="f4")[:, None]
+    return [str(folder / "small.h5"), str(folder / "large.h5")]
+
+
+@pytest.mark.parametrize("mode", ["lazy", "streaming", "eager", "cached"])
+def test_memory_is_what_the_mode_promises(two_files: list[str], mode: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(MEMORY), *arguments], capture_output=True, text=True, timeout=170
+        [sys.executable, "-c", textwrap.dedent(MEMORY), *two_files, mode],
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     assert not run.stderr
     most, after, shared = map(float, run.stdout.split())

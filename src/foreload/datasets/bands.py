@@ -53,6 +53,11 @@ class Bands:
         self._kept: cachetools.LRUCache[int, Array] = cachetools.LRUCache(self._room, getsizeof=_size)
         self._lock = threading.Lock()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a store for bands."""
+        return self._store is not None
+
     def copy(self, column: int, band: int, wants: Iterable[Want]) -> None:
         """Copy rows of a band to where they are wanted; errors as :meth:`Chunks.read`."""
         chunks = self._columns[column]
@@ -65,6 +70,10 @@ class Bands:
         for part, values in chunks.pieces(band, self.file):
             for want in wants:
                 _copy(values, part, want)
+
+    def copy_alone(self, column: int, want: Want) -> None:
+        """Copy rows of a dataset that ``is_direct``; they are counted from its first."""
+        self._columns[column].copy(*want, self.file)
 
     def get(self, column: int, band: int) -> Array:
         """Give a band, not to be written to; errors as :meth:`Chunks.read`."""

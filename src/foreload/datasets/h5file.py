@@ -131,6 +131,13 @@ class HDF5File:
             file = self._open()
         return os.pread(file.number, size, offset)
 
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Read into ``memory``; gives how many bytes there were. Errors as :meth:`read_bytes`."""
+        file = self._file
+        if file is None:
+            file = self._open()
+        return os.preadv(file.number, [memory], offset)
+
     def read_rows(self, name: str, rows: Any) -> Any:
         """Read rows of a dataset with h5py.
 

@@ -7,7 +7,7 @@ import math
 import threading
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +55,9 @@ _FORESEEN = (
 
 # Fewer are in the making anyway.
 _WORTHWHILE = 8
+
+# Rows that are read by themselves in one go.
+_ALONE = 16
 
 # The runs that the bands of a batch are dealt out in.
 _RUNS = 16
@@ -126,8 +129,12 @@ class Window:
             return None
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
         depth = min(_MOST, _BYTES // max(1, sampler.batch_size * row_bytes))
-        shared = any(column.chunks.rows > 1 for column in self.columns)
+        shared = any(column.chunks.rows > 1 and not self.is_direct(column) for column in self.columns)
         return depth if depth >= _WORTHWHILE and shared else None
+
+    def is_direct(self, column: Column) -> bool:
+        """Whether rows of a dataset are read by themselves, without bands."""
+        return column.chunks.is_direct and not self.bands.keeps
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
@@ -161,9 +168,15 @@ class _Rows:
         self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
         self.finished = threading.Event()
         self.keys: list[_Key] = []
+        self.alone: dict[_Key, int] = {}  # rows that are read by themselves, and so for this batch only
         entries: list[_Entry] = []
         own = weakref.ref(self)
         for number, column in enumerate(window.columns):
+            if window.is_direct(column):
+                order = np.argsort(indices, kind="stable")
+                self._sorted.append((order.tolist(), indices[order].tolist()))
+                self.alone |= {(number, -1 - begin): begin for begin in range(0, len(indices), _ALONE)}
+                continue
             bands = indices // column.chunks.rows
             order = np.argsort(bands, kind="stable")
             bands = bands[order]
@@ -173,10 +186,12 @@ class _Rows:
             for band, begin, end in zip(bands[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
                 self.keys.append((number, band))
                 entries.append((own, (begin, end)))
+        shared = list(self.keys)
+        self.keys += self.alone
         self._missing = len(self.keys)
         self._unclaimed = set(self.keys)
         with window.lock:
-            for key, entry in zip(self.keys, entries, strict=True):
+            for key, entry in zip(shared, entries, strict=True):
                 window.wanted.setdefault(key, []).append(entry)
 
     def run(self, begin: int, end: int) -> None:
@@ -190,24 +205,23 @@ class _Rows:
 
     def _decode(self, key: _Key) -> None:
         window = self._window
+        if key in self.alone:
+            begin = self.alone[key]
+            span = (begin, min(begin + _ALONE, len(self._indices)))
+            self.filled(key[0], *span, _failure(lambda: window.bands.copy_alone(key[0], self.want(key[0], *span))))
+            return
         with window.lock:
             if key not in self._unclaimed:
                 return  # though a later batch may need it again, which can wait
             entries = [(batch, span) for own, span in window.wanted.pop(key) if (batch := own()) is not None]
             for batch, _ in entries:
                 batch._unclaimed.discard(key)
-        failure = self._load(key, entries)
+        wants = [batch.want(key[0], *span) for batch, span in entries]
+        failure = _failure(lambda: window.bands.copy(*key, wants))
         if failure is not None:
             traceback.clear_frames(failure.__traceback__)  # they hold batches
         for batch, (begin, end) in entries:
             batch.filled(key[0], begin, end, failure)
-
-    def _load(self, key: _Key, entries: Sequence[tuple[_Rows, tuple[int, int]]]) -> BaseException | None:
-        try:
-            self._window.bands.copy(*key, [batch.want(key[0], *span) for batch, span in entries])
-        except BaseException as error:
-            return error
-        return None
 
     def want(self, column: int, begin: int, end: int) -> Want:
         positions, rows = self._sorted[column]
@@ -245,3 +259,11 @@ class _Rows:
         if not chosen:
             raise NothingLeft
         return chosen
+
+
+def _failure(copy: Callable[[], None]) -> BaseException | None:
+    try:
+        copy()
+    except BaseException as error:
+        return error
+    return None
