@@ -23,6 +23,7 @@ PUBLIC = [
     "DataLoaderPerformanceMonitor",
     "EfficientDataLoader",
     "FileDataset",
+    "HDF5Dataset",
     "HighPerformanceDataset",
     "ImageDataset",
     "KeyedSampler",

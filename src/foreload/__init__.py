@@ -12,6 +12,7 @@ from foreload.collate_fns import CustomCollateFn
 from foreload.config import DataLoaderConfig
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
+from foreload.datasets.hdf5 import HDF5Dataset
 from foreload.datasets.images import ImageDataset
 from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
@@ -45,6 +46,7 @@ __all__ = [
     "DataLoaderPerformanceMonitor",
     "EfficientDataLoader",
     "FileDataset",
+    "HDF5Dataset",
     "HighPerformanceDataset",
     "ImageDataset",
     "KeyedSampler",

@@ -1,0 +1,113 @@
+"""Bands of an HDF5 file's datasets, decoded, as one process keeps them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import cachetools
+import numpy as np
+
+from foreload.datasets.chunks import Chunks
+from foreload.datasets.h5file import HDF5File, Stamp
+from foreload.machine import granted_memory
+from foreload.stages.store import SampleStore
+
+__all__ = ["Bands", "Want"]
+
+Array = np.ndarray[Any, Any]
+
+# Rows of a band, and where they go: memory, positions in it, rows counted from the band's first.
+Want = tuple[Array, list[int], list[int]]
+
+# What is kept of decoded bands: so many bytes; where bands are large, two, if the machine has enough for that.
+_KEPT = 64 << 20
+_LARGE_SHARE = 1 / 16
+
+# Rows that are copied one by one sooner than by one call for all of them.
+_FEW = 4
+
+
+class Bands:
+    """Reads bands, and keeps those that were used last; for the threads of the process that made it.
+
+    Args:
+        columns: the datasets.
+        path: their file.
+        stamp: of its content.
+        store: keeps bands for all processes, by their number, those of the first column first.
+    """
+
+    def __init__(self, columns: Sequence[Chunks], path: str, stamp: Stamp, store: SampleStore | None) -> None:
+        self.process = os.getpid()
+        self.file = HDF5File(path, stamp)
+        self._columns = columns
+        self._store = store
+        self._first = list(accumulate(map(len, columns), initial=0))
+        largest = max(chunks.band_bytes for chunks in columns)
+        self._room = max(_KEPT, min(2 * largest, int(_LARGE_SHARE * granted_memory())))
+        self._kept: cachetools.LRUCache[int, Array] = cachetools.LRUCache(self._room, getsizeof=_size)
+        self._lock = threading.Lock()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a store for bands."""
+        return self._store is not None
+
+    def copy(self, column: int, band: int, wants: Iterable[Want]) -> None:
+        """Copy rows of a band to where they are wanted; errors as :meth:`Chunks.read`."""
+        chunks = self._columns[column]
+        if chunks.band_bytes <= (self._room if self._store is None else self._store.arguments[1]):
+            values = self.get(column, band)
+            for want in wants:
+                _copy(values, (), want)
+            return
+        # Too large to be there as a whole.
+        for part, values in chunks.pieces(band, self.file):
+            for want in wants:
+                _copy(values, part, want)
+
+    def copy_alone(self, column: int, want: Want) -> None:
+        """Copy rows of a dataset that ``is_direct``; they are counted from its first."""
+        self._columns[column].copy(*want, self.file)
+
+    def get(self, column: int, band: int) -> Array:
+        """Give a band, not to be written to; errors as :meth:`Chunks.read`."""
+        number, chunks = self._first[column] + band, self._columns[column]
+        with self._lock:
+            values = self._kept.get(number)
+        if values is not None:
+            return values
+        if self._store is not None:
+            return np.asarray(self._store.load(number, lambda _: chunks.read(band, self.file)))
+        values = chunks.read(band, self.file)
+        if chunks.is_contiguous and chunks.rows == 1:
+            return values  # reading it again costs as little
+        with self._lock:
+            if _size(values) <= self._room:
+                self._kept[number] = values
+        return values
+
+    def close(self) -> None:
+        """Close the file and let go of what is kept."""
+        self.file.close()
+        with self._lock:
+            self._kept.clear()
+
+
+def _copy(values: Array, part: tuple[Any, ...], want: Want) -> None:
+    out, positions, rows = want
+    if len(rows) > _FEW:
+        out[(positions, *part)] = values[rows]
+        return
+    for position, row in zip(positions, rows, strict=True):
+        out[(position, *part)] = values[row]
+
+
+def _size(values: Array) -> int:
+    # What an array of objects takes is elsewhere.
+    return max(1, sum(map(sys.getsizeof, values.flat)) if values.dtype.hasobject else values.nbytes)

@@ -1,0 +1,270 @@
+"""Chunks of an HDF5 dataset: where they lie in the file, and the rows that they hold."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.datasets.h5file import HDF5File, load_h5py
+from foreload.errors import DecodeError
+
+__all__ = ["Chunks", "Piece"]
+
+Array = np.ndarray[Any, Any]
+
+# A part of the rows of a band: which part (slices of a row's dimensions), and its values, rows first.
+Piece = tuple[tuple[slice, ...], Array]
+
+# Bytes of the rows that are read together where the file has no chunks: about what one read costs anyway.
+_TOGETHER = 16 << 10
+
+# Bytes from which on a row is worth a read of its own.
+_ALONE = 4 << 10
+
+# The numbers that HDF5 has for filters (H5Zpublic.h), in the order in which they may come here.
+_GZIP, _SHUFFLE = 1, 2
+_KNOWN = ((), (_SHUFFLE,), (_GZIP,), (_SHUFFLE, _GZIP))
+
+
+class Chunks:
+    """How a dataset lies in its file, by *bands*: rows that share chunks, and so are decoded together.
+
+    Bands of numbers that are stored as they are, or by gzip and shuffle, are read without h5py: its lock lets one
+    thread at a time decompress. Everything else (lzf, fletcher32, szip, plug-ins, strings, compounds, virtual and
+    external data) is left to it. A look at one chunk, both ways, makes sure that the two agree.
+
+    It holds no open file and can be pickled. 20 bytes of memory per chunk.
+
+    Args:
+        dataset: an open ``h5py.Dataset`` with at least one dimension.
+        name: what it is called in the file (it may be a link to another one).
+        path: the file.
+        file: the same, to compare with.
+
+    Attributes:
+        shape, dtype: of the dataset; in native byte order.
+        rows: of a band.
+        row_bytes: of a row.
+        is_tensor: whether torch has the dtype.
+
+    See the HDF5 file format specification, version 3.0, IV.A.2.i and IV.A.2.l.
+    """
+
+    def __init__(self, dataset: Any, name: str, path: str, file: HDF5File) -> None:
+        self._path = path
+        self.name = name
+        self.shape: tuple[int, ...] = dataset.shape
+        self._stored: np.dtype[Any] = dataset.dtype
+        self.dtype = self._stored.newbyteorder("=") if self._stored.kind in "biufc" else self._stored
+        self.is_tensor = _is_tensor(self.dtype)
+        self.row_bytes: int = self.dtype.itemsize * math.prod(self.shape[1:])
+        self.chunk: tuple[int, ...] = dataset.chunks or (
+            min(max(1, _TOGETHER // max(1, self.row_bytes)), max(1, self.shape[0])),
+            *self.shape[1:],
+        )
+        self.rows = self.chunk[0]
+        self._grid: tuple[int, ...] = tuple(
+            -(-size // max(1, part)) for size, part in zip(self.shape, self.chunk, strict=True)
+        )
+        self._across = math.prod(self._grid[1:])
+        self._fill: Any = None
+        self._places: Array | None = None  # of each chunk: where it begins, its bytes, its filter mask
+        self._offset: int | None = None
+        self._filters: list[tuple[int, tuple[int, ...]]] = []
+        if self._is_plain(dataset):
+            self._locate(dataset)
+            if not self._agrees(dataset, file):
+                self._places = self._offset = None
+
+    def _is_plain(self, dataset: Any) -> bool:
+        h5py = load_h5py()
+        created = dataset.id.get_create_plist()
+        return (
+            self.is_tensor
+            and math.prod(self.shape) > 0
+            and not dataset.is_virtual
+            and created.get_external_count() == 0
+            and os.path.samefile(dataset.file.filename, self._path)
+            and dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
+        )
+
+    def _locate(self, dataset: Any) -> None:
+        if dataset.chunks is None:
+            self._offset = dataset.id.get_offset()
+            return
+        created = dataset.id.get_create_plist()
+        filters = [created.get_filter(number) for number in range(created.get_nfilters())]
+        self._filters = [(code, values) for code, _, values, _ in filters]
+        if tuple(code for code, _ in self._filters) not in _KNOWN or not hasattr(dataset.id, "chunk_iter"):
+            return
+        self._fill = dataset.fillvalue
+        places = np.full((math.prod(self._grid), 3), -1, np.int64)
+
+        def note(chunk: Any) -> None:
+            at = 0
+            for offset, part, count in zip(chunk.chunk_offset, self.chunk, self._grid, strict=True):
+                at = at * count + offset // part
+            places[at] = chunk.byte_offset, chunk.size, chunk.filter_mask
+
+        dataset.id.chunk_iter(note)
+        self._places = places
+
+    def _agrees(self, dataset: Any, file: HDF5File) -> bool:
+        """Compare a chunk with what h5py gives for it: the last, which may stick out of the dataset."""
+        try:
+            if self._offset is not None:
+                spans: tuple[slice, ...] = (self._span(0, len(self) - 1),)
+                own = self._plain(len(self) - 1, self._offset, file)
+            elif self._places is None:
+                return False
+            else:
+                there = np.flatnonzero(self._places[:, 0] >= 0)
+                last = int(there[-1]) if len(there) else len(self._places) - 1
+                place = np.unravel_index(last, self._grid)
+                spans = tuple(self._span(dimension, int(index)) for dimension, index in enumerate(place))
+                own = self._chunk(last, spans, file)
+            return bool(own.tobytes() == np.asarray(dataset[spans]).astype(self.dtype).tobytes())
+        except OSError:
+            return False  # damaged; whoever asks for it is told
+
+    def __len__(self) -> int:
+        """Count the bands."""
+        return self._grid[0]
+
+    @property
+    def band_bytes(self) -> int:
+        """The memory that the rows of a band take."""
+        return int(self.row_bytes * min(self.rows, self.shape[0]))
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether :meth:`copy` can read rows by themselves, straight to where they are wanted."""
+        bare = self._places is not None and not self._filters and self.chunk[1:] == self.shape[1:]
+        return (self.is_contiguous or bare) and self.row_bytes >= _ALONE and self._stored == self.dtype
+
+    def copy(self, out: Array, positions: list[int], rows: list[int], file: HDF5File) -> None:
+        """Read rows to their positions in ``out``, contiguous memory; errors as :meth:`read`."""
+        size = self.row_bytes
+        memory = out.reshape(-1).view(np.uint8).data
+        for position, row in zip(positions, rows, strict=True):
+            at = self._begin(row)
+            if at < 0 or file.read_into(memory[position * size : (position + 1) * size], at) < size:
+                out[position] = self._by_h5py((slice(row, row + 1),), file)[0]
+
+    def _begin(self, row: int) -> int:
+        if self._offset is not None:
+            return self._offset + row * self.row_bytes
+        assert self._places is not None
+        band, number = divmod(row, self.rows)
+        begin = int(self._places[band, 0])
+        return begin if begin < 0 else begin + number * self.row_bytes
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether rows lie one behind the other, as they are."""
+        return self._offset is not None
+
+    def read(self, band: int, file: HDF5File) -> Array:
+        """Give the rows of a band; not to be written to.
+
+        Raises:
+            DecodeError: they are damaged, or their filter is not there.
+            OSError: the file cannot be read.
+        """
+        pieces = list(self.pieces(band, file))
+        if len(pieces) == 1:
+            return pieces[0][1]
+        rows = np.empty((len(pieces[0][1]), *self.shape[1:]), self.dtype)
+        for part, values in pieces:
+            rows[:, *part] = values
+        return rows
+
+    def pieces(self, band: int, file: HDF5File) -> Iterator[Piece]:
+        """Give the rows of a band in parts, as its chunks hold them; errors as :meth:`read`."""
+        if self._offset is not None:
+            yield tuple(slice(0, size) for size in self.shape[1:]), self._plain(band, self._offset, file)
+        elif self._places is None:
+            part = tuple(slice(0, size) for size in self.shape[1:])
+            yield part, self._by_h5py((self._span(0, band), *part), file)
+        else:
+            first = band * self._across
+            for number, place in enumerate(itertools.product(*map(range, self._grid[1:]))):
+                part = tuple(self._span(dimension, index) for dimension, index in enumerate(place, start=1))
+                yield part, self._chunk(first + number, (self._span(0, band), *part), file)
+
+    def _span(self, dimension: int, place: int) -> slice:
+        part = self.chunk[dimension]
+        return slice(place * part, min((place + 1) * part, self.shape[dimension]))
+
+    def _plain(self, band: int, offset: int, file: HDF5File) -> Array:
+        span = self._span(0, band)
+        shape = (span.stop - span.start, *self.shape[1:])
+        size = shape[0] * self.row_bytes
+        raw = file.read_bytes(size, offset + span.start * self.row_bytes)
+        if len(raw) < size:
+            return self._by_h5py((span,), file)
+        return np.frombuffer(raw, self._stored).reshape(shape).astype(self.dtype, copy=False)
+
+    def _chunk(self, number: int, spans: tuple[slice, ...], file: HDF5File) -> Array:
+        assert self._places is not None
+        shape = tuple(span.stop - span.start for span in spans)
+        begin, size, mask = self._places[number].tolist()
+        if begin < 0:
+            return np.full(shape, self._fill, self.dtype)
+        try:
+            raw = self._unfiltered(file.read_bytes(size, begin), mask)
+            values = np.frombuffer(raw, self._stored).reshape(self.chunk)
+        except (zlib.error, ValueError):
+            return self._by_h5py(spans, file)  # which knows best, or at least the words for it
+        if shape != self.chunk:
+            values = values[tuple(map(slice, shape))]
+        return values.astype(self.dtype, copy=False)
+
+    def _unfiltered(self, raw: bytes, mask: int) -> Any:
+        out: Any = raw
+        for number, (code, values) in reversed(list(enumerate(self._filters))):
+            if mask >> number & 1:
+                continue
+            if code == _GZIP:
+                out = zlib.decompress(out, bufsize=math.prod(self.chunk) * self._stored.itemsize)
+            else:
+                out = _unshuffled(out, values[0])
+        return out
+
+    def _by_h5py(self, spans: tuple[slice, ...], file: HDF5File) -> Array:
+        try:
+            rows = file.read_rows(self.name, spans)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise DecodeError(
+                f"rows {spans[0].start} to {spans[0].stop - 1} of dataset {self.name!r} in {self._path!r} cannot "
+                f"be decoded: {error}. If their filter is missing, import hdf5plugin first; if they are damaged, "
+                "write them again"
+            ) from error
+        return np.asarray(rows).astype(self.dtype, copy=False)
+
+
+def _unshuffled(raw: bytes | Array, size: int) -> Array:
+    planes = np.frombuffer(raw, np.uint8).reshape(size, -1)
+    out = np.empty(planes.shape[::-1], np.uint8)
+    for byte, plane in enumerate(planes):
+        out[:, byte] = plane
+    return out.reshape(-1)
+
+
+def _is_tensor(dtype: np.dtype[Any]) -> bool:
+    if dtype.subdtype is not None:
+        return False
+    try:
+        torch.from_numpy(np.empty(0, dtype))
+    except TypeError:
+        return False
+    return True

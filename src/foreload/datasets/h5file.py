@@ -1,0 +1,176 @@
+"""An HDF5 file as one process has it open: never across a fork, never for longer than it is used."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+__all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
+
+Array = np.ndarray[Any, Any]
+Stamp = tuple[int, int, int, int]
+
+_WRITING = "this HDF5 file is open for writing; close it there first"
+
+# HDF5 has one lock for everything, so one here costs nothing; whoever forks holds it.
+_LOCK = threading.RLock()
+_OPEN: weakref.WeakSet[HDF5File] = weakref.WeakSet()
+
+
+@functools.cache
+def load_h5py() -> Any:
+    """Import h5py.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("HDF5Dataset needs h5py: pip install 'foreload[hdf5]'") from error
+    # h5py, too, takes its lock before a fork. The last to register is the first to be called, so that no thread
+    # can hold our lock while it waits for theirs.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before_fork, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+    return h5py
+
+
+def _before_fork() -> None:
+    # A child that opens a file which it inherited open is given the parent's state of it.
+    _LOCK.acquire()
+    for file in list(_OPEN):
+        file.close_handle()
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Open a file with h5py, to be read, for the block; nobody forks meanwhile.
+
+    Raises:
+        OSError: it cannot be; ``filename`` is its path, and the message says what to do about it.
+    """
+    with _LOCK, _open_h5py(path) as handle:
+        yield handle
+
+
+def _open_h5py(path: str) -> Any:
+    h5py = load_h5py()
+    try:
+        handle = h5py.File(path, "r")
+    except OSError as error:
+        raise _explained(error, path) from error
+    if handle.mode != "r":
+        # HDF5 shares what is open already, with what has not been written yet.
+        handle.close()
+        raise OSError(errno.EBUSY, _WRITING, path)
+    return handle
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    text, number = str(error), error.errno or errno.EINVAL
+    if os.path.isdir(path):
+        text = "this is a folder; give the HDF5 file itself"
+    elif "signature" in text:
+        text = "this is not an HDF5 file; give one that h5py wrote, or the like"
+    elif "truncated" in text:
+        text = f"this HDF5 file is cut short; copy or write it again ({text})"
+    elif "lock" in text:
+        text = _WRITING
+    return OSError(number, text, path)
+
+
+def stamp_of(about: os.stat_result) -> Stamp:
+    """Name the content of a file, as far as its size and time tell."""
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+class _Descriptor:
+    """An open file, until nobody reads it any more: its number may then be another file's."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.number >= 0:
+            close(self.number)
+
+
+class HDF5File:
+    """One file, for any number of threads of one process. Opened when it is first read.
+
+    Args:
+        path: the file.
+        stamp: of the content that was looked at.
+    """
+
+    def __init__(self, path: str, stamp: Stamp) -> None:
+        self._path = path
+        self._stamp = stamp
+        self._file: _Descriptor | None = None
+        self._handle: Any = None
+
+    def read_bytes(self, size: int, offset: int) -> bytes:
+        """Read bytes, without h5py and its lock.
+
+        Raises:
+            OSError: the file is gone, or not what it was when the dataset was made.
+        """
+        file = self._file
+        if file is None:
+            file = self._open()
+        return os.pread(file.number, size, offset)
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Read into ``memory``; gives how many bytes there were. Errors as :meth:`read_bytes`."""
+        file = self._file
+        if file is None:
+            file = self._open()
+        return os.preadv(file.number, [memory], offset)
+
+    def read_rows(self, name: str, rows: Any) -> Any:
+        """Read rows of a dataset with h5py.
+
+        Raises:
+            OSError: as above, or the rows are damaged, or h5py lacks a filter.
+        """
+        with _LOCK:
+            if self._handle is None:
+                self._open()
+                self._handle = _open_h5py(self._path)
+                _OPEN.add(self)
+            return self._handle[name][rows]
+
+    def _open(self) -> _Descriptor:
+        with _LOCK:
+            if self._file is None:
+                file = _Descriptor(self._path)
+                if stamp_of(os.fstat(file.number)) != self._stamp:
+                    message = "this file has changed since the HDF5Dataset was made; make the dataset again"
+                    raise OSError(errno.ESTALE, message, self._path)
+                self._file = file
+            return self._file
+
+    def close(self) -> None:
+        """Close it; it is opened again when it is needed."""
+        with _LOCK:
+            self.close_handle()
+            self._file = None
+
+    def close_handle(self) -> None:
+        """Close what h5py has open."""
+        with _LOCK:
+            if self._handle is not None:
+                self._handle.close()
+            self._handle = None
+            _OPEN.discard(self)

@@ -1,0 +1,301 @@
+"""Rows of datasets in HDF5 files."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foreload.datasets.bands import Bands
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.chunks import Chunks
+from foreload.datasets.h5file import HDF5File, load_h5py, opened, stamp_of
+from foreload.datasets.tensors import CachedDataset
+from foreload.datasets.window import Column, Window
+from foreload.machine import granted_cores
+from foreload.options import Keep, LoadingMode
+from foreload.progress import track
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.store import SampleStore
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
+    from foreload.stages.batch import Assembly
+
+__all__ = ["HDF5Dataset"]
+
+# A list of what a file holds is cut short after so many.
+_LISTED = 20
+
+
+class HDF5Dataset(BaseDataset):
+    """Rows of a dataset in an HDF5 file: sample i is row i, a tensor; or (row, target).
+
+    Numbers of any kind come as tensors of their dtype (in native byte order), strings, compounds and objects as
+    h5py gives them. A target that is one number comes as a Python int, float or bool.
+
+    Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
+    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
+    (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
+    and with a ``transform``, once per batch.
+    Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
+
+    Every process opens the file for itself: none is open across a fork, and a dataset can be pickled.
+
+    Args:
+        data_path: the file.
+        dataset_name: of the dataset in it; ``"group/data"`` where it is in a group.
+        loading_mode: ``LAZY`` and ``STREAMING``: when it is asked for. ``EAGER``: all at the start, in shared
+            memory. ``CACHED``: when it is asked for; decoded chunks are kept, in shared memory, as long as half of
+            the memory that this process may use has room.
+        target_name: of a dataset of as many targets.
+        transform: called with each row.
+
+    Raises:
+        FileNotFoundError, OSError: there is no such file, or it is not HDF5, cut short, or open for writing.
+        KeyError: it has no dataset of that name; the message lists those that it has.
+        ValueError: a dataset has no rows (it is a scalar), or there are not as many targets.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+        ImportError: h5py is not installed.
+
+    Loading a sample raises :class:`foreload.errors.DecodeError` where its chunk is damaged, and OSError where the
+    file is not any more what it was when the dataset was made.
+
+    >>> import tempfile, h5py
+    >>> path = Path(tempfile.mkdtemp()) / "digits.h5"
+    >>> with h5py.File(path, "w") as file:
+    ...     file["images"] = np.zeros((100, 28, 28), np.uint8)
+    ...     file["labels"] = np.arange(100) % 10
+    >>> digits = HDF5Dataset(path, "images", target_name="labels")
+    >>> image, label = digits[12]
+    >>> image.shape, image.dtype, label
+    (torch.Size([28, 28]), torch.uint8, 2)
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path,
+        dataset_name: str = "data",
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        target_name: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        for name, value in (("dataset_name", dataset_name), ("target_name", target_name)):
+            if not isinstance(value, str) and not (value is None and name == "target_name"):
+                raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+        self.dataset_name = dataset_name
+        self.target_name = target_name
+        self._bands: Bands | None = None
+        self._table: CachedDataset | None = None
+        self._kept: SampleStore | None = None
+        super().__init__(data_path, transform, None, loading_mode)
+
+    def index(self) -> int:
+        """Look at the file: how many rows there are, and where."""
+        path = str(self.data_path)
+        self._stamp = stamp_of(os.stat(path))
+        file = HDF5File(path, self._stamp)
+        names = [self.dataset_name] if self.target_name is None else [self.dataset_name, self.target_name]
+        try:
+            with opened(path) as handle:
+                found = [_found(handle, name, path) for name in names]
+                counts = [dataset.shape[0] for dataset in found]
+                if len(set(counts)) != 1:
+                    raise ValueError(
+                        f"target_name: {names[1]!r} has {counts[1]} rows, but {names[0]!r} has {counts[0]}; there "
+                        "must be one target per row"
+                    )
+                chunks = [Chunks(dataset, name, path, file) for dataset, name in zip(found, names, strict=True)]
+        finally:
+            file.close()
+        self.columns = [Column(each, is_target) for each, is_target in zip(chunks, (False, True), strict=False)]
+        return int(counts[0])
+
+    def _keep(self) -> SampleStore | None:
+        needed = sum(math.prod((self._count, *column.shape)) * column.dtype.itemsize for column in self.columns)
+        eager = self.loading_mode is LoadingMode.EAGER
+        if eager and needed > self.memory:
+            raise MemoryError(
+                f"{str(self.data_path)!r} takes {needed:,} bytes, more than the {self.memory:,} that this process "
+                "may use; use LoadingMode.CACHED, which keeps what fits"
+            )
+        if self.loading_mode in (LoadingMode.LAZY, LoadingMode.STREAMING):
+            return None
+        if eager and self._is_tensors:
+            self._load_table()
+            return None
+        self._kept = store = SampleStore(sum(len(column.chunks) for column in self.columns), self.memory)
+        store.native.follow_rule("all")
+        if eager:
+            for number, column in enumerate(self.columns):
+                for band in track(range(len(column.chunks)), "reading chunks", total=len(column.chunks), after=1):
+                    self._opened().get(number, band)
+            if missing := len(store) - int(store.residents().sum()):
+                raise MemoryError(
+                    f"{missing} of {len(store)} chunks of {str(self.data_path)!r} do not fit into {self.memory:,} "
+                    "bytes; use LoadingMode.CACHED, which keeps what fits"
+                )
+        return store
+
+    def _load_table(self) -> None:
+        """Read everything, into memory that processes share."""
+        bands = self._opened()
+        outs = [_shared((self._count, *column.shape), column.dtype) for column in self.columns]
+
+        def load(place: tuple[int, int]) -> None:
+            number, band = place
+            chunks = self.columns[number].chunks
+            for part, values in chunks.pieces(band, bands.file):
+                begin = band * chunks.rows
+                outs[number].numpy()[begin : begin + len(values), *part] = values
+
+        places = [
+            (number, band) for number, column in enumerate(self.columns) for band in range(len(column.chunks))
+        ]
+        with ThreadPoolExecutor(granted_cores()) as threads:
+            for _ in track(threads.map(load, places), "reading chunks", total=len(places), after=1):
+                pass
+        self.close()
+        self._table = CachedDataset(outs[0] if len(outs) == 1 else tuple(outs), pin=False, share=False)
+
+    @property
+    def _is_tensors(self) -> bool:
+        return all(column.is_tensor for column in self.columns)
+
+    def _opened(self) -> Bands:
+        bands = self._bands
+        if bands is None or bands.process != os.getpid():
+            chunks = [column.chunks for column in self.columns]
+            bands = self._bands = Bands(chunks, str(self.data_path), self._stamp, self._kept)
+        return bands
+
+    def close(self) -> None:
+        """Close the file of this process, and let go of decoded chunks; samples can be loaded again."""
+        if self._bands is not None and self._bands.process == os.getpid():
+            self._bands.close()
+        self._bands = None
+
+    def read(self, index: int) -> Any:
+        """Load row ``index``, from 0 to ``len(self) - 1``; with ``target_name`` a tuple (row, target)."""
+        if self._table is not None:
+            found = self._table[index]
+            fields = [field.clone() for field in (found if isinstance(found, tuple) else (found,))]
+            return self._sample(fields)
+        values = []
+        for number, column in enumerate(self.columns):
+            chunks = column.chunks
+            out = np.empty((1, *column.shape), chunks.dtype)
+            band, row = divmod(index, chunks.rows)
+            self._opened().copy(number, band, [(out, [0], [row])])
+            values.append(torch.from_numpy(out)[0] if column.is_tensor else out[0])
+        return self._sample(values)
+
+    def _sample(self, fields: Sequence[Any]) -> Any:
+        values = [
+            field.item() if column.is_number else field for column, field in zip(self.columns, fields, strict=True)
+        ]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+        """Load what is the same each time, for the cache."""
+        return self.read(index)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether samples are what this class makes of them: tensors, and no subclass has changed that."""
+        names = ("__getitem__", "__getitems__", "__prepare__", "__finish__", "read")
+        return self._is_tensors and all(getattr(type(self), name) is getattr(HDF5Dataset, name) for name in names)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
+        """Load the rows of a batch, each chunk once; a stock DataLoader calls this, and has nothing to collate.
+
+        None where rows are not tensors: then samples are loaded one by one.
+        """
+        return self._load_batch if self._is_own else None
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        if not len(indices):
+            return []
+        if self._table is not None:
+            rows: Any = self._table.__getitems__(indices)
+            samples = _Samples(self, rows.batch, len(indices))
+        else:
+            batch = Window(self, self._opened(), Buffers()).start(indices)
+            batch.job.run_here()
+            samples = _Samples(self, batch.take(), len(indices))
+        if self.transform is None:
+            return samples
+        return [self.__finish__(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
+
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+        own = self._is_own and self.transform is None and making._cache is None
+        if not own or not is_default_collate(making.collate_fn):
+            return None
+        if self._table is not None:
+            return self._table.__assembly__(making, key, buffers)
+        return Window(self, self._opened(), buffers, making)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what is known of the file; another process opens it for itself."""
+        return {**self.__dict__, "_bands": None}
+
+
+class _Samples(Collated):
+    """A batch of rows, whose samples are those of the dataset."""
+
+    def __init__(self, dataset: HDF5Dataset, batch: Any, count: int) -> None:
+        super().__init__(batch, count)
+        self._dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        """Give one sample, or a list of them for a slice."""
+        sample = super().__getitem__(index)
+        if isinstance(index, slice) or not isinstance(sample, tuple):
+            return sample
+        return type(sample)(self._dataset._sample(sample))
+
+
+def _found(handle: Any, name: str, path: str) -> Any:
+    """Give the dataset of that name, if it has rows."""
+    h5py = load_h5py()
+    found = handle.get(name) if name else None
+    if not isinstance(found, h5py.Dataset):
+        there: list[str] = []
+
+        def note(name: str, item: Any) -> bool | None:
+            if isinstance(item, h5py.Dataset):
+                there.append(name)
+            return len(there) > _LISTED or None  # anything but None ends the visit
+
+        handle.visititems(note)
+        listed = ", ".join(map(repr, there[:_LISTED])) + (", ..." if len(there) > _LISTED else "")
+        what = "is not there" if found is None else "is no dataset"
+        raise KeyError(f"dataset_name: {name!r} {what} in {path!r}; its datasets are: {listed or 'none'}")
+    if not found.shape:
+        what = "empty" if found.shape is None else "a scalar"
+        raise ValueError(f"dataset_name: {name!r} in {path!r} is {what}; give a dataset with a row per sample")
+    return found
+
+
+def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    rows = torch.empty(shape, dtype=dtype)
+    try:
+        return rows.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
+    except (RuntimeError, OSError) as error:
+        warnings.warn(
+            f"HDF5Dataset: no shared memory for {rows.nbytes:,} bytes ({error}); using private memory, which "
+            "worker processes started by 'spawn' copy. A larger /dev/shm (docker run --shm-size) avoids this.",
+            stacklevel=6,
+        )
+        return rows

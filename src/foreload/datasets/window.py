@@ -1,0 +1,269 @@
+"""Batches of rows in the making, which share what is decoded."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from foreload import _native
+from foreload.datasets.bands import Bands, Want
+from foreload.datasets.chunks import Chunks
+from foreload.stages.batch import Batch, note_sample
+from foreload.stages.buffers import Buffers
+from foreload.stages.collate import pinned
+from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.order import KeyedSampler
+
+if TYPE_CHECKING:
+    from foreload.datasets.hdf5 import HDF5Dataset
+    from foreload.stages.assemble import Making
+
+__all__ = ["Column", "Window"]
+
+Array = np.ndarray[Any, Any]
+
+# Batches in the making take at most so many bytes, and are at most so many: their number is what the first of
+# them waits for.
+_BYTES = 128 << 20
+_MOST = 96
+
+# Nobody can notice that these are asked ahead of use; a sampler of the user's own may follow the training.
+_FORESEEN = (
+    SequentialSampler,
+    RandomSampler,
+    KeyedSampler,
+    DistributedSampler,
+    WeightedRandomSampler,
+    SubsetRandomSampler,
+)
+
+# Fewer are in the making anyway.
+_WORTHWHILE = 8
+
+# Rows that are read by themselves in one go.
+_ALONE = 16
+
+# The runs that the bands of a batch are dealt out in.
+_RUNS = 16
+
+_Key = tuple[int, int]  # column, band
+# A batch, and which of its rows, sorted by band. An epoch that is left early lets go of its batches at once.
+_Entry = tuple["weakref.ref[_Rows]", tuple[int, int]]
+
+
+class Column:
+    """A dataset as a part of samples.
+
+    Attributes:
+        chunks: how it lies in the file.
+        is_tensor: whether a row comes as a tensor.
+        is_number: whether it comes as a Python number.
+        shape, dtype: of a row in a batch, as ``default_collate`` makes it.
+    """
+
+    def __init__(self, chunks: Chunks, is_target: bool) -> None:
+        self.chunks = chunks
+        self.shape = chunks.shape[1:]
+        self.is_tensor = chunks.is_tensor
+        self.is_number = (
+            is_target
+            and self.is_tensor
+            and not self.shape
+            and chunks.dtype.kind in "biuf"
+            and chunks.dtype != "u8"
+        )
+        self.dtype = torch.uint8
+        if self.is_tensor:
+            self.dtype = torch.from_numpy(np.empty(0, chunks.dtype)).dtype
+        if self.is_number and chunks.dtype.kind != "b":
+            self.dtype = torch.int64 if chunks.dtype.kind in "iu" else torch.float64
+
+
+class Window:
+    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.stages.batch.Assembly`.
+
+    Who decodes a band fills in its rows in every batch that is in the making, so that each band is decoded once
+    for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
+    once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
+
+    Args:
+        dataset: whose rows.
+        bands: where they come from.
+        buffers: where they go.
+        making: what the loader does about failures; None: they are raised.
+    """
+
+    def __init__(self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, making: Making | None = None) -> None:
+        self.columns = dataset.columns
+        self.count = len(dataset)
+        self.path = str(dataset.data_path)
+        self.bands = bands
+        self.buffers = buffers
+        self.on_error: OnError = "raise" if making is None else making.on_error
+        self.errors = [] if making is None else making.errors
+        self.pin_device = None if making is None else making._pin_device
+        self.depth = None if making is None else self._depth(making)
+        self.lock = threading.Lock()
+        # What no thread has begun to decode, and the batches that need it.
+        self.wanted: dict[_Key, list[_Entry]] = {}
+
+    def _depth(self, making: Making) -> int | None:
+        sampler = getattr(making, "_index_sampler", None)
+        if type(sampler) is not BatchSampler or type(sampler.sampler) not in _FORESEEN:
+            return None
+        row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
+        depth = min(_MOST, _BYTES // max(1, sampler.batch_size * row_bytes))
+        shared = any(column.chunks.rows > 1 and not self.is_direct(column) for column in self.columns)
+        return depth if depth >= _WORTHWHILE and shared else None
+
+    def is_direct(self, column: Column) -> bool:
+        """Whether rows of a dataset are read by themselves, without bands."""
+        return column.chunks.is_direct and not self.bands.keeps
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.stages.batch.Assembly`."""
+        batch = _Rows(self, self._positions(indices))
+        count = len(batch.keys)
+        return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
+
+    def _positions(self, indices: Any) -> Array:
+        rows = np.asarray(indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices))
+        if not rows.size:
+            raise IndexError(
+                "the batch sampler gave a batch without samples, which default_collate cannot collate"
+            )
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
+        wrong = (rows < -self.count) | (rows >= self.count)
+        if wrong.any():
+            raise IndexError(f"index {rows[wrong][0]} is out of range for {self.count} samples")
+        return np.where(rows < 0, rows + self.count, rows).astype(np.int64)
+
+
+class _Rows:
+    """One batch in the window."""
+
+    def __init__(self, window: Window, indices: Array) -> None:
+        self._window = window
+        self._indices = indices
+        self._outs = [window.buffers.take((len(indices), *c.shape), c.dtype) for c in window.columns]
+        self._arrays = [out.numpy() for out in self._outs]
+        self._failures: dict[int, BaseException] = {}
+        self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
+        self.finished = threading.Event()
+        self.keys: list[_Key] = []
+        self.alone: dict[_Key, int] = {}  # rows that are read by themselves, and so for this batch only
+        entries: list[_Entry] = []
+        own = weakref.ref(self)
+        for number, column in enumerate(window.columns):
+            if window.is_direct(column):
+                order = np.argsort(indices, kind="stable")
+                self._sorted.append((order.tolist(), indices[order].tolist()))
+                self.alone |= {(number, -1 - begin): begin for begin in range(0, len(indices), _ALONE)}
+                continue
+            bands = indices // column.chunks.rows
+            order = np.argsort(bands, kind="stable")
+            bands = bands[order]
+            self._sorted.append((order.tolist(), (indices[order] - bands * column.chunks.rows).tolist()))
+            begins = np.flatnonzero(np.diff(bands, prepend=-1))
+            ends = np.append(begins[1:], len(bands))
+            for band, begin, end in zip(bands[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
+                self.keys.append((number, band))
+                entries.append((own, (begin, end)))
+        shared = list(self.keys)
+        self.keys += self.alone
+        self._missing = len(self.keys)
+        self._unclaimed = set(self.keys)
+        with window.lock:
+            for key, entry in zip(shared, entries, strict=True):
+                window.wanted.setdefault(key, []).append(entry)
+
+    def run(self, begin: int, end: int) -> None:
+        """Decode what nobody has begun to decode, for all batches that need it."""
+        try:
+            for key in self.keys[begin:end]:
+                self._decode(key)
+        except BaseException as error:  # an interrupt: whatever was claimed is not to be waited for
+            self._failures = dict.fromkeys(range(len(self._indices)), error)
+            self.finished.set()
+
+    def _decode(self, key: _Key) -> None:
+        window = self._window
+        if key in self.alone:
+            begin = self.alone[key]
+            span = (begin, min(begin + _ALONE, len(self._indices)))
+            self.filled(key[0], *span, _failure(lambda: window.bands.copy_alone(key[0], self.want(key[0], *span))))
+            return
+        with window.lock:
+            if key not in self._unclaimed:
+                return  # though a later batch may need it again, which can wait
+            entries = [(batch, span) for own, span in window.wanted.pop(key) if (batch := own()) is not None]
+            for batch, _ in entries:
+                batch._unclaimed.discard(key)
+        wants = [batch.want(key[0], *span) for batch, span in entries]
+        failure = _failure(lambda: window.bands.copy(*key, wants))
+        if failure is not None:
+            traceback.clear_frames(failure.__traceback__)  # they hold batches
+        for batch, (begin, end) in entries:
+            batch.filled(key[0], begin, end, failure)
+
+    def want(self, column: int, begin: int, end: int) -> Want:
+        positions, rows = self._sorted[column]
+        return self._arrays[column], positions[begin:end], rows[begin:end]
+
+    def filled(self, column: int, begin: int, end: int, failure: BaseException | None) -> None:
+        with self._window.lock:
+            self._missing -= 1
+            if failure is not None:
+                self._failures.update(dict.fromkeys(self._sorted[column][0][begin:end], failure))
+            if not self._missing:
+                self.finished.set()
+
+    def take(self) -> Any:
+        window = self._window
+        batch: Any = self._outs
+        if self._failures:
+            chosen = self._without()
+            batch = [out[chosen] for out in self._outs]
+        return pinned(batch[0] if len(batch) == 1 else batch, window.pin_device)
+
+    def _without(self) -> list[int]:
+        """Tell which rows make up the batch, after some failed."""
+        window = self._window
+        for position, error in sorted(self._failures.items()):
+            index = int(self._indices[position])
+            if window.on_error == "raise" or not isinstance(error, Exception):
+                # Other batches may have the same error, and what a raised one holds would keep them.
+                own = copy.copy(error).with_traceback(error.__traceback__)
+                own.__cause__ = error.__cause__
+                note_sample(own, index, position)
+                raise own
+            window.errors.append(SampleError.of(index, error, window.on_error, window.path))
+        chosen = stand_ins([position in self._failures for position in range(len(self._indices))], window.on_error)
+        if not chosen:
+            raise NothingLeft
+        return chosen
+
+
+def _failure(copy: Callable[[], None]) -> BaseException | None:
+    try:
+        copy()
+    except BaseException as error:
+        return error
+    return None
