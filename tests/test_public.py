@@ -29,6 +29,7 @@ PUBLIC = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MemoryEfficientDataset",
     "MemoryMonitor",
     "Mixture",
     "MixtureSampler",
@@ -46,6 +47,7 @@ PUBLIC = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "pack",
     "pack_sequences",
     "transforms",
 ]

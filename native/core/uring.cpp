@@ -164,7 +164,8 @@ class UringReader : public Reader {
   void read_on(size_t number) {
     Slot& slot = slots_[number];
     const uint64_t left = slot.wanted - slot.got;
-    const uint64_t length = std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
+    const uint64_t length =
+        std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
     slot.memory.reserve(slot.got + length, slot.got);
     const bool fixed = slot.registered != nullptr && slot.memory.data() == slot.registered;
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);

@@ -11,6 +11,7 @@ from foreload.caches import LRUCache, cached
 from foreload.collate_fns import CustomCollateFn
 from foreload.config import DataLoaderConfig
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.efficient import MemoryEfficientDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.hdf5 import HDF5Dataset
 from foreload.datasets.images import ImageDataset
@@ -26,6 +27,7 @@ from foreload.observe.memory import MemoryMonitor
 from foreload.observe.monitors import DataLoaderPerformanceMonitor
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
+from foreload.pack import pack
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
 from foreload.stages.device import PrefetchLoader
 from foreload.stages.mix import MixtureSampler
@@ -52,6 +54,7 @@ __all__ = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MemoryEfficientDataset",
     "MemoryMonitor",
     "Mixture",
     "MixtureSampler",
@@ -69,6 +72,7 @@ __all__ = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "pack",
     "pack_sequences",
     "transforms",
 ]

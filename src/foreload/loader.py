@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import asdict
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -19,12 +19,13 @@ from foreload.datasets.tensors import TensorAssembly
 from foreload.epoch import GatherEpoch, InlineEpoch, ThreadEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
-from foreload.options import Cache
+from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
 from foreload.stages.failure import OnError, SampleError
+from foreload.stages.memory import MemoryBudget
 from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, unwrap, warn_of_randomness
@@ -67,6 +68,9 @@ class DataLoader(TorchDataLoader[T_co]):
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. What is kept is computed from the order, which is known.
         transform: applied to each sample after the cache; what is random belongs here.
+        memory: the most that the cache and the batches made ahead take together: bytes, ``"4GiB"``, or ``"50%"``
+            of the memory that this process may use. (Each worker process makes at least one batch ahead.) With or
+            without it, the cache gives samples back when memory runs short; see ``stats()["memory"]``.
         on_error: what to do about a sample that cannot be loaded. ``"raise"``; ``"skip"`` leaves it out, its batch
             is smaller; ``"replace"`` puts the next sample of its batch in its place. What failed is in
             :attr:`errors`.
@@ -113,6 +117,7 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
+        memory: SupportsIndex | str | None = None,
         on_error: OnError = "raise",
         max_errors: int = 100,
         max_restarts: int = 5,
@@ -149,6 +154,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
+        self.memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._cache: LoaderCache | None = None
         self._order: Order | None = None  # of the epoch begun last
         self._resumed: dict[str, Any] | None = None
@@ -252,10 +258,12 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
-        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why.
+        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why;
+        ``memory``: its limit, and what was decided to keep it.
         """
         return {
             "cache": None if self._cache is None else self._cache.stats(),
+            "memory": self.memory.stats(),
             "restarts": [asdict(restart) for restart in self.restarts],
             "workers": {
                 "kind": "processes" if self.by_processes else "threads",
@@ -339,6 +347,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _plan_cache(self, draws: tuple[bool, bool], *, resumed: bool) -> None:
         if self._cache is not None:
+            self.memory.begin(self._cache.store)
             self._cache.begin(self, draws, resumed=resumed)
 
     @property

@@ -30,6 +30,8 @@ class Order(Iterator[Any]):
         finished: whether the epoch is over.
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
+        memory: what the loader may take.
+        store: of its cache.
     """
 
     def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None = None) -> None:
@@ -69,6 +71,8 @@ class Order(Iterator[Any]):
         )
         self.key = (seed, number & 0xFFFFFFFF) if state is None else tuple(state["key"])
         self._drew = kept is None and loader.generator is None
+        self.memory = loader.memory
+        self.store = None if loader._cache is None else loader._cache.store
         self._errors, self._max_errors = loader.errors, loader.max_errors
         self._most_errors = len(self._errors) + self._max_errors
         self._asked = 0
