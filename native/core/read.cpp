@@ -188,6 +188,7 @@ void PlainReader::read(Files& files, std::span<const size_t> samples, const Done
     try {
       bytes = files.bytes(samples[i], buffer_);
     } catch (...) {
+      bytes = {};
       error = std::current_exception();
     }
     done(i, bytes, error);
@@ -202,6 +203,7 @@ void PlainReader::read_direct(Files& files, std::span<const size_t> samples, con
       if (bytes.empty()) bytes = read_blocks(files, samples[i], blocks_, buffer_);
       files.keep(samples[i], bytes);
     } catch (...) {
+      bytes = {};
       error = std::current_exception();
     }
     done(i, bytes, error);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from foreload import _native
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.shards import ShardIndex, index_of, list_shards
+from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from foreload.progress import track
 from foreload.stages.batch import note_sample
@@ -34,6 +36,11 @@ class Shards:
 
     def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
         self.paths = list_shards(shards)
+        self._manifest = _manifest_beside(self.paths[0])
+        if self._manifest.get("finished") is False:
+            warnings.warn(
+                f"{self.paths[0]!r} is of a pack that was not finished; run `foreload pack` again", stacklevel=4
+            )
         listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
         self.indexes: list[ShardIndex] = [index_of(path) for path in listing]
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
@@ -55,11 +62,9 @@ class Shards:
     @property
     def classes(self) -> list[str]:
         """The names of the classes, from the ``pack.json`` beside the shards; otherwise the labels' numbers."""
-        manifest = Path(self.paths[0]).with_name("pack.json")
-        if manifest.exists():
-            named: list[str] = json.loads(manifest.read_text()).get("classes", [])
-            if named:
-                return named
+        named: list[str] = self._manifest.get("classes", [])
+        if named:
+            return named
         return [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
 
     @property
@@ -102,6 +107,17 @@ class Shards:
                 np.stack([np.full(len(index), shard), index.offsets[chosen], index.lengths[chosen]], axis=1)
             )
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
+
+
+def _manifest_beside(shard: str) -> dict[str, Any]:
+    path = Path(shard).with_name("pack.json")
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        raise DecodeError(f"{path}: damaged: {error}; run `foreload pack` again, or remove it") from error
+    return manifest if isinstance(manifest, dict) else {}
 
 
 class TarDataset(BaseDataset):
