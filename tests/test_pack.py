@@ -74,9 +74,10 @@ def test_tarfile_sees_the_files(tmp_path: Path) -> None:
 
 def test_names_and_labels(tmp_path: Path) -> None:
     names = [
-        *("a/x.bin", "b/x.bin", "a/x.txt", "a/x-1.bin", "a/y.1.bin", "a/y.2.bin", "a/y_1.bin", "README", "a/__x__.bin"),
-        *("__m__/x.bin", "_/x.bin", "v1.0/x.bin", "üß/ä.BIN", "l" * 120 + "/" + "n" * 200 + ".bin", ".hidden", "_.bin"),
-        *("two\nlines.bin", "space .bin", os.fsdecode(b"caf\xe9.bin"), "a/...", "b.tar.gz"),
+        *("a/x.bin", "b/x.bin", "a/x.txt", "a/x-1.bin", "a/y.1.bin", "a/y.2.bin", "a/y_1.bin", "README"),
+        *("a/__x__.bin", "__m__/x.bin", "_/x.bin", "_.bin", "v1.0/x.bin", "üß/ä.BIN", ".hidden", "a/..."),
+        *("l" * 120 + "/" + "n" * 200 + ".bin", "two\nlines.bin", "space .bin", os.fsdecode(b"caf\xe9.bin")),
+        "b.tar.gz",
     ]
     paths = []
     for number, name in enumerate(names):
@@ -137,7 +138,7 @@ def test_another_source_or_other_settings(tmp_path: Path, monkeypatch: pytest.Mo
         {"source": other},
         {"source": source, "tiled": True},
         {"source": source, "shard_bytes": 600},
-        {"source": source, "labels": None if False else [1] * 9},
+        {"source": source, "labels": [1] * 9},
     ):
         with pytest.raises(ValueError, match="holds a pack of other files"):
             pack(folder=target, **arguments)  # type: ignore[arg-type]
@@ -189,8 +190,8 @@ def exif(orientation: int) -> bytes:
 
 
 def cmyk(width: int, height: int) -> Image.Image:
-    rng = np.random.default_rng(0)
-    return Image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 4), np.uint8), "CMYK").resize((width, height))
+    colors = np.random.default_rng(0).integers(0, 256, (height // 8, width // 8, 4), np.uint8)
+    return Image.fromarray(colors, "CMYK").resize((width, height))
 
 
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -226,7 +227,7 @@ def test_tiled_jpegs_are_the_same_pictures(tmp_path: Path) -> None:
         (source / f"{name}.jpg".replace(":", "")).write_bytes(data)
     packed = pack(source, tmp_path / "target", tiled=True)
     assert packed.tiled == len(KINDS)
-    tiled = {name: data for name, data in members(tmp_path / "target")}
+    tiled = dict(members(tmp_path / "target"))
     for name, data in KINDS.items():
         other = tiled[f"{name}.jpg".replace(":", "")]
         assert other != data
@@ -239,7 +240,7 @@ def test_tiled_jpegs_are_the_same_pictures(tmp_path: Path) -> None:
         assert before.info.get("icc_profile") == after.info.get("icc_profile")
         assert before.info.get("comment") == after.info.get("comment")
         assert before.layer == after.layer  # sampling
-        assert b"progressive" not in str(after.info).encode()
+        assert "progressive" not in after.info
         assert _native.tile_jpeg(other)  # again
     # Only whole pictures count.
     for size in range(0, len(KINDS["rotated"]) - 600, 997):
@@ -255,13 +256,11 @@ def test_what_cannot_be_tiled(tmp_path: Path) -> None:
     twelve_bits = bytearray(KINDS["plain"])
     at = twelve_bits.index(b"\xff\xc0")
     twelve_bits[at + 1], twelve_bits[at + 4] = 0xC1, 12
-    arithmetic = KINDS["plain"].replace(b"\xff\xc0", b"\xff\xc9", 1)
     lossless = KINDS["plain"].replace(b"\xff\xc0", b"\xff\xc3", 1)
     kept = {"png.jpg": out.getvalue(), "text.jpg": b"hello", "empty.jpg": b"", "c3.jpg": lossless}
     kept |= {"12.jpg": bytes(twelve_bits)}
-    for name, data in {**kept, "c9.jpeg": arithmetic, "jpeg.png": KINDS["plain"]}.items():
+    for name, data in {**kept, "jpeg.png": KINDS["plain"]}.items():
         (source / name).write_bytes(data)
-    (source / "c9.jpeg").unlink()
     packed = pack(source, tmp_path / "target", tiled=True)
     found = dict(members(tmp_path / "target"))
     assert {name: found[name] for name in kept} == kept
@@ -285,8 +284,7 @@ def test_damaged_jpegs_are_refused_or_look_the_same(tmp_path: Path) -> None:
         target = tmp_path / str(number)
         try:
             pack([path], target, tiled=True)
-        except DecodeError as error:
-            assert str(path) in str(error)
+        except DecodeError:
             continue
         ((_, tiled),) = members(target)
         try:

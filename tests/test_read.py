@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import errno
+import mmap
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -17,12 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import jpeg, photo
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 import foreload as fl
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
+from foreload.pack import pack
 
 MIXED = [0, 1, 511, 4095, 4096, 4097, 65535, (1 << 20) + 3]
 
@@ -101,6 +106,58 @@ def test_batches_are_what_open_reads(folder: Path, direct_io: bool, size: int) -
     ]
 
 
+def cached_pages(path: Path) -> int:
+    """How much of a file the page cache holds."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = -(-len(mapped) // mmap.PAGESIZE)
+        told = (ctypes.c_ubyte * pages)()
+        start = (ctypes.c_ubyte * len(mapped)).from_buffer(mapped)
+        libc = ctypes.CDLL(None, use_errno=True)
+        size = ctypes.c_size_t(len(mapped))
+        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(start)), size, told) == 0
+        del start
+        return sum(page & 1 for page in told)
+
+
+@pytest.mark.parametrize("count", [1, 17])
+def test_direct_io_leaves_the_page_cache_alone(tmp_path: Path, count: int) -> None:
+    for number in range(count):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(photo(200, 150)))
+    tar = pack(tmp_path, tmp_path / "packed").shards[0]
+    paths = [*sorted(tmp_path.glob("*.jpg")), Path(tar)]
+    shards = fl.ImageDataset(tar, direct_io=True)
+
+    def drop() -> None:
+        for path in paths:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    drop()
+    if any(map(cached_pages, paths)):
+        pytest.skip("this file system keeps its pages")
+    images = fl.ImageDataset(paths[:-1], direct_io=True)
+    datasets = [images, shards, fl.FileDataset(paths[:-1], direct_io=True), fl.TarDataset(tar, direct_io=True)]
+    for dataset in datasets:
+        dataset[0]
+        for _ in fl.DataLoader(dataset, batch_size=count, num_workers=1):
+            pass
+        assert not any(map(cached_pages, paths)), dataset
+    fl.ImageDataset(paths[:-1])[0]
+    assert cached_pages(paths[0])
+
+
+def test_few_descriptors(tmp_path: Path) -> None:
+    fill(tmp_path, [4000] * 500)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        loader = fl.DataLoader(fl.FileDataset(tmp_path, direct_io=True), batch_size=256, num_workers=2)
+        assert sum(len(targets) for _, targets in loader) == 500
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_spawned_workers(tmp_path: Path) -> None:
     paths = fill(tmp_path, [5000] * 20)
     files = fl.FileDataset(tmp_path, loading_mode=LoadingMode.EAGER)
@@ -141,7 +198,9 @@ def test_labels_and_transforms(tmp_path: Path) -> None:
             named[index]
     with pytest.raises(IndexError, match="index 6 is out of range"):
         named.read(6)
-    failing = fl.FileDataset(paths, lambda data: 1 / int(data.sum() != torch.from_numpy(np.fromfile(paths[4], np.uint8)).sum()))
+    failing = fl.FileDataset(
+        paths, lambda data: 1 / int(data.sum() != torch.from_numpy(np.fromfile(paths[4], np.uint8)).sum())
+    )
     for loader in (fl.DataLoader(failing, batch_size=4), fl.DataLoader(failing, batch_size=4, num_workers=2)):
         with pytest.raises(ZeroDivisionError) as raised:
             list(loader)
@@ -190,9 +249,7 @@ def test_files_that_change_in_mid_epoch(tmp_path: Path, how: str, direct_io: boo
     paths = fill(tmp_path, [4000] * 40)
     contents = [path.read_bytes() for path in paths]
     files = fl.FileDataset(tmp_path, direct_io=direct_io)
-    loaders = [
-        fl.DataLoader(files, batch_size=8, num_workers=0, on_error=on_error) for on_error in ON_ERROR
-    ]
+    loaders = [fl.DataLoader(files, batch_size=8, num_workers=0, on_error=on_error) for on_error in ON_ERROR]
     loaders.append(fl.DataLoader(files, batch_size=8, num_workers=2, prefetch_factor=1, on_error="skip"))
     running = [iter(loader) for loader in loaders]
     stock = iter(TorchDataLoader(files, batch_size=8))

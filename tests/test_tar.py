@@ -35,7 +35,9 @@ def write_tar(path: Path, members: Iterable[Member], format: int = tarfile.PAX_F
         for name, content in members:
             member = tarfile.TarInfo(name)
             if isinstance(content, str):
-                member.type = {"folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}[content]
+                member.type = {"folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}[
+                    content
+                ]
                 member.linkname = "a.txt"
                 tar.addfile(member)
                 continue
@@ -69,7 +71,9 @@ part = st.text(st.sampled_from("ab.üß字_ A-"), min_size=1, max_size=6).filter
 long = st.sampled_from(["x" * 90 + "/" + "y" * 30, "x" * 130, "ä" * 200, "d/" * 150 + "z"])
 stem = st.one_of(part, st.lists(part, min_size=2, max_size=3).map("/".join), long, st.just("__meta__"))
 name = st.one_of(st.tuples(stem, st.sampled_from(["txt", "JPG", "a.b", "cls", ""])).map(".".join), stem)
-content = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"7" * 512, b"x" * 1025, "folder", "link", "hard"]))
+content = st.one_of(
+    st.binary(max_size=40), st.sampled_from([b"", b"7" * 512, b"x" * 1025, "folder", "link", "hard"])
+)
 
 
 @given(st.lists(st.tuples(name, content), min_size=1, max_size=12), st.sampled_from([0, 1, 2]))
@@ -142,7 +146,9 @@ def test_the_index_beside_the_shard(tmp_path: Path) -> None:
 
     before = shard.stat()
     while shard.stat().st_mtime_ns == before.st_mtime_ns:  # of the same size
-        write_tar(shard, [(name, b"other") for sample in range(4) for name in (f"9-{sample}.bin", f"9-{sample}.txt")])
+        write_tar(
+            shard, [(name, b"other") for sample in range(4) for name in (f"9-{sample}.bin", f"9-{sample}.txt")]
+        )
     assert shard.stat().st_size == before.st_size
     check()
     write_tar(shard, [("b.txt", b"of another size")])
@@ -196,8 +202,9 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
             try:
                 samples = list(fl.TarDataset(shard))
             except DecodeError as error:
-                assert str(shard) in str(error)
-                assert re.search("cut short|0 bytes|no tar", str(error)), error
+                refused = str(error)
+                assert refused.startswith(f"{shard}: ")
+                assert re.search("cut short|0 bytes|no tar", refused), refused
                 continue
         # At a member's end nobody can know; but it is said.
         assert samples == expected[: len(samples)]
@@ -239,7 +246,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match="unpack it if it is compressed"):
         fl.TarDataset(packed)
     (tmp_path / "empty.tar").touch()
-    with pytest.raises(DecodeError, match="empty.tar: the shard is empty, it has 0 bytes"):
+    with pytest.raises(DecodeError, match=r"empty\.tar: the shard is empty, it has 0 bytes"):
         fl.TarDataset([good, tmp_path / "empty.tar"])
     with pytest.raises(FileNotFoundError, match=r"none\.tar"):
         fl.TarDataset(tmp_path / "none.tar")
@@ -256,7 +263,10 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     with sparse.open("wb") as file:
         file.truncate(1 << 20)
         file.write(b"x")
-    if shutil.which("tar") and os.system(f"tar --sparse -C {tmp_path} -cf {tmp_path}/s.tar sparse 2>/dev/null") == 0:
+    if (
+        shutil.which("tar")
+        and os.system(f"tar --sparse -C {tmp_path} -cf {tmp_path}/s.tar sparse 2>/dev/null") == 0
+    ):
         with pytest.raises(DecodeError, match="is stored with holes; make the shard anew without --sparse"):
             fl.TarDataset(tmp_path / "s.tar")
 
@@ -272,7 +282,7 @@ def test_shards_in_many_words(tmp_path: Path) -> None:
         tar[60]
     one, other = tmp_path / "a-1" / "b-1.tar", tmp_path / "a-1" / "b-2.tar"
     assert list_shards(str(tmp_path / "a-{1..1}" / "b-{1..2}.tar")) == [str(one), str(other)]
-    assert list(fl.TarDataset([paths[2], paths[0]]))[0] == by_webdatasets_rules(paths[2])[0]
+    assert next(iter(fl.TarDataset([paths[2], paths[0]]))) == by_webdatasets_rules(paths[2])[0]
 
 
 class Content:
@@ -314,9 +324,7 @@ def test_loading_is_that_of_loose_files(tmp_path: Path) -> None:
             assert loaded(TorchDataLoader(tar, batch_size=7, num_workers=workers)) == in_order
     for mode in fl.LoadingMode:
         assert loaded(fl.DataLoader(fl.TarDataset(tmp_path, Content(), mode), **options)) == expected
-    spawned = fl.DataLoader(
-        tar, **options, num_workers=1, workers="processes", multiprocessing_context="spawn"
-    )
+    spawned = fl.DataLoader(tar, **options, num_workers=1, workers="processes", multiprocessing_context="spawn")
     assert loaded(spawned) == expected
     for more in ({}, {"cache": 5000}):
         first = fl.DataLoader(tar, **options, **more)
@@ -349,7 +357,7 @@ def test_shards_that_change_in_mid_epoch(tmp_path: Path) -> None:
     first = [next(running) for _ in range(8)]
     shutil.copy(paths[0], tmp_path / "other")
     os.replace(tmp_path / "other", paths[1])  # the old one is still open
-    rest = [batch for batch in running]
+    rest = list(running)
     assert [row.tolist() for batch in (*first, *rest) for row in batch[0]] == [
         list(np.random.default_rng(100 * shard + sample).bytes(300)) for shard in range(3) for sample in range(21)
     ]
@@ -385,7 +393,9 @@ def test_images_in_shards(tmp_path: Path, photos: Path) -> None:
         by_pillow = [fl.ImageDataset(path, transform=np.asarray) for path in (packed, photos)]
         for ours, theirs in zip(*by_pillow, strict=True):
             assert np.array_equal(ours[0], theirs[0])
-    assert default.samples[0][0].endswith(f"shard-000000.tar:{Path(folder.samples[0][0]).relative_to(photos).with_suffix('')}")
+    assert default.samples[0][0].endswith(
+        f"shard-000000.tar:{Path(folder.samples[0][0]).relative_to(photos).with_suffix('')}"
+    )
     with pytest.raises(ValueError, match="labels: shards have their own"):
         fl.ImageDataset(packed, labels=[1])
 

@@ -1,12 +1,14 @@
 #include "uring.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "error.hpp"
@@ -21,6 +23,16 @@ constexpr size_t kUsualBytes = 64 << 10;
 constexpr uint64_t kMostAtOnce = 1 << 30;
 // Large reads wait for one another, and give their memory back.
 constexpr uint64_t kMostUnderWay = 64 << 20, kMostKept = 2 << 20;
+
+// Each read of a file takes a descriptor while it is under way. What the process may have must do for all
+// threads, and for others.
+unsigned affordable(unsigned depth) {
+  constexpr unsigned kLeast = 4;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return depth;
+  const rlim_t share = limit.rlim_cur / 4 / std::max(1U, std::thread::hardware_concurrency());
+  return std::min(depth, std::max(kLeast, static_cast<unsigned>(std::min<rlim_t>(share, depth))));
+}
 
 class UringReader : public Reader {
  public:
@@ -261,7 +273,7 @@ class UringReader : public Reader {
 
 std::unique_ptr<Reader> make_uring_reader(bool direct, unsigned depth) {
   try {
-    return std::make_unique<UringReader>(direct, depth);
+    return std::make_unique<UringReader>(direct, affordable(depth));
   } catch (const Error&) {
     return nullptr;
   }

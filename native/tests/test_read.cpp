@@ -150,7 +150,7 @@ void extents(const Folder& folder) {
     paths.push_back(made(folder / ("shard" + std::to_string(size)), size));
     stamps.push_back(stamp_of(paths.back()));
   }
-  std::vector<Extent> all{{1, 0, 100}, {1, 100, 0}, {1, 99, 1},        {0, 3 << 20, 0},
+  std::vector<Extent> all{{1, 0, 100}, {1, 100, 0},  {1, 99, 1},      {0, 3 << 20, 0},
                           {0, 0, 0},   {0, 4097, 0}, {0, 0, 3 << 20}, {2, 65536, 4465}};
   for (int i = 0; i < 60; ++i) {  // anywhere
     const auto file = static_cast<uint32_t>(below(3));
