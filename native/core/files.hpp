@@ -58,6 +58,9 @@ class Files {
   const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
   // The shard, open; it stays so. Throws Error(system), Error(decode) if it has changed.
   int shard(uint32_t file, bool direct);
+  // To be asked once more after each read of a shard: another process may write to it at any time. Throws as
+  // shard() does.
+  void check_unchanged(uint32_t file, int fd) const;
   bool in_shards() const { return !extents_.empty(); }
 
   // What is kept of a sample; empty if nothing is.

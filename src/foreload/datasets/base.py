@@ -71,10 +71,21 @@ class BaseDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.loading_mode = LoadingMode(loading_mode)
         self.entries: Any = self.index()
-        self._count = len(self.entries) if isinstance(self.entries, Sized) else operator.index(self.entries)
+        self._count = self._counted()
         self.decisions: list[str] = []
         self._pressure = Pressure(self.decisions.append)
         self._kept = self._keep()
+
+    def _counted(self) -> int:
+        if isinstance(self.entries, Sized):
+            return len(self.entries)
+        try:
+            return operator.index(self.entries)
+        except TypeError:
+            raise TypeError(
+                f"{type(self).__name__}.index() must give the samples, or how many there are, "
+                f"got {type(self.entries).__name__}"
+            ) from None
 
     def _locate(self, data_path: Any) -> Any:
         if not isinstance(data_path, (str, os.PathLike)):
@@ -106,7 +117,8 @@ class BaseDataset(Dataset[Any]):
         store.native.follow_rule("all")
         if self.loading_mode is LoadingMode.EAGER:
             with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(lambda index: store.load(index, self.read) and None, range(self._count))
+                # What is read must not be held here a second time.
+                reading = threads.map(lambda index: len([store.load(index, self.read)]), range(self._count))
                 for _ in track(reading, "reading samples", total=self._count, after=1):
                     pass
             if missing := self._count - int(store.residents().sum()):
