@@ -126,8 +126,9 @@ SCRIPT = """
 import sys, torch
 from torch.utils.data import Dataset
 class Large(Dataset):
-    def __len__(self): return 160
-    def __getitem__(self, index): return torch.full((2 << 20,), float(index))   # 8 MiB
+    each = 1 if sys.argv[1] == "cache" else 8  # MiB
+    def __len__(self): return 1280 // self.each
+    def __getitem__(self, index): return torch.full((self.each << 18,), float(index))
 if __name__ == "__main__":
     kind = sys.argv[1]
     if kind == "stock":
@@ -144,7 +145,7 @@ if __name__ == "__main__":
         for batch in loader:
             seen += batch[:, 0].tolist()
             time.sleep(0.01)
-        assert seen == [float(i) for i in range(160)], seen
+        assert seen == [float(i) for i in range(len(Large()))], seen
     print("finished")
     if kind != "stock": print(loader.stats()["memory"]["decisions"])
 """

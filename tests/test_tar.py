@@ -436,6 +436,6 @@ def test_an_unfinished_pack(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="is of a pack that was not finished; run `foreload pack` again"):
         fl.TarDataset(tmp_path)
     (tmp_path / "pack.json").write_text('{"fin')
-    with pytest.raises(DecodeError, match=r"pack\.json: damaged: .*remove it"):
+    with pytest.raises(DecodeError, match=r"pack\.json.*damaged: .*remove it"):
         fl.TarDataset(tmp_path)
     assert index_of(tmp_path / "train-000.tar").labels.tolist() == [0, 1, 2, 3, 4] * 4

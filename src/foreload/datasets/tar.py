@@ -91,7 +91,7 @@ class Shards:
             manifest = json.loads(self._beside("pack.json") or b"{}")
         except ValueError as error:
             raise DecodeError(
-                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; run `foreload pack` again, or remove it"
+                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack anew, or remove it"
             ) from error
         return manifest if isinstance(manifest, dict) else {}
 

@@ -24,9 +24,6 @@ _FREE_LEAST = 64 << 20
 # The share of a budget that the cache gets as long as nobody knows how large batches are.
 _CACHE_SHARE = 0.75
 
-# Batches that must find room beside what the cache takes, until memory is looked at again.
-_MORE_BATCHES = 3
-
 # Batches that the loop holds: the one that it works on, and the one that it is given.
 _WITH_THE_LOOP = 2
 
@@ -47,19 +44,20 @@ class Pressure:
         self._looked = float("-inf")
         self._seen = 0  # bytes of batches since then
 
-    def check(self, store: SampleStore, batch: int = 0) -> None:
+    def check(self, store: SampleStore, batch: int = 0, ahead: int = 0) -> None:
         """Look at the memory, unless little has happened since the last look.
 
         Args:
             store: what may give samples back.
-            batch: the bytes of a batch that has been made; some more of these must find room.
+            batch: the bytes of a batch that has been made.
+            ahead: so many more of these must find room.
         """
         now = time.monotonic()
         self._seen += batch
         if now - self._looked < _PERIOD and self._seen < self._free // 2:
             return
         self._looked, self._seen = now, 0
-        available, floor = self._available(), self._free + _MORE_BATCHES * batch
+        available, floor = self._available(), self._free + ahead * batch
         used = int(store.native.counts()["used"])
         if available >= floor or used == 0:
             return
@@ -71,10 +69,10 @@ class Pressure:
             f"{used - left:,} of its {used:,} bytes"
         )
 
-    def fit(self, store: SampleStore, wanted: int, batch: int = 0) -> None:
-        """Give a store the room that is wanted, as far as memory allows."""
+    def fit(self, store: SampleStore, wanted: int, ahead: int = 0) -> None:
+        """Give a store the room that is wanted, as far as memory allows beside ``ahead`` bytes for batches."""
         counts = store.native.counts()
-        spare = self._available() - self._free - _MORE_BATCHES * batch - self._free
+        spare = self._available() - 2 * self._free - ahead
         room = min(wanted, max(0, int(counts["used"]) + spare))
         if room == counts["room"] or (room < wanted and abs(room - counts["room"]) < self._free):
             return
@@ -101,6 +99,7 @@ class MemoryBudget:
         self.decisions: list[str] = []
         self.pressure = Pressure(self.decisions.append)
         self._batch = 0
+        self._ahead = 1  # batches that may be in the making
         self._wanted = 0  # by the cache
         self._told = 0
 
@@ -126,6 +125,7 @@ class MemoryBudget:
 
         While a batch is collated its samples are there too: two ``copies``.
         """
+        self._ahead = wanted * copies + 1
         if self.limit is None:
             return wanted
         if self._batch == 0:
@@ -153,7 +153,7 @@ class MemoryBudget:
                     store.native.limit(room)
                     self.decisions.append(f"the cache may take {room:,} bytes beside batches of {size:,}")
         if store is not None:
-            self.pressure.check(store, size)
+            self.pressure.check(store, size, self._ahead)
 
     def begin(self, store: SampleStore | None) -> None:
         """Take note that an epoch begins."""
@@ -164,7 +164,7 @@ class MemoryBudget:
             wanted = min(wanted, self._beside_batches(1))
         elif self.limit is not None:
             wanted = min(wanted, int(_CACHE_SHARE * self.limit))
-        self.pressure.fit(store, wanted, self._batch)
+        self.pressure.fit(store, wanted, self._ahead * self._batch)
 
     def stats(self) -> dict[str, Any]:
         """Tell the limit (None: the machine's), the size of the largest batch, and the decisions."""
