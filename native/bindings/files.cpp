@@ -167,6 +167,9 @@ void bind_files(nb::module_& module) {
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
       .def("read", &read_bytes, nb::arg("index"), "The bytes of a sample.")
+      .def(
+          "expect_cold", [](FileSource& source) { source.files.expect_cold(); },
+          "Reads as if lately all reads had had to wait for the disk.")
       .def_prop_ro(
           "cold", [](const FileSource& source) { return source.files.cold(); },
           "Whether reads have lately had to wait for the disk.");

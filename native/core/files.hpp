@@ -75,6 +75,7 @@ class Files {
   // Whether reads have lately had to wait for the disk; told by those that read.
   bool cold() const { return coldness_.load(std::memory_order_relaxed) > 0.25F; }
   void note_read(bool waited);
+  void expect_cold() { coldness_.store(1, std::memory_order_relaxed); }
 
  private:
   enum State : uint8_t { absent, filling, present };
