@@ -24,6 +24,7 @@ from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
+from foreload.stages.device import MovedAhead, check_device, side_stream
 from foreload.stages.failure import OnError, SampleError
 from foreload.stages.memory import MemoryBudget
 from foreload.stages.mix import MixtureSampler
@@ -68,6 +69,8 @@ class DataLoader(TorchDataLoader[T_co]):
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. What is kept is computed from the order, which is known.
         transform: applied to each sample after the cache; what is random belongs here.
+        device: deliver batches there: with CUDA they are page-locked, and the copy of a batch runs on a stream of
+            its own while the loop works on the one before it, as :class:`~foreload.PrefetchLoader` does.
         memory: the most that the cache and the batches made ahead take together: bytes, ``"4GiB"``, or ``"50%"``
             of the memory that this process may use. (Each worker process makes at least one batch ahead.) With or
             without it, the cache gives samples back when memory runs short; see ``stats()["memory"]``.
@@ -117,6 +120,7 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
+        device: torch.device | str | int | None = None,
         memory: SupportsIndex | str | None = None,
         on_error: OnError = "raise",
         max_errors: int = 100,
@@ -154,6 +158,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
+        self.device = None if device is None else torch.device(device)
+        if self.device is not None:
+            check_device(self.device)
+        self._moving: weakref.ref[MovedAhead] | None = None
         self.memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._cache: LoaderCache | None = None
         self._order: Order | None = None  # of the epoch begun last
@@ -238,6 +246,12 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         if self._resumed is not None:
             return dict(self._resumed)
+        moving = None if self._moving is None else self._moving()
+        if moving is not None:
+            return dict(moving.state)
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         if self._order is None:
             return {"foreload": 1, "epoch": self._epoch, "finished": False, "given": []}
         return save(self, self._order)
@@ -277,10 +291,16 @@ class DataLoader(TorchDataLoader[T_co]):
         """Begin an epoch."""
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
+        self._moving = None
         epoch = self._get_iterator()
         # Where torch keeps it, for those who look.
         self._iterator = epoch if self.persistent_workers else None
-        return epoch
+        stream = None if self.device is None else side_stream(self.device)
+        if stream is None:
+            return epoch
+        moving = MovedAhead(epoch, stream, self._state)
+        self._moving = weakref.ref(moving)
+        return moving
 
     @property
     def by_processes(self) -> bool:
@@ -404,7 +424,8 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def _pin_device(self) -> str | None:
         """The kind of device that batches are page-locked for."""
-        if not self.pin_memory or not torch.accelerator.is_available():
+        wanted = self.pin_memory or (self.device is not None and self.device.type == "cuda")
+        if not wanted or not torch.accelerator.is_available():
             return None
         accelerator = torch.accelerator.current_accelerator()
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
@@ -425,6 +446,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "_cache": None,
             "_base_seed": None,
             "_iterator": None,
+            "_moving": None,
             "_order": None,
             "errors": list(self.errors),
             "restarts": list(self.restarts),
