@@ -23,6 +23,7 @@ PUBLIC = [
     "LoadingMode",
     "OPTCache",
     "OPTInit",
+    "ParquetDataset",
     "TarDataset",
     "cached",
     "errors",
