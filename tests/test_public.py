@@ -21,6 +21,7 @@ PUBLIC = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MDSDataset",
     "OPTCache",
     "OPTInit",
     "ParquetDataset",

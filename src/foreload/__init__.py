@@ -11,6 +11,7 @@ from foreload.caches import LRUCache, cached
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.mds import MDSDataset
 from foreload.datasets.parquet import ParquetDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
@@ -32,6 +33,7 @@ __all__ = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MDSDataset",
     "OPTCache",
     "OPTInit",
     "ParquetDataset",

@@ -31,7 +31,7 @@ class Order(Iterator[Any]):
         finished: whether the epoch is over.
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
-        stream_epoch: how a MosaicML ``StreamingDataset`` numbers this epoch, unless it goes on with an earlier one.
+        stream_epoch: how a MosaicML ``StreamingDataset`` numbers this epoch, if it begins it.
     """
 
     def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None = None) -> None:

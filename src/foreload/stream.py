@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import queue
 import threading
@@ -18,6 +17,7 @@ from foreload.stages.collate import collate_into, is_default_collate, pinned
 from foreload.stages.failure import SampleError
 from foreload.stages.resume import has_state
 from foreload.state import Order
+from foreload.workers.copies import own_copy
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import join
 
@@ -176,7 +176,7 @@ class _Worker:
 class StreamEpoch(Epoch):
     """Reads an iterable dataset in the calling thread, or in threads that take turns, as torch's workers do.
 
-    Each worker iterates over a (shallow) copy of the dataset of its own; ``get_worker_info()`` tells it which
+    Each worker iterates over a copy of the dataset of its own; ``get_worker_info()`` tells it which
     part is its own.
     """
 
@@ -199,7 +199,11 @@ class StreamEpoch(Epoch):
             begins = [order.streams.get(worker, (0, None)) for worker in range(self._count)]
             # As in worker processes: what a worker does to its dataset stays its own. A reader that nobody asked
             # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
-            copies = [loader.dataset if loader._auto_workers else _copied(loader.dataset) for _ in begins]
+            copies = loader._copies or [
+                loader.dataset if loader._auto_workers else own_copy(loader.dataset) for _ in begins
+            ]
+            if loader.persistent_workers:
+                loader._copies = copies
             workers = [
                 _Worker(worker, loader, own, identity, buffers, ahead, begin)
                 for worker, (own, begin) in enumerate(zip(copies, begins, strict=True))
@@ -262,15 +266,6 @@ class StreamEpoch(Epoch):
         """End the epoch early; its threads end."""
         self._workers = []
         self._close()
-
-
-def _copied(dataset: Any) -> Any:
-    """Copy a dataset, not what it is made of."""
-    own = copy.copy(dataset)
-    if getattr(own, "__dict__", None) is getattr(dataset, "__dict__", own):
-        # A __setstate__ took over the very dict that __getstate__ gave (Hugging Face's does).
-        own.__dict__ = dict(dataset.__dict__)
-    return own
 
 
 def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int) -> None:

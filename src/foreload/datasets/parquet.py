@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet, stamp_of
+from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
 from foreload.stages.batch import note_sample
+from foreload.stages.spill import stamp
 
 __all__ = ["ParquetDataset"]
 
@@ -87,7 +88,7 @@ class ParquetDataset(BaseDataset):
 
     def index(self) -> int:
         """Look at the files: how many rows there are, and in which groups."""
-        self._stamps = [stamp_of(path) for path in self.paths]
+        self._stamps = [stamp(path) for path in self.paths]
         places, rows = [], [0]
         for file, path in enumerate(track(self.paths, "reading Parquet", total=len(self.paths), after=1)):
             with open_parquet(path) as opened:

@@ -11,11 +11,9 @@ from typing import Any
 import cachetools
 
 from foreload.errors import DecodeError
+from foreload.stages.spill import check_stamp
 
-__all__ = ["RowGroups", "load_pyarrow", "open_parquet", "stamp_of"]
-
-# Of a file, when the dataset was made: its size, and when it was changed (nanoseconds).
-Stamp = tuple[int, int]
+__all__ = ["RowGroups", "load_pyarrow", "open_parquet"]
 
 
 def load_pyarrow() -> Any:
@@ -30,12 +28,6 @@ def load_pyarrow() -> Any:
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow: pip install 'foreload[parquet]'") from error
     return pyarrow
-
-
-def stamp_of(path: str) -> Stamp:
-    """Name a file's present content, as far as its size and time tell."""
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
 
 
 def open_parquet(path: str, metadata: Any = None) -> Any:
@@ -70,7 +62,7 @@ class RowGroups:
         process: that it serves.
     """
 
-    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp], schema: Any, room: int) -> None:
+    def __init__(self, paths: Sequence[str], stamps: Sequence[str], schema: Any, room: int) -> None:
         self.process = os.getpid()
         self._paths = paths
         self._stamps = stamps
@@ -118,8 +110,7 @@ class RowGroups:
     def _decode(self, file: int, group: int) -> Any:
         pa = load_pyarrow()
         path = self._paths[file]
-        if stamp_of(path) != self._stamps[file]:
-            raise DecodeError(f"{path}: the file has changed since the dataset was made; make the dataset again")
+        check_stamp(path, self._stamps[file])
         with open_parquet(path, self._metadata.get(file)) as opened:
             self._metadata[file] = opened.metadata
             try:
