@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import cachetools
@@ -91,20 +91,18 @@ class RowGroups:
             if is_mine := future is None:
                 future = self._decoding[place] = Future()
         if not is_mine:
-            wait([future])
-            # Each has an exception of its own, since notes are added to it.
-            return future.result() if future.exception() is None else self._decode(file, group)
+            # None where that failed: each has an exception of its own, since notes are added to it.
+            found = future.result()
+            return self._decode(file, group) if found is None else found
+        table = None
         try:
             table = self._decode(file, group)
-        except BaseException as error:
+        finally:
             with self._lock:
+                if table is not None:
+                    self._tables[place] = table
                 del self._decoding[place]
-            future.set_exception(error)
-            raise
-        with self._lock:
-            self._tables[place] = table
-            del self._decoding[place]
-        future.set_result(table)
+            future.set_result(table)
         return table
 
     def _decode(self, file: int, group: int) -> Any:

@@ -37,7 +37,7 @@ def own_copy(dataset: Any) -> Any:
     known = own.__dict__ = dict(own.__dict__)
     copies: dict[int, Any] = {id(dataset): own}
     for name, value in known.items():
-        shared = _shared(value)
+        shared = _shared(value, set(copies))
         if shared is None:
             known[name] = copy.copy(value) if type(value) in (list, dict, set) else value
             continue
@@ -50,10 +50,10 @@ def own_copy(dataset: Any) -> Any:
     return own
 
 
-def _shared(value: Any) -> dict[int, Any] | None:
-    """Find what is to be shared of a value, by id; None where there is too much in it to copy."""
+def _shared(value: Any, seen: set[int]) -> dict[int, Any] | None:
+    """Find what is to be shared of a value, by id; None where there is too much in it that was not seen before."""
     shared: dict[int, Any] = {}
-    seen: set[int] = set()
+    most = len(seen) + _MOST_OBJECTS
     left = [value]
     while left:
         part = left.pop()
@@ -66,7 +66,7 @@ def _shared(value: Any) -> dict[int, Any] | None:
         inner: Any = part if isinstance(part, (list, tuple, set, frozenset)) else ()
         if isinstance(part, dict):
             inner = part.values()
-        if len(seen) + len(left) + len(inner) > _MOST_OBJECTS:
+        if len(seen) + len(left) + len(inner) > most:
             return None
         left += inner
         if not isinstance(part, type):
