@@ -15,8 +15,10 @@ from foreload.datasets.efficient import MemoryEfficientDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.hdf5 import HDF5Dataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.mds import MDSDataset
 from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
+from foreload.datasets.parquet import ParquetDataset
 from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tensors import CachedDataset, gather
@@ -54,6 +56,7 @@ __all__ = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MDSDataset",
     "MemoryEfficientDataset",
     "MemoryMonitor",
     "Mixture",
@@ -61,6 +64,7 @@ __all__ = [
     "OPTCache",
     "OPTInit",
     "PackedDataset",
+    "ParquetDataset",
     "PrefetchLoader",
     "TarDataset",
     "TextDataset",

@@ -172,6 +172,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
         self._buffers: Buffers | None = None
+        self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
         self._pool_end: weakref.finalize[Any, Any] | None = None
         super().__init__(
@@ -219,6 +220,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._pool = self._pool_end = None
         self._iterator = None
         self._buffers = None
+        self._copies = None
         self._cache = None
         self._base_seed = None
 
@@ -443,6 +445,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "_pool": None,
             "_pool_end": None,
             "_buffers": None,
+            "_copies": None,
             "_cache": None,
             "_base_seed": None,
             "_iterator": None,
