@@ -115,7 +115,9 @@ def main() -> None:
     record.verdict("warm, of a plain loop", mine / median(samples, "plain loop in C++, 2 threads"), 0.85)
 
     print("the same, not in memory")
-    cold = {f"stock, {workers} workers, cold": epoch(stock(paths, workers), COUNT, paths) for workers in (0, 2, 4, 8)}
+    cold = {
+        f"stock, {workers} workers, cold": epoch(stock(paths, workers), COUNT, paths) for workers in (0, 2, 4, 8)
+    }
     cold["foreload, cold"] = epoch(ours(fl.FileDataset(paths)), COUNT, paths)
     cold["foreload, cold, direct_io"] = epoch(ours(fl.FileDataset(paths, direct_io=True)), COUNT, paths)
     shards = ROOT / "data" / "files8k-tar"

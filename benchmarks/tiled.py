@@ -51,7 +51,9 @@ def main() -> None:
     record.samples(samples, "images/s")
     tiled = packs["tiled"]
     record.verdict("size of the pack against the files", tiled.bytes_after / tiled.bytes_before, 1.03, most=True)
-    record.verdict("tiled against loose", median(samples, "packed and tiled") / median(samples, "loose files"), 1.3)
+    record.verdict(
+        "tiled against loose", median(samples, "packed and tiled") / median(samples, "loose files"), 1.3
+    )
     record.write()
 
 
