@@ -236,6 +236,8 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
     ['s3://bucket/train-08.tar', 's3://bucket/train-09.tar', 's3://bucket/train-10.tar']
     """
     if not isinstance(shards, (str, os.PathLike)):
+        if not isinstance(shards, Sequence):
+            raise TypeError(f"shards must be a path or a list of them, got {type(shards).__name__}")
         listed = [name for one in shards for name in list_shards(one)]
         if not listed:
             raise ValueError("shards is an empty list; give at least one")
