@@ -138,6 +138,7 @@ def test_direct_io_leaves_the_page_cache_alone(tmp_path: Path, count: int) -> No
         pytest.skip("this file system keeps its pages")
     images = fl.ImageDataset(paths[:-1], direct_io=True)
     datasets = [images, shards, fl.FileDataset(paths[:-1], direct_io=True), fl.TarDataset(tar, direct_io=True)]
+    datasets.append(fl.ImageDataset(paths[:-1], loading_mode=LoadingMode.EAGER, direct_io=True))
     for dataset in datasets:
         dataset[0]
         for _ in fl.DataLoader(dataset, batch_size=count, num_workers=1):
