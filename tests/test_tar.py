@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -221,6 +221,40 @@ def test_a_damaged_header(tmp_path: Path) -> None:
     shard.write_bytes(content)
     with pytest.raises(DecodeError, match="damaged, or cut short, at byte 2,048 of 10,240"):
         fl.TarDataset(shard)
+
+
+damage = st.one_of(
+    st.tuples(st.just(124), st.sampled_from([b"\xff" * 12, b"\xff" * 10 + b"\xe0\x00", b"\x80" * 12, b"7" * 12])),
+    st.tuples(st.just(156), st.sampled_from([b"x", b"g", b"L", b"K", b"S", b"1", b"5", b"9"])),
+    st.tuples(st.integers(0, 511), st.binary(min_size=1, max_size=3)),
+)
+
+
+@given(st.integers(0, 9), damage, st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+@example(2, (124, b"\xff" * 10 + b"\xe0\x00"), tarfile.GNU_FORMAT)  # a size below 0: tarfile goes round for ever
+def test_any_header(block: int, damage: tuple[int, bytes], format: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        members: list[Member] = [
+            ("a.txt", b"x"),
+            ("b" * 150 + ".txt", b"y" * 513),
+            ("c.txt", b"z"),
+            ("d.cls", b"1"),
+        ]
+        shard = write_tar(Path(folder) / "x.tar", members, format)
+        content = bytearray(shard.read_bytes())
+        header = content[512 * block : 512 * block + 512]
+        header[damage[0] : damage[0] + len(damage[1])] = damage[1]
+        header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:512]) + 8 * 32)
+        content[512 * block : 512 * block + 512] = header[:512]
+        shard.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                for sample in fl.TarDataset(shard):
+                    assert all(value in content for name, value in sample.items() if name != "__key__")
+            except DecodeError as error:
+                refused = str(error)
+                assert refused.startswith(str(shard))
 
 
 @pytest.mark.parametrize(
