@@ -46,7 +46,8 @@ def collated(column: Any, order: Array) -> Any:
     shape = _tensor_shape(kind, pa)
     if shape is not None:
         tensor = _tensor(array, shape, pa)
-        return None if tensor is None else tensor[torch.from_numpy(order)]
+        # (Torch would wake all its threads for that.)
+        return None if tensor is None else torch.from_numpy(tensor.numpy()[order])
     for is_kind, dtype in (
         (is_a.is_boolean, np.bool_),
         (is_a.is_integer, np.int64),
