@@ -266,7 +266,7 @@ def test_threads_that_want_the_same_group_decode_it_once(parquet: Path, decoded:
     assert decoded == [(0, 0)]
 
 
-@pytest.mark.parametrize("how", ["none", "threads", "processes"])
+@pytest.mark.parametrize("how", ["auto", "none", "threads", "processes"])
 def test_the_planned_cache_keeps_rows_and_reads_the_rest_by_groups(
     parquet: Path, how: str, decoded: list[Any]
 ) -> None:
@@ -277,10 +277,10 @@ def test_the_planned_cache_keeps_rows_and_reads_the_rest_by_groups(
         warnings.simplefilter("error")
         loader = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, cache="1MiB", **HOW[how])
         plain = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, num_workers=0)
-        for _ in range(2):
+        for _ in range(3):
             assert same(list(loader), list(plain))
     assert loader.stats()["cache"]["misses"] == ROWS
-    assert loader.stats()["cache"]["hits"] == ROWS
+    assert loader.stats()["cache"]["hits"] == 2 * ROWS
     decoded.clear()
     again = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, cache="1MiB", num_workers=0)
     list(again)
@@ -778,3 +778,12 @@ def test_a_thread_has_its_own_dataset_but_for_what_is_large_or_cannot_be_copied(
     own_copy(dicted).x = 2
     assert dicted.x == 1
     assert own_copy(frozenset({1})) == {1}
+
+
+def test_whoever_loads_is_not_chosen_again_once_there_is_a_cache(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(2000)}), tmp_path / "a.parquet", row_group_size=100)
+    loader = fl.DataLoader(fl.ParquetDataset(tmp_path), batch_size=100, shuffle=True, seed=1, cache="8MiB")
+    for epoch in range(3):
+        assert sorted(torch.cat([batch["x"] for batch in loader]).tolist()) == list(range(2000))
+        assert loader.stats()["cache"]["hits"] == 2000 * epoch
+    loader.close()
