@@ -314,6 +314,8 @@ class DataLoader(TorchDataLoader[T_co]):
         """Choose the workers, where that was left to the loader: once, before they are first needed."""
         if self.workers != "auto" or self._choice is not None or self.num_workers == 0:
             return
+        if self._cache is not None:
+            return  # it was asked before the cache was there, when the native core could load everything
         dataset: Any = self.dataset
         if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
             return
