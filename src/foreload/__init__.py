@@ -17,7 +17,9 @@ from foreload.datasets.images import ImageDataset
 from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
 from foreload.datasets.prefetch import AsyncPrefetchDataset
+from foreload.datasets.stream import Stream
 from foreload.datasets.tar import TarDataset
+from foreload.datasets.tarstream import TarStream
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.datasets.text import TextDataset
 from foreload.efficient import EfficientDataLoader
@@ -59,7 +61,9 @@ __all__ = [
     "OPTInit",
     "PackedDataset",
     "PrefetchLoader",
+    "Stream",
     "TarDataset",
+    "TarStream",
     "TextDataset",
     "attention_mask",
     "cached",

@@ -17,7 +17,7 @@ import numpy as np
 from foreload.errors import DecodeError
 from foreload.stages.fetch import is_remote
 
-__all__ = ["ShardIndex", "are_shards", "index_of", "list_shards", "split_name"]
+__all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +40,15 @@ def split_name(name: str) -> tuple[str, str] | None:
     if not stem or not dot or not field or stem.startswith("__"):
         return None
     return (f"{folder}/{stem}" if folder else stem), field.lower()
+
+
+def leads_out(name: str) -> bool:
+    """Whether a member's name leads out of its archive.
+
+    >>> leads_out("a/../b.jpg"), leads_out("/etc/a.conf"), leads_out("a..b/c.jpg")
+    (True, True, False)
+    """
+    return name.startswith("/") or ".." in name.split("/")
 
 
 @dataclass(frozen=True)
@@ -179,7 +188,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
 
 
 def _check_name(name: str, source: str) -> None:
-    if name.startswith("/") or ".." in name.split("/"):
+    if leads_out(name):
         raise DecodeError(f"{source}: member {name!r} leads out of the archive; make the shard anew without it")
 
 
