@@ -104,7 +104,8 @@ class BaseDataset(Dataset[Any]):
         store.native.follow_rule("all")
         if self.loading_mode is LoadingMode.EAGER:
             with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(lambda index: store.load(index, self.read) and None, range(self._count))
+                # What is read must not be held here a second time.
+                reading = threads.map(lambda index: len([store.load(index, self.read)]), range(self._count))
                 for _ in track(reading, "reading samples", total=self._count, after=1):
                     pass
             if missing := self._count - int(store.residents().sum()):

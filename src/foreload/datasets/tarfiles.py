@@ -32,7 +32,7 @@ _STANDARD_INPUT = "-"
 # What it raises for headers is known to it, but not to its annotations.
 _headers: Any = tarfile
 
-_STEP = 1 << 20
+_STEP = 128 << 10
 _REMOTE_STEP = 8 << 20
 
 
@@ -111,7 +111,7 @@ class _Place:
 
     def __str__(self) -> str:
         if self.member is None:
-            return f"{self.shard}: no tar, or damaged at its beginning"
+            return f"{self.shard}: no tar, or damaged before its first member"
         samples = f"behind {self.samples} whole samples"
         return f"{self.shard}: damaged or cut short at member {self.member!r} or behind it, {samples}"
 
