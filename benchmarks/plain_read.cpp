@@ -48,7 +48,8 @@ double files(const char* folder, unsigned threads) {
     for (size_t i = next.fetch_add(32); i < paths.size(); i = next.fetch_add(32)) {
       for (size_t k = i; k < std::min(i + 32, paths.size()); ++k) {
         const int fd = ::open(paths[k].c_str(), O_RDONLY);
-        if (fd < 0 || ::read(fd, batch.data() + k % 256 * row, row) != static_cast<ssize_t>(row)) std::abort();
+        if (fd < 0 || ::read(fd, batch.data() + k % 256 * row, row) != static_cast<ssize_t>(row))
+          std::abort();
         ::close(fd);
       }
     }

@@ -220,6 +220,28 @@ def test_a_state_is_of_the_batch_that_the_loop_has(simulated: Simulated) -> None
         fl.PrefetchLoader([1], "cpu").state_dict
 
 
+def test_the_loader_delivers_to_a_device_itself(simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foreload.loader.side_stream", lambda device: simulated)
+    make = lambda **more: fl.DataLoader(torch.arange(12.0), batch_size=2, shuffle=True, seed=1, **more)
+    expected = [batch.tolist() for batch in make()]
+    loader = make(device="cpu", num_workers=2, workers="threads", persistent_workers=True)
+    for _ in range(2):
+        loader.set_epoch(0)
+        epoch = iter(loader)
+        for given in range(len(expected)):
+            again = make()
+            again.load_state_dict(loader.state_dict())
+            assert [batch.tolist() for batch in again] == expected[given:]
+            assert next(epoch).tolist() == expected[given]
+        with pytest.raises(StopIteration):
+            next(epoch)
+        assert loader.state_dict()["finished"]
+    assert simulated.log[:4] == ["copy " + str(expected[0][0]), "copy " + str(expected[1][0]), "wait", "record"]
+    loader.close()
+    with pytest.raises(RuntimeError, match="torch finds no CUDA"):
+        make(device="cuda") if not torch.cuda.is_available() else pytest.skip("there is CUDA")
+
+
 def test_on_the_cpu_it_is_the_loader_itself() -> None:
     batches = [torch.zeros(2), {"x": torch.ones(1)}]
     prefetch = fl.PrefetchLoader(batches, torch.device("cpu"))

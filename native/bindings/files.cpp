@@ -81,7 +81,15 @@ class ReadJob : public foreload::Job {
   std::vector<std::pair<size_t, std::exception_ptr>> failures_;
 };
 
+void check_sample(const FileSource& source, size_t index) {
+  if (index >= source.files.size()) {
+    throw Error(ErrorKind::index, "index " + std::to_string(index) + " is out of range for " +
+                                      std::to_string(source.files.size()) + " samples");
+  }
+}
+
 nb::bytes read_bytes(FileSource& source, size_t index) {
+  check_sample(source, index);
   std::vector<uint8_t> copy;
   std::exception_ptr failure;
   {
@@ -97,6 +105,7 @@ nb::bytes read_bytes(FileSource& source, size_t index) {
 }
 
 nb::bytes path_of(const FileSource& source, size_t index) {
+  check_sample(source, index);
   const std::string& path = source.files.path(index);
   return nb::bytes(path.data(), path.size());
 }
@@ -151,12 +160,16 @@ void bind_files(nb::module_& module) {
       .def(
           "keep",
           [](FileSource& source, size_t index) {
+            check_sample(source, index);
             std::vector<uint8_t> buffer;
             return source.files.bytes(index, buffer).size();
           },
           nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
           "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
       .def("read", &read_bytes, nb::arg("index"), "The bytes of a sample.")
+      .def(
+          "expect_cold", [](FileSource& source) { source.files.expect_cold(); },
+          "Reads as if lately all reads had had to wait for the disk.")
       .def_prop_ro(
           "cold", [](const FileSource& source) { return source.files.cold(); },
           "Whether reads have lately had to wait for the disk.");

@@ -116,13 +116,14 @@ class ImageJob : public foreload::Job {
     const Fallback fallback = python_fallback(fallback_);
     std::unique_ptr<ImageLoader> loader = source_->shelf.take();
     std::vector<size_t> missing, positions;
+    const bool alone = end - begin == 1 && !source_->reading.direct();
     for (size_t i = begin; i < end; ++i) {
       // What is cached need not be read; what is neither comes when it has been.
       if (!given_.empty()) {
         loader->give({given_[i].data(), given_[i].shape(0)});
         load(*loader, i, fallback);
         loader->give({});
-      } else if (end - begin == 1 || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
+      } else if (alone || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
         load(*loader, i, fallback);
       } else {
         missing.push_back(static_cast<size_t>(indices_[i]));

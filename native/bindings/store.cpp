@@ -212,5 +212,8 @@ void bind_store(nb::module_& module) {
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
       .def("clear", &SampleStore::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "limit", &SampleStore::limit, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "What the samples may take from now on, at most what it was created with. What is over is dropped.")
       .def("counts", &counts);
 }

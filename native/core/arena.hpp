@@ -42,6 +42,14 @@ class Arena {
   uint64_t take(size_t bytes);
   void give_back(uint64_t offset);
 
+  // Calls visit(offset, size) for the unused bytes of each free block.
+  template <typename Visit>
+  void each_free(const Visit& visit) const {
+    for (uint64_t offset = 0; offset < state_->size; offset += block(offset)->size) {
+      if (block(offset)->is_free != 0) visit(offset + kOverhead, block(offset)->size - kOverhead);
+    }
+  }
+
   static constexpr uint64_t kNone = UINT64_MAX;
   Block* block(uint64_t offset) const { return reinterpret_cast<Block*>(memory_ + offset); }
   uint8_t* bytes(uint64_t offset) const { return memory_ + offset + kOverhead; }

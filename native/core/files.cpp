@@ -66,6 +66,12 @@ int Files::shard(uint32_t file, bool direct) {
   const std::lock_guard lock(opening_);
   if (open.load() >= 0) return open.load();
   Descriptor fd(open_file(paths_[file], direct));
+  check_unchanged(file, fd);
+  open.store(fd.release(), std::memory_order_release);
+  return open.load();
+}
+
+void Files::check_unchanged(uint32_t file, int fd) const {
   struct stat status;
   if (::fstat(fd, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), paths_[file], errno);
   const int64_t modified = int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec;
@@ -73,8 +79,6 @@ int Files::shard(uint32_t file, bool direct) {
     throw Error(ErrorKind::decode, "the shard has changed since its index was made; open the dataset again",
                 paths_[file]);
   }
-  open.store(fd.release(), std::memory_order_release);
-  return open.load();
 }
 
 std::span<const uint8_t> Files::kept(size_t sample) const {

@@ -58,6 +58,9 @@ class Files {
   const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
   // The shard, open; it stays so. Throws Error(system), Error(decode) if it has changed.
   int shard(uint32_t file, bool direct);
+  // To be asked once more after each read of a shard: another process may write to it at any time. Throws as
+  // shard() does.
+  void check_unchanged(uint32_t file, int fd) const;
   bool in_shards() const { return !extents_.empty(); }
 
   // What is kept of a sample; empty if nothing is.
@@ -72,6 +75,7 @@ class Files {
   // Whether reads have lately had to wait for the disk; told by those that read.
   bool cold() const { return coldness_.load(std::memory_order_relaxed) > 0.25F; }
   void note_read(bool waited);
+  void expect_cold() { coldness_.store(1, std::memory_order_relaxed); }
 
  private:
   enum State : uint8_t { absent, filling, present };

@@ -41,8 +41,9 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
-// Past the page cache: whole blocks around what is wanted.
-std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks) {
+// Past the page cache: whole blocks around what is wanted. What the system tells no size of goes to `buffer`.
+std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks,
+                                     std::vector<uint8_t>& buffer) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
   const std::string& path = files.path(sample);
@@ -53,6 +54,7 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
   if (whole) {
     struct stat status;
     if (::fstat(fd, &status) != 0) fail(path);
+    if (!has_size(status)) return read_file(path, buffer);
     wanted = static_cast<uint64_t>(status.st_size);
   }
   blocks.reserve(wanted + kDirectBlock);
@@ -66,6 +68,7 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
     size += static_cast<uint64_t>(got);
     if (size % kDirectBlock != 0) break;  // the file's end
   }
+  if (!whole) files.check_unchanged(extent.file, fd);
   if (!whole && size < wanted)
     std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
   return {blocks.data() + skipped, std::min(size, wanted) - skipped};
@@ -77,12 +80,11 @@ void Blocks::Free::operator()(uint8_t* memory) const {
   std::free(memory);
 }
 
-void Blocks::reserve(size_t size, size_t kept) {
+void Blocks::reserve(size_t size) {
   if (size <= size_) return;
   size = (size + size / 4 + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
   std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kDirectBlock, size)));
   if (!larger) throw std::bad_alloc();
-  if (kept > 0) std::memcpy(larger.get(), memory_.get(), kept);
   memory_ = std::move(larger);
   size_ = size;
 }
@@ -120,6 +122,10 @@ std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> s
     pieces.push_back({extent.file, extent.offset, extent.length, i, 1});
   }
   return pieces;
+}
+
+bool has_size(const struct stat& status) {
+  return S_ISREG(status.st_mode) && status.st_size > 0;
 }
 
 int open_file(const std::string& path, bool direct) {
@@ -164,7 +170,9 @@ std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<ui
   const Extent extent = files.extent(sample);
   const std::string& path = files.path(sample);
   if (extent.length == Extent::kWhole) return read_file(path, buffer);
-  const auto bytes = read_extent(files.shard(extent.file, false), extent, buffer, path);
+  const int fd = files.shard(extent.file, false);
+  const auto bytes = read_extent(fd, extent, buffer, path);
+  files.check_unchanged(extent.file, fd);
   if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));
   return bytes;
 }
@@ -180,6 +188,7 @@ void PlainReader::read(Files& files, std::span<const size_t> samples, const Done
     try {
       bytes = files.bytes(samples[i], buffer_);
     } catch (...) {
+      bytes = {};
       error = std::current_exception();
     }
     done(i, bytes, error);
@@ -191,12 +200,26 @@ void PlainReader::read_direct(Files& files, std::span<const size_t> samples, con
     std::span<const uint8_t> bytes = files.kept(samples[i]);
     std::exception_ptr error;
     try {
-      if (bytes.empty()) bytes = read_blocks(files, samples[i], blocks_);
+      if (bytes.empty()) bytes = read_blocks(files, samples[i], blocks_, buffer_);
       files.keep(samples[i], bytes);
     } catch (...) {
+      bytes = {};
       error = std::current_exception();
     }
     done(i, bytes, error);
+  }
+}
+
+Reading::~Reading() {
+  if (process_ != ::getpid()) forget();
+}
+
+// What is set up belongs to the process that forked this one: its reads may be under way, and what they had
+// mapped is not mapped here.
+void Reading::forget() {
+  for (auto& idle : idle_) {
+    for (auto& reader : idle) (void)reader.release();
+    idle.clear();
   }
 }
 
@@ -204,11 +227,7 @@ void PlainReader::read_direct(Files& files, std::span<const size_t> samples, con
 std::unique_ptr<Reader> Reading::take(bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock && process_ != ::getpid()) {
-    // What is set up belongs to the parent, whose reads may be under way.
-    for (auto& idle : idle_) {
-      for (auto& reader : idle) (void)reader.release();
-      idle.clear();
-    }
+    forget();
     process_ = ::getpid();
   }
   if (lock && !idle_[many].empty()) {

@@ -12,6 +12,8 @@
 
 #include "files.hpp"
 
+struct stat;
+
 namespace foreload {
 
 // What O_DIRECT wants offsets, lengths and memory to be multiples of, on any disk.
@@ -22,8 +24,8 @@ class Blocks {
  public:
   uint8_t* data() const { return memory_.get(); }
   size_t size() const { return size_; }
-  // At least so many bytes; what was in it is lost where it grows, but for the first `kept`.
-  void reserve(size_t size, size_t kept = 0);
+  // At least so many bytes; what was in it is lost where it grows.
+  void reserve(size_t size);
 
  private:
   struct Free {
@@ -48,6 +50,9 @@ std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> s
 // Opens a file for reading, past the page cache if `direct` and the file system can. The descriptor is the
 // caller's. Throws Error(system).
 int open_file(const std::string& path, bool direct);
+
+// Whether the size that the system tells of a file is that of its content: of devices and of /proc it is not.
+bool has_size(const struct stat& status);
 
 // The whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).
 std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer);
@@ -89,6 +94,7 @@ class Reading {
  public:
   // `direct`: past the page cache. `depth`: reads in flight of one thread, where the system grants io_uring.
   Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
+  ~Reading();
 
   // As Reader::read().
   void read(Files& files, std::span<const size_t> samples, const Reader::Done& done);
@@ -97,6 +103,7 @@ class Reading {
   bool direct() const { return direct_; }
 
  private:
+  void forget();
   std::unique_ptr<Reader> take(bool many);
   void put_back(std::unique_ptr<Reader> reader, bool many);
 

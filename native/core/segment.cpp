@@ -73,6 +73,16 @@ Segment::~Segment() {
   if (file_ >= 0) close(file_);
 }
 
+void Segment::discard(uint8_t* part, size_t size) {
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(part) + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(part) + size) / kPage * kPage;
+  if (end <= begin) return;
+#ifdef MADV_REMOVE
+  madvise(reinterpret_cast<void*>(begin), end - begin, file_ >= 0 ? MADV_REMOVE : MADV_DONTNEED);
+#endif
+}
+
 Mapping::Mapping(int file, size_t offset, size_t size) : memory_(nullptr), size_(size) {
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) {

@@ -21,6 +21,8 @@ class Segment {
   uint8_t* memory() const { return memory_; }
   size_t size() const { return size_; }
   int file() const { return file_; }
+  // Gives the whole pages within a part back to the system, for all who share it; they are zero from then on.
+  void discard(uint8_t* part, size_t size);
 
  private:
   Segment(int file, uint8_t* memory, size_t size) : file_(file), memory_(memory), size_(size) {}

@@ -60,6 +60,7 @@ struct SampleStore::Header {
   std::atomic<uint32_t> told;
   std::atomic<uint32_t> spill_files;
   std::atomic<uint32_t> frozen;  // a process died while it held the lock: nothing new is kept
+  std::atomic<uint64_t> limit;   // of what blocks may take
   pthread_mutex_t lock;          // guards the arena
   Arena::State arena;
 };
@@ -122,6 +123,7 @@ std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, s
   pthread_mutexattr_destroy(&attributes);
   store->lay_out();
   store->arena().format(bytes);
+  header->limit = header->arena.size;
   return store;
 }
 
@@ -362,6 +364,12 @@ void SampleStore::recover(size_t sample, uint64_t seen) {
   wake();
 }
 
+// Under the lock.
+uint64_t SampleStore::take(size_t size) {
+  const bool fits = header_->arena.used + Arena::block_size(size) <= header_->limit.load();
+  return fits ? arena().take(size) : Arena::kNone;
+}
+
 uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
   Entry& entry = entries_[sample];
   release(entry, entry.block.load());
@@ -377,14 +385,14 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
       const bool full = header_->most != 0 && keeping() == Keeping::recent;
       while (full && header_->entries.load() >= header_->most && evict_oldest()) {
       }
-      block = arena().take(size);
+      block = take(size);
       if (block == Arena::kNone) {
         reclaim();
-        block = arena().take(size);
+        block = take(size);
       }
       while (block == Arena::kNone && keeping() == Keeping::recent && evict_oldest()) {
         reclaim();
-        block = arena().take(size);
+        block = take(size);
       }
       if (block != Arena::kNone) {
         entry.block = block + 1;
@@ -520,6 +528,21 @@ bool SampleStore::evict_oldest() {
   return false;
 }
 
+void SampleStore::limit(size_t bytes) {
+  header_->limit = std::min<uint64_t>(bytes, header_->arena.size);
+  const uint64_t used = header_->arena.used, room = header_->limit;
+  uint64_t dropped = 0;
+  for (size_t i = header_->samples; i-- > 0 && used > room + dropped;) {
+    if (!contains(i)) continue;
+    dropped += Arena::block_size(entries_[i].size_and_form.load() >> 2);
+    drop(i);
+  }
+  const Lock lock(header_->lock, header_->frozen);
+  if (header_->frozen.load() != 0) return;
+  reclaim();
+  arena().each_free([this](uint64_t offset, uint64_t size) { segment_->discard(memory_ + offset, size); });
+}
+
 SampleStore::Counts SampleStore::counts() const {
   Counts counts{};
   for (size_t i = 0; i < kSlots; ++i) {
@@ -532,7 +555,7 @@ SampleStore::Counts SampleStore::counts() const {
   counts.unforeseen = header_->unforeseen;
   counts.used = header_->arena.used;
   counts.peak = header_->arena.peak;
-  counts.room = header_->arena.size;
+  counts.room = header_->limit;
   return counts;
 }
 

@@ -112,6 +112,10 @@ class SampleStore {
   void drop(size_t sample);
   void clear();
 
+  // What the samples may take from now on, at most what it was created with. Drops as many as that takes, and
+  // gives their memory back to the system.
+  void limit(size_t bytes);
+
   struct Counts {
     uint64_t hits, misses, kept, refused, waits;
     uint64_t unforeseen;  // requests beyond the schedule's
@@ -132,6 +136,7 @@ class SampleStore {
   void reclaim();
   uint64_t oldest_section() const;
   bool evict_oldest();
+  uint64_t take(size_t size);
   void wait_for(Slot& slot, const Entry& entry, uint64_t seen);
   void recover(size_t sample, uint64_t seen);
   void wake();

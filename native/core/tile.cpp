@@ -40,7 +40,7 @@ class Transcoder {
 
   std::vector<uint8_t> transcode(std::span<const uint8_t> bytes, int interval) {
     if (!run(bytes, interval)) {
-      if (handler_.message[0] == 0) return {};
+      if (handler_.message[0] == 0 || is_unusual()) return {};
       throw Error(ErrorKind::decode, std::string("damaged JPEG: ") + handler_.message);
     }
     return {memory_, memory_ + size_};
@@ -72,6 +72,13 @@ class Transcoder {
     jpeg_finish_compress(&to_);
     jpeg_finish_decompress(&from_);
     return true;
+  }
+
+  // Legal, and nothing that this library can read, or write with restart markers.
+  bool is_unusual() const {
+    const int code = handler_.base.msg_code;
+    return code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED || code == JERR_ARITH_NOTIMPL ||
+           code == JERR_BAD_MCU_SIZE;
   }
 
   int columns() const {

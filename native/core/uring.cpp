@@ -1,12 +1,15 @@
 #include "uring.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "error.hpp"
 #include "ring.hpp"
@@ -15,9 +18,21 @@ namespace foreload {
 
 namespace {
 
-// What a slot begins with, and what is registered with the kernel.
+// What each slot has for most samples, and what is registered with the kernel.
 constexpr size_t kUsualBytes = 64 << 10;
 constexpr uint64_t kMostAtOnce = 1 << 30;
+// Large reads wait for one another, and give their memory back.
+constexpr uint64_t kMostUnderWay = 64 << 20, kMostKept = 2 << 20;
+
+// Each read of a file takes a descriptor while it is under way. What the process may have must do for all
+// threads, and for others.
+unsigned affordable(unsigned depth) {
+  constexpr unsigned kLeast = 4;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return depth;
+  const rlim_t share = limit.rlim_cur / 4 / std::max(1U, std::thread::hardware_concurrency());
+  return std::min(depth, std::max(kLeast, static_cast<unsigned>(std::min<rlim_t>(share, depth))));
+}
 
 class UringReader : public Reader {
  public:
@@ -25,12 +40,11 @@ class UringReader : public Reader {
     if (!direct) return;
     std::vector<iovec> buffers;
     for (Slot& slot : slots_) {
-      slot.memory.reserve(kUsualBytes);
-      buffers.push_back({slot.memory.data(), slot.memory.size()});
+      slot.usual.reserve(kUsualBytes);
+      buffers.push_back({slot.usual.data(), slot.usual.size()});
     }
     // Pages that are pinned once need not be for every read. The limit on locked memory may forbid it.
-    if (!ring_.register_buffers(buffers)) return;
-    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].registered = slots_[i].memory.data();
+    registered_ = ring_.register_buffers(buffers);
   }
 
   void read(Files& files, std::span<const size_t> samples, const Done& done) override {
@@ -51,6 +65,7 @@ class UringReader : public Reader {
           ++under_way;
         }
       }
+      under_way -= read_waiting();
       if (under_way == 0) continue;
       ring_.submit(0);
       size_t ended = reap(false);
@@ -68,8 +83,9 @@ class UringReader : public Reader {
     Descriptor own;
     int fd = -1;
     uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
-    Blocks memory;
-    const uint8_t* registered = nullptr;
+    uint64_t under_way = 0;                   // its part of bytes_under_way_
+    uint8_t* memory = nullptr;                // one of these two
+    Blocks usual, large;
   };
 
   // Most runs have one sample to a piece, and nothing kept.
@@ -85,7 +101,7 @@ class UringReader : public Reader {
   bool begin(size_t number, const Piece& piece) {
     Slot& slot = slots_[number];
     slot.piece = piece;
-    slot.got = 0;
+    slot.got = slot.wanted = 0;
     slot.begin = direct_ ? piece.offset / kDirectBlock * kDirectBlock : piece.offset;
     if (!files_->in_shards()) {
       io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
@@ -101,7 +117,7 @@ class UringReader : public Reader {
         finish(slot, nullptr);
         return false;
       }
-      read_on(number);
+      waiting_.push_back(number);
       return true;
     } catch (...) {
       finish(slot, std::current_exception());
@@ -123,10 +139,40 @@ class UringReader : public Reader {
         finish(slot, std::current_exception());
       }
       files_->note_read(waited);
-      slot.own = {};
-      slot.fd = -1;
-      free_.push_back(number);
+      release(number);
       ++ended;
+    }
+    return ended + read_waiting();
+  }
+
+  void release(size_t number) {
+    Slot& slot = slots_[number];
+    bytes_under_way_ -= std::exchange(slot.under_way, 0);
+    slot.own = {};
+    slot.fd = -1;
+    if (slot.large.size() > kMostKept) slot.large = {};
+    free_.push_back(number);
+  }
+
+  // Begins those reads whose size is known, and for which there is room; how many failed at that.
+  size_t read_waiting() {
+    size_t ended = 0;
+    while (!waiting_.empty()) {
+      const size_t number = waiting_.back();
+      Slot& slot = slots_[number];
+      if (bytes_under_way_ > 0 && bytes_under_way_ + slot.wanted > kMostUnderWay) break;
+      waiting_.pop_back();
+      bytes_under_way_ += slot.under_way = slot.wanted;
+      try {
+        Blocks& room = slot.wanted <= kUsualBytes ? slot.usual : slot.large;
+        room.reserve(slot.wanted <= kUsualBytes ? kUsualBytes : slot.wanted + kDirectBlock);
+        slot.memory = room.data();
+        read_on(number);
+      } catch (...) {
+        finish(slot, std::current_exception());
+        release(number);
+        ++ended;
+      }
     }
     return ended;
   }
@@ -143,10 +189,14 @@ class UringReader : public Reader {
       slot.fd = result;
       struct stat status;
       if (::fstat(slot.fd, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), path, errno);
-      if (S_ISDIR(status.st_mode)) throw Error(ErrorKind::system, std::strerror(EISDIR), path, EISDIR);
+      if (!has_size(status)) {
+        const auto bytes = read_file(path, sizeless_);
+        slot.memory = sizeless_.data();
+        slot.got = slot.wanted = bytes.size();
+        return false;
+      }
       slot.wanted = static_cast<uint64_t>(status.st_size);
-      if (slot.wanted == 0) return false;
-      read_on(number);
+      waiting_.push_back(number);
       return true;
     }
     if (result == -EINTR || result == -EAGAIN) {
@@ -164,19 +214,20 @@ class UringReader : public Reader {
   void read_on(size_t number) {
     Slot& slot = slots_[number];
     const uint64_t left = slot.wanted - slot.got;
-    const uint64_t length = std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
-    slot.memory.reserve(slot.got + length, slot.got);
-    const bool fixed = slot.registered != nullptr && slot.memory.data() == slot.registered;
+    const uint64_t length =
+        std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
+    const bool fixed = registered_ && slot.memory == slot.usual.data();
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
     entry.fd = slot.fd;
     entry.off = slot.begin + slot.got;
-    entry.addr = reinterpret_cast<uint64_t>(slot.memory.data() + slot.got);
+    entry.addr = reinterpret_cast<uint64_t>(slot.memory + slot.got);
     entry.len = static_cast<uint32_t>(length);
     entry.buf_index = fixed ? static_cast<uint16_t>(number) : 0;
   }
 
   // Hands out the samples of a piece.
   void finish(Slot& slot, std::exception_ptr error) {
+    if (!error && files_->in_shards()) error = changed(slot);
     for (size_t k = 0; k < slot.piece.count; ++k) {
       const size_t i = order_[slot.piece.first + k];
       if (error) {
@@ -191,16 +242,29 @@ class UringReader : public Reader {
         (*done_)(i, {}, cut_short(*files_, samples_[i], slot.got - std::min(slot.got, from)));
         continue;
       }
-      const std::span<const uint8_t> bytes(slot.memory.data() + from, length);
+      const std::span<const uint8_t> bytes(slot.memory + from, length);
       files_->keep(samples_[i], bytes);
       (*done_)(i, bytes, nullptr);
     }
   }
 
+  std::exception_ptr changed(const Slot& slot) const {
+    try {
+      files_->check_unchanged(slot.piece.file, slot.fd);
+      return nullptr;
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
   const bool direct_;
+  bool registered_ = false;
   Ring ring_;
   std::vector<Slot> slots_;
   std::vector<size_t> free_, order_;
+  std::vector<size_t> waiting_;  // slots that know what to read, and have not begun
+  uint64_t bytes_under_way_ = 0;
+  std::vector<uint8_t> sizeless_;
   Files* files_ = nullptr;
   std::span<const size_t> samples_;
   const Done* done_ = nullptr;
@@ -210,7 +274,7 @@ class UringReader : public Reader {
 
 std::unique_ptr<Reader> make_uring_reader(bool direct, unsigned depth) {
   try {
-    return std::make_unique<UringReader>(direct, depth);
+    return std::make_unique<UringReader>(direct, affordable(depth));
   } catch (const Error&) {
     return nullptr;
   }

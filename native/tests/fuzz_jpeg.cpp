@@ -13,6 +13,7 @@
 #include "error.hpp"
 #include "image.hpp"
 #include "jpegs.hpp"
+#include "tile.hpp"
 
 using namespace foreload;
 using jpegs::Bytes;
@@ -173,6 +174,8 @@ std::vector<Bytes> seeds() {
     for (const int size : {8, 40, 130}) {
       kind.orientation = static_cast<int>(below(9));
       made.push_back(jpegs::encode(size, size * 3 / 4 + 1, kind));
+      // A crop of these passes over damaged segments, and begins behind them.
+      made.push_back(tile_jpeg(made.back(), static_cast<int>(below(5))));
     }
   }
   made.push_back(jpegs::encode(60, 60, {.cmyk = true}));
@@ -215,8 +218,14 @@ int main(int count, char** arguments) {
     const Bytes bytes = mutate(corpus[below(corpus.size())], corpus);
     if (!small(bytes)) continue;
     try {
-      if (below(8) == 0) {
+      const size_t way = below(8);
+      if (way == 0) {
         loader.decode("mutated", bytes, refuse);
+      } else if (way == 1) {
+        // What could be tiled can be read again, however damaged it was.
+        const Bytes tiled = tile_jpeg(bytes, static_cast<int>(below(6)));
+        if (!tiled.empty()) CHECK(tile_jpeg(tiled, 2).size() > 0);
+        if (!tiled.empty()) loader.decode("tiled", tiled, refuse);
       } else {
         load(bytes, any_transform(), generator());
       }

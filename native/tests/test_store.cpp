@@ -165,6 +165,27 @@ void test_kills() {
   CHECK(counts.peak <= counts.room && counts.hits > 0);
 }
 
+// With less room, what is over is dropped, the rest is read as before, and the memory goes back to the system.
+void test_limit() {
+  const auto store = SampleStore::create(100, 1 << 20, 0, 0);
+  for (size_t i = 0; i < 100; ++i) load(*store, i);
+  const auto before = store->counts();
+  store->limit(before.used / 2);
+  const auto after = store->counts();
+  CHECK(after.room == before.used / 2 && after.used <= after.room && after.used > 0);
+  size_t there = 0;
+  for (size_t i = 0; i < 100; ++i) {
+    const bool known = store->contains(i);
+    CHECK(load(*store, i) == known);
+    there += known;
+  }
+  CHECK(there > 0 && there < 100 && store->counts().used <= after.room);
+  store->limit(0);
+  CHECK(store->counts().used == 0 && !load(*store, 1) && !store->contains(1));
+  store->limit(size_t{1} << 40);
+  CHECK(store->counts().room == before.room && !load(*store, 1) && load(*store, 1));
+}
+
 void test_another_process() {
   const auto store = SampleStore::create(5, 1 << 16, 0, 0);
   load(*store, 3);
@@ -181,6 +202,7 @@ int main() {
   test_plan_is_followed();
   test_recent();
   for (const Keeping keeping : {Keeping::planned, Keeping::all, Keeping::recent}) test_threads(keeping);
+  test_limit();
   test_another_process();
 #ifndef __SANITIZE_THREAD__
   test_kills();

@@ -11,11 +11,14 @@ from foreload.caches import LRUCache, cached
 from foreload.collate_fns import CustomCollateFn
 from foreload.config import DataLoaderConfig
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.efficient import MemoryEfficientDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.hdf5 import HDF5Dataset
 from foreload.datasets.images import ImageDataset
+from foreload.datasets.mds import MDSDataset
 from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
+from foreload.datasets.parquet import ParquetDataset
 from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.stream import Stream
 from foreload.datasets.tar import TarDataset
@@ -28,6 +31,7 @@ from foreload.observe.memory import MemoryMonitor
 from foreload.observe.monitors import DataLoaderPerformanceMonitor
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
+from foreload.pack import pack
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
 from foreload.stages.device import PrefetchLoader
 from foreload.stages.mix import MixtureSampler
@@ -54,12 +58,15 @@ __all__ = [
     "KeyedSampler",
     "LRUCache",
     "LoadingMode",
+    "MDSDataset",
+    "MemoryEfficientDataset",
     "MemoryMonitor",
     "Mixture",
     "MixtureSampler",
     "OPTCache",
     "OPTInit",
     "PackedDataset",
+    "ParquetDataset",
     "PrefetchLoader",
     "Stream",
     "TarDataset",
@@ -73,6 +80,7 @@ __all__ = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "pack",
     "pack_sequences",
     "transforms",
 ]

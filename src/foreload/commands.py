@@ -152,6 +152,30 @@ def doctor(
     Console().print(table)
 
 
+@app.command()
+def pack(
+    source: Annotated[Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC")],
+    folder: Annotated[Path, typer.Argument(help="Where the shards go.", metavar="DST")],
+    tiled: Annotated[
+        bool, typer.Option("--tiled", help="Let JPEGs be opened at the crop: same pixels, faster to crop.")
+    ] = False,
+    shard_size: Annotated[str, typer.Option(help="The size from which on a shard is full.")] = "256MiB",
+    verify: Annotated[bool, typer.Option(help="Read each shard back and compare.")] = True,
+) -> None:
+    """Write files as tar shards with an index for random access; go on where an earlier run was interrupted."""
+    from foreload.options import parse_bytes
+    from foreload.pack import pack as make
+
+    size = parse_bytes(shard_size, name="--shard-size")
+    packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
+    already = f", {packed.resumed} of them there already" if packed.resumed else ""
+    tiles = f", {packed.tiled} tiled" if tiled else ""
+    print(
+        f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
+        f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
+    )
+
+
 def _samples(what: str, keep: str, ranks: int) -> Any:
     from foreload.bench.curves import Samples, measure_folder
 

@@ -7,9 +7,14 @@ import errno
 import mmap
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
+
+import numpy as np
 
 from foreload import _native
 from foreload.machine import granted_cores, granted_memory
@@ -17,6 +22,13 @@ from foreload.machine import granted_cores, granted_memory
 __all__ = ["Finding", "examine"]
 
 _GIB = 1 << 30
+
+# What reading is measured on: so many pieces each way, of at most so many bytes.
+_TRIED = 200
+_PIECE = 128 << 10
+
+# Many reads in flight are used where they are so much faster.
+_WORTH = 1.2
 
 
 class Finding(NamedTuple):
@@ -44,6 +56,7 @@ def examine(path: Path) -> Iterator[Finding]:
     yield _cuda()
     yield _io_uring()
     yield _direct(path)
+    yield _reading(path)
 
 
 def _cores() -> Finding:
@@ -131,6 +144,59 @@ def _direct(path: Path) -> Finding:
     finally:
         os.close(descriptor)
     return Finding(name, True, f"works on {file}")
+
+
+def _reading(path: Path) -> Finding:
+    """Measure how fast what lies at ``path`` is read where it is not in memory, and say how it will be."""
+    name = "reading"
+    found = (path,) if path.is_file() else islice((file for file in path.rglob("*") if file.is_file()), 3 * _TRIED)
+    files = [file for file in found if os.access(file, os.R_OK) and file.stat().st_size > 0]
+    if not files:
+        return Finding(name, False, f"no file in {str(path)!r} to try it on", "name a folder with data in it")
+    pieces = _pieces(files)
+    each = max(1, len(pieces) // 3)
+    alone, many, direct = (
+        _rate(pieces[i * each : (i + 1) * each] or pieces, direct=i == 2, many=i > 0) for i in range(3)
+    )
+    size = sum(length for _, _, length in pieces) / len(pieces) / 1024
+    will = "many at a time (io_uring)" if max(many, direct) > _WORTH * alone else "one after the other"
+    return Finding(
+        name,
+        True,
+        f"{size:,.0f} KiB not in memory: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
+        f"flight, {direct:,.0f}/s with direct_io=True; where reads wait, they will be made {will}",
+    )
+
+
+def _pieces(files: list[Path]) -> list[tuple[Path, int, int]]:
+    """Choose what to read: of each file, or at several places of a few large ones."""
+    random = Random(0)
+    pieces = []
+    for number in range(max(len(files), _TRIED)):
+        file = files[number % len(files)]
+        size = file.stat().st_size
+        if number >= len(files) and size <= _PIECE:
+            break
+        length = min(size, _PIECE)
+        pieces.append((file, random.randrange(size - length + 1), length))
+    return pieces
+
+
+def _rate(pieces: list[tuple[Path, int, int]], *, direct: bool, many: bool) -> float:
+    files = sorted({file for file, _, _ in pieces})
+    for file in files:
+        with open(file, "rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    extents = np.array([(files.index(file), offset, length) for file, offset, length in pieces], np.int64)
+    stamps = np.array([(file.stat().st_size, file.stat().st_mtime_ns) for file in files], np.int64)
+    source = _native.Files([os.fsencode(file) for file in files], 0, extents, stamps, direct)
+    if many:
+        source.expect_cold()
+    starts = np.concatenate([[0], np.cumsum(extents[:, 2])])
+    job = _native.ReadJob(source, np.arange(len(pieces)), starts, np.zeros(int(starts[-1]), np.uint8))
+    began = time.perf_counter()
+    job.run_here()
+    return len(pieces) / (time.perf_counter() - began)
 
 
 def _no_direct(name: str, file: Path, error: OSError) -> Finding:

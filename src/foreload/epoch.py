@@ -49,6 +49,7 @@ class Epoch(Iterator[Any]):
                 self._order.check_errors()
                 continue
             self._order.check_errors()
+            self._order.memory.saw(batch, self._order.store)
             return batch
 
     def _next(self) -> tuple[int, Callable[[], Any]]:
@@ -143,6 +144,7 @@ class ThreadEpoch(Epoch):
         self._assembly = assembly
         self._pool = pool
         self._depth = depth
+        self._copies = 2 if isinstance(assembly, SampleAssembly) else 1
         self._owned = owned
         self._timeout = timeout
         self._in_order = in_order
@@ -156,7 +158,8 @@ class ThreadEpoch(Epoch):
         pool.watch(self._completions)
 
     def _next(self) -> tuple[int, Callable[[], Any]]:
-        self._fill(self._depth)
+        depth = self._order.memory.depth(self._depth, self._order.store, copies=self._copies)
+        self._fill(depth)
         if not self._making:
             self.close()
             # It may have come too late for any batch.
@@ -165,7 +168,7 @@ class ThreadEpoch(Epoch):
             raise StopIteration
         batch = self._await()
         # The caller still holds the batch before this one, whose memory the last in the making could use.
-        self._fill(max(1, self._depth - 1), ahead=True)
+        self._fill(max(1, depth - 1), ahead=True)
         return self._numbers.pop(batch.job), batch.take
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:

@@ -71,7 +71,8 @@ class ProcessEpoch(Epoch):
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
         self._answers: dict[int, Result] = {}
-        self._most = (loader.prefetch_factor or 1) * len(pool.workers)
+        ahead = order.memory.depth((loader.prefetch_factor or 1) * len(pool.workers))
+        self._most = max(len(pool.workers), ahead)
         self._begin = Begin(order.key, order.known)
         # How far each stream was read, which whoever replaces its worker must know.
         self._streams = dict(order.streams)

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import asdict
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -19,12 +19,14 @@ from foreload.datasets.tensors import TensorAssembly
 from foreload.epoch import GatherEpoch, InlineEpoch, ThreadEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
-from foreload.options import Cache
+from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
+from foreload.stages.device import MovedAhead, check_device, side_stream
 from foreload.stages.failure import OnError, SampleError
+from foreload.stages.memory import MemoryBudget
 from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, unwrap, warn_of_randomness
@@ -67,6 +69,11 @@ class DataLoader(TorchDataLoader[T_co]):
         cache: keep samples in memory, one cache for all workers: a budget in bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. What is kept is computed from the order, which is known.
         transform: applied to each sample after the cache; what is random belongs here.
+        device: deliver batches there: with CUDA they are page-locked, and the copy of a batch runs on a stream of
+            its own while the loop works on the one before it, as :class:`~foreload.PrefetchLoader` does.
+        memory: the most that the cache and the batches made ahead take together: bytes, ``"4GiB"``, or ``"50%"``
+            of the memory that this process may use. (Each worker process makes at least one batch ahead.) With or
+            without it, the cache gives samples back when memory runs short; see ``stats()["memory"]``.
         on_error: what to do about a sample that cannot be loaded. ``"raise"``; ``"skip"`` leaves it out, its batch
             is smaller; ``"replace"`` puts the next sample of its batch in its place. What failed is in
             :attr:`errors`.
@@ -113,6 +120,8 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
+        device: torch.device | str | int | None = None,
+        memory: SupportsIndex | str | None = None,
         on_error: OnError = "raise",
         max_errors: int = 100,
         max_restarts: int = 5,
@@ -149,6 +158,11 @@ class DataLoader(TorchDataLoader[T_co]):
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
+        self.device = None if device is None else torch.device(device)
+        if self.device is not None:
+            check_device(self.device)
+        self._moving: weakref.ref[MovedAhead] | None = None
+        self.memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._cache: LoaderCache | None = None
         self._order: Order | None = None  # of the epoch begun last
         self._resumed: dict[str, Any] | None = None
@@ -158,6 +172,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
         self._buffers: Buffers | None = None
+        self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
         self._pool_end: weakref.finalize[Any, Any] | None = None
         super().__init__(
@@ -205,6 +220,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._pool = self._pool_end = None
         self._iterator = None
         self._buffers = None
+        self._copies = None
         self._cache = None
         self._base_seed = None
 
@@ -232,6 +248,12 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         if self._resumed is not None:
             return dict(self._resumed)
+        moving = None if self._moving is None else self._moving()
+        if moving is not None:
+            return dict(moving.state)
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         if self._order is None:
             return {"foreload": 1, "epoch": self._epoch, "finished": False, "given": []}
         return save(self, self._order)
@@ -252,10 +274,12 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
-        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why.
+        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why;
+        ``memory``: its limit, and what was decided to keep it.
         """
         return {
             "cache": None if self._cache is None else self._cache.stats(),
+            "memory": self.memory.stats(),
             "restarts": [asdict(restart) for restart in self.restarts],
             "workers": {
                 "kind": "processes" if self.by_processes else "threads",
@@ -269,10 +293,16 @@ class DataLoader(TorchDataLoader[T_co]):
         """Begin an epoch."""
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
+        self._moving = None
         epoch = self._get_iterator()
         # Where torch keeps it, for those who look.
         self._iterator = epoch if self.persistent_workers else None
-        return epoch
+        stream = None if self.device is None else side_stream(self.device)
+        if stream is None:
+            return epoch
+        moving = MovedAhead(epoch, stream, self._state)
+        self._moving = weakref.ref(moving)
+        return moving
 
     @property
     def by_processes(self) -> bool:
@@ -339,6 +369,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _plan_cache(self, draws: tuple[bool, bool], *, resumed: bool) -> None:
         if self._cache is not None:
+            self.memory.begin(self._cache.store)
             self._cache.begin(self, draws, resumed=resumed)
 
     @property
@@ -395,7 +426,8 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def _pin_device(self) -> str | None:
         """The kind of device that batches are page-locked for."""
-        if not self.pin_memory or not torch.accelerator.is_available():
+        wanted = self.pin_memory or (self.device is not None and self.device.type == "cuda")
+        if not wanted or not torch.accelerator.is_available():
             return None
         accelerator = torch.accelerator.current_accelerator()
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
@@ -413,9 +445,11 @@ class DataLoader(TorchDataLoader[T_co]):
             "_pool": None,
             "_pool_end": None,
             "_buffers": None,
+            "_copies": None,
             "_cache": None,
             "_base_seed": None,
             "_iterator": None,
+            "_moving": None,
             "_order": None,
             "errors": list(self.errors),
             "restarts": list(self.restarts),

@@ -92,14 +92,17 @@ def pack(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
     listing = list_files(source, labels)
-    sizes = np.array([os.stat(path).st_size for path in listing.paths], np.int64)
+    status = [os.stat(path) for path in listing.paths]
+    sizes = np.array([one.st_size for one in status], np.int64)
+    times = np.array([one.st_mtime_ns for one in status], np.int64)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     keys = _keys(listing.paths, source)
+    extensions = [_extension(path) for path in listing.paths]
     cuts = _cuts(sizes, shard_bytes)
-    plan = _plan(listing, sizes, cuts, tiled)
+    plan = _plan(listing, np.stack([sizes, times]), cuts, tiled)
     _check_plan(target, plan)
-    packing = _Packing(listing, keys, tiled, verify)
+    packing = _Packing(listing, keys, extensions, tiled, verify)
     done = _packed(packing, target, cuts)
     shards, resumed = [], 0
     for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
@@ -120,19 +123,23 @@ def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[
         yield path, was_there, end - begin
 
 
-def _plan(listing: Listing, sizes: Any, cuts: list[int], tiled: bool) -> dict[str, Any]:
-    known = zlib.crc32("\0".join(listing.paths).encode("utf-8", "surrogateescape"))
-    known = zlib.crc32(listing.targets.tobytes(), zlib.crc32(sizes.tobytes(), known))
+def _plan(listing: Listing, stamps: Any, cuts: list[int], tiled: bool) -> dict[str, Any]:
+    known = zlib.crc32(os.fsencode("\0".join(map(os.path.abspath, listing.paths))))
+    known = zlib.crc32(listing.targets.tobytes(), zlib.crc32(stamps.tobytes(), known))
     return {"foreload pack": 1, "samples": len(listing.paths), "shards": cuts, "tiled": tiled, "files": known}
 
 
 def _check_plan(target: Path, plan: dict[str, Any]) -> None:
     path = target / MANIFEST
     if path.exists():
-        before = json.loads(path.read_text())
+        try:
+            before = dict(json.loads(path.read_bytes()))
+        except (TypeError, ValueError):
+            before = {}
         if any(before.get(name) != value for name, value in plan.items()):
             raise ValueError(
-                f"folder: {str(target)!r} holds a pack of other files, or with other settings; give an empty one"
+                f"folder: {str(target)!r} holds a pack of other files (or they have changed), or with other "
+                "settings; give an empty one"
             )
         return
     if any(target.glob("*.tar")):
@@ -165,7 +172,8 @@ def _keys(paths: list[str], source: Any) -> list[str]:
     for path in paths:
         stem, _ = os.path.splitext(os.path.relpath(os.path.abspath(path), root))
         parent, name = os.path.split(stem)
-        key = plain = os.path.join(parent, name.replace(".", "_").lstrip("_") or "_")
+        # Names that begin with underscores may mean something else in a shard.
+        key = plain = os.path.join(parent, name.replace(".", "_").lstrip("_") or "_").lstrip("_/") or "_"
         number = 0
         while key in taken:
             number += 1
@@ -175,10 +183,20 @@ def _keys(paths: list[str], source: Any) -> list[str]:
     return keys
 
 
+def _extension(path: str) -> str:
+    extension = os.path.splitext(path)[1].lower().lstrip(".") or "bin"
+    if extension == "cls":
+        raise ValueError(f"source: {path!r}: in shards .cls is what labels are called; give them as labels")
+    return extension
+
+
 class _Packing:
-    def __init__(self, listing: Listing, keys: list[str], tiled: bool, verify: bool) -> None:
+    def __init__(
+        self, listing: Listing, keys: list[str], extensions: list[str], tiled: bool, verify: bool
+    ) -> None:
         self._listing = listing
         self._keys = keys
+        self._extensions = extensions
         self._tiled = tiled
         self._verify = verify
         self._labelled = bool((listing.targets >= 0).any())
@@ -192,21 +210,26 @@ class _Packing:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
                 for run in range(begin, end, _RUN):
                     positions = range(run, min(run + _RUN, end))
-                    for position, content in zip(positions, threads.map(self._content, positions), strict=True):
+                    contents = threads.map(self._content, positions)
+                    for position, (content, was_tiled) in zip(positions, contents, strict=True):
                         checks.append(zlib.crc32(content))
                         self._add(tar, position, content)
+                        self.tiled_count += was_tiled
             file.flush()
             os.fsync(file.fileno())
+            if self._verify:  # what is read back comes from the disk
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         index = index_of(temporary, save=False)
         if self._verify:
+            if index.keys != self._keys[begin:end]:
+                raise DecodeError(f"{temporary}: its samples are not those that were written")
             _check(temporary, index, checks)
         os.replace(temporary, path)
         index.save(f"{path}.idx")
 
     def _add(self, tar: tarfile.TarFile, position: int, content: bytes) -> None:
         key = self._keys[position]
-        extension = os.path.splitext(self._listing.paths[position])[1].lower().lstrip(".") or "bin"
-        members = [(f"{key}.{extension}", content)]
+        members = [(f"{key}.{self._extensions[position]}", content)]
         if self._labelled:
             members.append((f"{key}.cls", str(self._listing.targets[position]).encode()))
         for name, data in members:
@@ -214,25 +237,24 @@ class _Packing:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
 
-    def _content(self, position: int) -> bytes:
+    def _content(self, position: int) -> tuple[bytes, bool]:
         path = self._listing.paths[position]
         content = Path(path).read_bytes()
         if not self._tiled or content[:3] != b"\xff\xd8\xff":
-            return content
+            return content, False
         try:
             tiled = _native.tile_jpeg(content)
         except DecodeError as error:
             raise DecodeError(f"{path}: {error}; remove it, or pack without tiling") from error
         if not tiled:
-            return content
+            return content, False
         if self._verify:
             before, after = (_native.decode_rgb(path, data, decode_with_pillow) for data in (content, tiled))
             if not np.array_equal(before, after):
                 raise DecodeError(
                     f"{path}: the tiled picture is another one; pack without tiling, and report this"
                 )
-        self.tiled_count += 1
-        return tiled
+        return tiled, True
 
 
 def _check(path: Path, index: ShardIndex, checks: list[int]) -> None:

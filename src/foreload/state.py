@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from foreload.datasets.streaming import is_streaming, load_streaming_state, streaming_state
 from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.resume import BEGINNING, Given, Start
 from foreload.stages.transform import draw_seed
@@ -30,6 +31,9 @@ class Order(Iterator[Any]):
         finished: whether the epoch is over.
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
+        memory: what the loader may take.
+        store: of its cache.
+        stream_epoch: how a MosaicML ``StreamingDataset`` numbers this epoch, if it begins it.
     """
 
     def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None = None) -> None:
@@ -37,6 +41,7 @@ class Order(Iterator[Any]):
         self.finished = False
         self.streams: dict[int, tuple[int, Any]] = {}
         self.turn = 0
+        self.stream_epoch = loader.dataset.next_epoch if is_streaming(loader.dataset) else 0  # type: ignore[attr-defined]
         self._sampler = loader._index_sampler
         self._sampler_epoch = getattr(getattr(self._sampler, "sampler", self._sampler), "epoch", None)
         start = BEGINNING
@@ -69,6 +74,8 @@ class Order(Iterator[Any]):
         )
         self.key = (seed, number & 0xFFFFFFFF) if state is None else tuple(state["key"])
         self._drew = kept is None and loader.generator is None
+        self.memory = loader.memory
+        self.store = None if loader._cache is None else loader._cache.store
         self._errors, self._max_errors = loader.errors, loader.max_errors
         self._most_errors = len(self._errors) + self._max_errors
         self._asked = 0
@@ -138,12 +145,18 @@ class Order(Iterator[Any]):
 
 def save(loader: DataLoader[Any], order: Order) -> dict[str, Any]:
     """Give the state of a loader that is at ``order``."""
+    dataset: Any = loader.dataset
+    told = {}
+    if is_streaming(dataset):
+        samples = sum(own["samples"] for _, own in order.streams.values() if own is not None)
+        told["dataset"] = streaming_state(dataset, samples, order.stream_epoch)
     return {
         "foreload": 1,
         "seed": loader.seed,
         "samples": len(loader.dataset) if isinstance(loader.dataset, Sized) else None,
         "workers": _streams(loader),
         **order.state(),
+        **told,
     }
 
 
@@ -156,7 +169,9 @@ def resume(loader: DataLoader[Any], state: Any) -> dict[str, Any] | None:
     if not isinstance(state, dict) or state.get("foreload") != 1:
         raise ValueError("state_dict must be one that foreload.DataLoader.state_dict() gave")
     own = {"seed": loader.seed}
-    if isinstance(loader.dataset, IterableDataset):
+    if is_streaming(loader.dataset):
+        pass  # it deals what is left anew
+    elif isinstance(loader.dataset, IterableDataset):
         own["workers"] = _streams(loader)
     elif isinstance(loader.dataset, Sized):
         own["samples"] = len(loader.dataset)
@@ -166,6 +181,9 @@ def resume(loader: DataLoader[Any], state: Any) -> dict[str, Any] | None:
     take_up = getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "take_up", None)
     if take_up is not None and "drawn" in state:
         take_up(state["drawn"])
+    if is_streaming(loader.dataset) and "dataset" in state:
+        load_streaming_state(loader.dataset, state["dataset"], finished=state["finished"])
+        state = {**state, "streams": [], "turn": 0}
     if state["finished"]:
         loader.set_epoch(state["epoch"] + 1)
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import queue
 import threading
@@ -11,12 +10,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from foreload.datasets.streaming import is_streaming
 from foreload.epoch import Epoch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, pinned
 from foreload.stages.failure import SampleError
 from foreload.stages.resume import has_state
 from foreload.state import Order
+from foreload.workers.copies import own_copy
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.threads import join
 
@@ -44,6 +45,8 @@ class StreamBatches(Iterator[Any]):
             skip = 0
         self._items = iter(dataset)
         self._stateful = next((part for part in (self._items, dataset) if has_state(part)), None)
+        self._counts = is_streaming(dataset)
+        self._read = 0
         if state is not None and has_state(self._items):
             self._items.load_state_dict(state["state"])
             skip = 0
@@ -65,6 +68,8 @@ class StreamBatches(Iterator[Any]):
 
     def state(self) -> Any:
         """Give the state of the dataset or its iterator; None where they cannot tell it."""
+        if self._counts:
+            return {"samples": self._read}
         return None if self._stateful is None else {"state": self._stateful.state_dict(), "ended": self._ended}
 
     def __next__(self) -> Any:
@@ -86,7 +91,9 @@ class StreamBatches(Iterator[Any]):
         if self._ended:
             raise StopIteration
         if self._size is None:
-            return self._item()
+            item = self._item()
+            self._read += 1
+            return item
         # By next() alone: a dataset that is its own iterator may start over when asked for another.
         samples = []
         for _ in range(self._size):
@@ -94,6 +101,7 @@ class StreamBatches(Iterator[Any]):
                 samples.append(self._item())
             except StopIteration:
                 break
+        self._read += len(samples)
         self._ended = len(samples) < self._size
         if not samples or (self._ended and self._drop_last):
             raise StopIteration
@@ -114,6 +122,7 @@ class _Worker:
         self,
         worker: int,
         loader: DataLoader[Any],
+        dataset: Any,
         identity: WorkerIdentity,
         buffers: Buffers,
         ahead: int,
@@ -125,7 +134,7 @@ class _Worker:
         self._stopped = False
         self.thread = threading.Thread(
             target=self._work,
-            args=(worker, loader, identity, buffers, begin),
+            args=(worker, loader, dataset, identity, buffers, begin),
             name=f"foreload-stream-{worker}",
             daemon=True,
         )
@@ -135,14 +144,12 @@ class _Worker:
         self,
         worker: int,
         loader: DataLoader[Any],
+        dataset: Any,
         identity: WorkerIdentity,
         buffers: Buffers,
         begin: tuple[int, Any],
     ) -> None:
         try:
-            # As in a worker process: what a worker does to its dataset stays its own. A reader that nobody asked
-            # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
-            dataset = loader.dataset if loader._auto_workers else copy.copy(loader.dataset)
             identity.assume(worker, dataset)
             batches = StreamBatches(loader, dataset, buffers, *begin)
         except BaseException as error:
@@ -169,7 +176,7 @@ class _Worker:
 class StreamEpoch(Epoch):
     """Reads an iterable dataset in the calling thread, or in threads that take turns, as torch's workers do.
 
-    Each worker iterates over a (shallow) copy of the dataset of its own; ``get_worker_info()`` tells it which
+    Each worker iterates over a copy of the dataset of its own; ``get_worker_info()`` tells it which
     part is its own.
     """
 
@@ -190,8 +197,16 @@ class StreamEpoch(Epoch):
             identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
             ahead = max(1, loader.prefetch_factor or 1)
             begins = [order.streams.get(worker, (0, None)) for worker in range(self._count)]
+            # As in worker processes: what a worker does to its dataset stays its own. A reader that nobody asked
+            # for does what torch does without workers: the dataset keeps what it learns from epoch to epoch.
+            copies = loader._copies or [
+                loader.dataset if loader._auto_workers else own_copy(loader.dataset) for _ in begins
+            ]
+            if loader.persistent_workers:
+                loader._copies = copies
             workers = [
-                _Worker(worker, loader, identity, buffers, ahead, begin) for worker, begin in enumerate(begins)
+                _Worker(worker, loader, own, identity, buffers, ahead, begin)
+                for worker, (own, begin) in enumerate(zip(copies, begins, strict=True))
             ]
             self._workers = workers[order.turn :] + workers[: order.turn]
         self._close = weakref.finalize(self, _stop, list(self._workers), self._process)

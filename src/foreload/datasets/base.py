@@ -15,6 +15,7 @@ from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_cores, granted_memory
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track
+from foreload.stages.memory import Pressure
 from foreload.stages.order import Indices
 from foreload.stages.store import SampleStore
 
@@ -41,6 +42,7 @@ class BaseDataset(Dataset[Any]):
 
     Attributes:
         entries: what :meth:`index` gave.
+        decisions: what was done, in words, because memory was short: what ``CACHED`` keeps is given back then.
 
     Raises:
         FileNotFoundError: there is nothing at ``data_path``.
@@ -71,8 +73,21 @@ class BaseDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.loading_mode = LoadingMode(loading_mode)
         self.entries: Any = self.index()
-        self._count = len(self.entries) if isinstance(self.entries, Sized) else operator.index(self.entries)
+        self._count = self._counted()
+        self.decisions: list[str] = []
+        self._pressure = Pressure(self.decisions.append)
         self._kept = self._keep()
+
+    def _counted(self) -> int:
+        if isinstance(self.entries, Sized):
+            return len(self.entries)
+        try:
+            return operator.index(self.entries)
+        except TypeError:
+            raise TypeError(
+                f"{type(self).__name__}.index() must give the samples, or how many there are, "
+                f"got {type(self.entries).__name__}"
+            ) from None
 
     def _locate(self, data_path: Any) -> Any:
         if not isinstance(data_path, (str, os.PathLike)):
@@ -109,11 +124,14 @@ class BaseDataset(Dataset[Any]):
                 for _ in track(reading, "reading samples", total=self._count, after=1):
                     pass
             if missing := self._count - int(store.residents().sum()):
-                raise MemoryError(
-                    f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into "
-                    f"{self.memory:,} bytes; use LoadingMode.CACHED, which keeps what fits"
-                )
+                self._too_large(missing)
         return store
+
+    def _too_large(self, missing: int) -> None:
+        raise MemoryError(
+            f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into {self.memory:,} "
+            "bytes; use LoadingMode.CACHED, which keeps what fits"
+        )
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -129,7 +147,11 @@ class BaseDataset(Dataset[Any]):
 
     def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
         """Load what is the same each time, for the cache."""
-        return self.read(index) if self._kept is None else self._kept.load(index, self.read)
+        if self._kept is None:
+            return self.read(index)
+        if self.loading_mode is LoadingMode.CACHED:
+            self._pressure.check(self._kept)
+        return self._kept.load(index, self.read)
 
     def __finish__(self, index: int, prepared: Any) -> Any:
         """Do the rest."""

@@ -95,7 +95,7 @@ class FileDataset(BaseDataset):
 
     def _sizes(self) -> np.ndarray[Any, Any]:
         if self._lengths is None:
-            sizes = (os.stat(self._files.path(index)).st_size for index in range(len(self)))
+            sizes = (_size(self._files.path(index)) for index in range(len(self)))
             self._lengths = np.fromiter(sizes, np.int64, len(self))
         return self._lengths
 
@@ -105,14 +105,11 @@ class FileDataset(BaseDataset):
         plain = type(self).__getitem__ is FileDataset.__getitem__ and type(self).read is FileDataset.read
         if not plain or self._kept is not None or not (self.transform is None is self.target_transform):
             return False
-        try:
-            sizes = self._sizes()
-        except OSError:  # which of them is missing is found out when it is asked for
-            return False
-        return bool((sizes == sizes[0]).all())
+        sizes = self._sizes()
+        return bool(sizes[0] >= 0 and (sizes == sizes[0]).all())
 
     def _present(self, memory: Any, starts: Any, indices: Any) -> Any:
-        rows = torch.from_numpy(memory).view(len(indices), -1)
+        rows = torch.from_numpy(memory).view(len(indices), int(self._sizes()[0]))
         return [rows, torch.from_numpy(self._targets[indices])] if self._labelled else rows
 
     @property
@@ -157,3 +154,10 @@ class FileDataset(BaseDataset):
         """Open the list again."""
         self.__dict__.update(state)
         self._files = _native.Files(state["_files"], direct=self.direct_io)
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # what is wrong with it is found out when it is asked for
+        return -1

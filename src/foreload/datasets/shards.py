@@ -6,8 +6,8 @@ import os
 import re
 import tarfile
 import warnings
-import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -25,21 +25,26 @@ _VERSION = 1
 _SUFFIX = ".idx"
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _BLOCK = 512
+# WebDataset's rule for members that describe others.
+_META = re.compile(r"__[^/]*__($|/)")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
     """Split a member's name into the key of its sample and the field; None for what belongs to no sample.
 
-    As WebDataset has it: the key ends at the first dot of the last part.
+    As WebDataset has it: the key ends at the first dot of the last part, and what begins with ``__NAME__`` is no
+    sample. Hidden files are none either.
 
-    >>> split_name("train/cat.0001.JPG"), split_name("train/README"), split_name("__meta.json")
-    (('train/cat', '0001.jpg'), None, None)
+    >>> split_name("train/cat.0001.JPG"), split_name("train/README"), split_name("__meta__.json/a.b")
+    (('train/cat', '0001.jpg'), None, ('__meta__.json/a', 'b'))
+    >>> split_name("__meta__/a.json"), split_name("train/.hidden")
+    (None, None)
     """
-    folder, _, base = name.rpartition("/")
-    stem, dot, field = base.partition(".")
-    if not stem or not dot or not field or stem.startswith("__"):
+    if _META.match(name):
         return None
-    return (f"{folder}/{stem}" if folder else stem), field.lower()
+    folder, slash, base = name.rpartition("/")
+    stem, dot, field = base.partition(".")
+    return (f"{folder}{slash}{stem}", field.lower()) if stem and dot else None
 
 
 def leads_out(name: str) -> bool:
@@ -81,35 +86,39 @@ class ShardIndex:
     def save(self, path: str | Path) -> None:
         """Write it to a file; a reader sees either all of it or nothing."""
         temporary = Path(f"{path}.{os.getpid()}.part")
-        with temporary.open("wb") as file:
-            np.savez(
-                file, version=_VERSION, **{field.name: _flat(getattr(self, field.name)) for field in fields(self)}
-            )
-        temporary.replace(path)
+        values = {field.name: _flat(getattr(self, field.name)) for field in fields(self)}
+        try:
+            with temporary.open("wb") as file:
+                np.savez(file, version=_VERSION, **values)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def load(cls, path: str | Path | IO[bytes]) -> ShardIndex | None:
         """Read it from a file; None where that is none, damaged, or of another version."""
         try:
             with np.load(path, allow_pickle=False) as stored:
-                if int(stored["version"]) != _VERSION:
+                # The checksums of all of it; reading a part might not look at them.
+                if stored.zip.testzip() is not None or int(stored["version"]) != _VERSION:
                     return None
                 values = {field.name: stored[field.name] for field in fields(cls)}
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+            return cls(
+                **values
+                | {name: int(values[name]) for name in ("size", "modified")}
+                | {name: _text(values[name]).split("\0") for name in ("keys", "names")}
+            )
+        except Exception:  # anything may be raised by what reads a damaged file
             return None
-        index = cls(
-            **values
-            | {name: int(values[name]) for name in ("size", "modified")}
-            | {name: bytes(values[name]).decode().split("\0") for name in ("keys", "names")}
-        )
-        whole = (
-            len(index.first) == len(index.keys) + 1 and len(index.names) == len(index.offsets) == index.first[-1]
-        )
-        return index if whole else None
 
 
 def _flat(value: Any) -> Any:
-    return np.frombuffer("\0".join(value).encode(), np.uint8) if isinstance(value, list) else value
+    return np.frombuffer(os.fsencode("\0".join(value)), np.uint8) if isinstance(value, list) else value
+
+
+def _text(value: Array) -> str:
+    return os.fsdecode(value.tobytes())
 
 
 def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
@@ -130,8 +139,9 @@ def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
         return known
     with open(shard, "rb") as file:
         index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
-    if save and os.access(os.path.dirname(os.path.abspath(shard)), os.W_OK):
-        index.save(path)
+    if save:
+        with suppress(OSError):  # no right to, or no room
+            index.save(path)
     return index
 
 
@@ -148,32 +158,31 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     names: list[str] = []
     places: list[tuple[int, int]] = []
     labels: list[int] = []
-    end = 0
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
-                if member.offset_data + member.size > size:
-                    raise DecodeError(f"{source}: the shard is cut short in member {member.name!r}")
-                _check_name(member.name, source)
+                _check_member(member, source, size)
                 found = split_name(member.name) if member.isfile() else None
                 if found is None:
                     continue
                 key, name = found
                 if not keys or keys[-1] != key:
+                    fields_of_sample: set[str] = set()
                     keys.append(key)
                     first.append(len(names))
                     labels.append(-1)
+                if name in fields_of_sample:
+                    raise DecodeError(f"{source}: sample {key!r} has two members {name!r}; make the shard anew")
+                fields_of_sample.add(name)
                 if name == "cls":
                     labels[-1] = _label(tar.extractfile(member), member.name, source)
                 names.append(name)
                 places.append((member.offset_data, member.size))
+            _check_end(tar, file, source, size)
     except tarfile.TarError as error:
         raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
-    if end + 2 * _BLOCK > size:
-        warnings.warn(f"{source}: the tar has no end marker; it may have been cut short", stacklevel=3)
     where = np.array(places, np.int64).reshape(-1, 2)
     return ShardIndex(
         size,
@@ -187,9 +196,24 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     )
 
 
-def _check_name(name: str, source: str) -> None:
+def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
+    name = member.name
+    if member.isfile() and member.offset_data + member.size > size and not member.issparse():
+        raise DecodeError(f"{source}: the shard is cut short in member {name!r}")
     if leads_out(name):
         raise DecodeError(f"{source}: member {name!r} leads out of the archive; make the shard anew without it")
+    if member.issparse():
+        raise DecodeError(f"{source}: member {name!r} is stored with holes; make the shard anew without --sparse")
+
+
+def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) -> None:
+    # tarfile takes a damaged header for the end.
+    file.seek(tar.offset)
+    rest = file.read(2 * _BLOCK)
+    if rest.strip(b"\0"):
+        raise DecodeError(f"{source}: the shard is damaged, or cut short, at byte {tar.offset:,} of {size:,}")
+    if len(rest) < 2 * _BLOCK:
+        warnings.warn(f"{source}: the tar has no end marker; it may have been cut short", stacklevel=5)
 
 
 def _label(content: IO[bytes] | None, name: str, source: str) -> int:
@@ -230,6 +254,8 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
     if braces := _BRACES.search(text):
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
+        if not numbers:
+            raise ValueError(f"shards: {braces.group()!r} in {text!r} counts down; give the lower number first")
         return [
             name
             for number in numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from foreload.datasets.base import BaseDataset
 from foreload.datasets.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.shards import ShardIndex, index_of, list_shards
 from foreload.datasets.stream import runs_of
+from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from foreload.progress import track
 from foreload.stages.batch import note_sample
@@ -56,6 +58,11 @@ class Shards:
         else:
             listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
             self.indexes = [index_of(path) for path in listing]
+        self._manifest = self._read_manifest()
+        if self._manifest.get("finished") is False:
+            warnings.warn(
+                f"{self.paths[0]!r} is of a pack that was not finished; run `foreload pack` again", stacklevel=4
+            )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -75,18 +82,30 @@ class Shards:
     @property
     def classes(self) -> list[str]:
         """The names of the classes, from the ``pack.json`` beside the shards; otherwise the labels' numbers."""
-        folder, _, _ = self.paths[0].rpartition("/")
-        named: list[str] = json.loads(self._content(f"{folder or '.'}/pack.json") or b"{}").get("classes", [])
-        return named or [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
+        named: list[str] = self._manifest.get("classes", [])
+        if named:
+            return named
+        return [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
 
-    def _content(self, path: str) -> bytes:
+    def _read_manifest(self) -> dict[str, Any]:
+        try:
+            manifest = json.loads(self._beside("pack.json") or b"{}")
+        except ValueError as error:
+            raise DecodeError(
+                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack anew, or remove it"
+            ) from error
+        return manifest if isinstance(manifest, dict) else {}
+
+    def _beside(self, name: str) -> bytes:
         """Read a small file beside the shards; empty where there is none."""
+        folder, _, _ = self.paths[0].rpartition("/")
+        path = f"{folder or '.'}/{name}"
         try:
             if self.fetch is None:
                 return Path(path).read_bytes()
             size, _ = self.fetch.head(path)
             memory, _, failures = self.fetch.read([Range(path, 0, size)])
-        except (FileNotFoundError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return b""
         return b"" if failures else memory[:size].tobytes()
 

@@ -159,6 +159,10 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             sample = {}
         if field in sample:
             raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; make the shard anew")
+        if member.issparse():
+            raise DecodeError(
+                f"{place.shard}: member {member.name!r} is stored with holes; make the shard anew without --sparse"
+            )
         content: Any = tar.extractfile(member)
         sample = sample or {"__key__": key}
         sample[field] = content.read()

@@ -60,7 +60,8 @@ class LoaderCache:
         self._router = _router(loader) if options.route else None
 
         def make() -> SampleStore:
-            return SampleStore(samples, options.bytes, accesses=self._accesses * _world(loader))
+            room = loader.memory.cache_room(options.bytes)
+            return SampleStore(samples, room, accesses=self._accesses * _world(loader))
 
         name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
@@ -72,6 +73,11 @@ class LoaderCache:
         self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
+
+    @property
+    def room(self) -> int:
+        """The bytes that samples may take at present."""
+        return int(self.store.native.counts()["room"])
 
     def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool], *, resumed: bool = False) -> None:
         """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.stages.foresee.foresee`.
@@ -139,7 +145,7 @@ class LoaderCache:
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
             own = self._in_store(router.at_home(rank))
-            members[own[np.cumsum(sizes[own]) <= self.options.bytes // len(ranks)]] = True
+            members[own[np.cumsum(sizes[own]) <= self.room // len(ranks)]] = True
         self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
 
@@ -153,7 +159,7 @@ class LoaderCache:
         sizes, costs = self.store.sizes(), self.store.costs()
         known = (sizes > 0) & (costs > 0)
         if self._epochs > 1 and known.any():
-            members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.options.bytes)
+            members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.room)
             if costs[members].sum() > _WORTH_A_CHANGE * costs[resident].sum():
                 self.store.native.follow_members(members.view(np.uint8))
                 return
@@ -161,7 +167,7 @@ class LoaderCache:
 
     def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
         costs = fitted(costs)
-        best = choose(costs, forms_of(self.options.keep), self.options.bytes)
+        best = choose(costs, forms_of(self.options.keep), self.room)
         saves = np.zeros(len(resident))
         for form in forms_of(self.options.keep):
             saves = np.where(self.forms == form, option(form, costs)[1], saves)

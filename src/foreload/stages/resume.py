@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -122,7 +123,16 @@ def without(blocks: Iterator[Indices], at: int, given: Ranges) -> Iterator[Indic
 
 def has_state(thing: object) -> bool:
     """Whether it can tell and take up its state, in the way of torchdata."""
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+    tell, take = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    if not (callable(tell) and callable(take)):
+        return False
+    try:
+        inspect.signature(tell).bind()
+    except TypeError:
+        return False  # it wants to be told something: another protocol
+    except ValueError:
+        pass  # a builtin, which does not say
+    return True
 
 
 class SamplerBatches(Iterator[Any]):

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["SpillFolder", "fingerprint"]
+from foreload.errors import DecodeError
+
+__all__ = ["SpillFolder", "check_stamp", "fingerprint", "stamp"]
 
 _VERSION = 1
 _META = "foreload.json"
@@ -107,6 +109,18 @@ def stamp(path: str) -> str:
     except (OSError, ValueError):
         return "-"
     return f"{path} {about.st_size} {about.st_mtime_ns}"
+
+
+def check_stamp(path: str, known: str) -> None:
+    """See whether a file is still what it was.
+
+    Raises:
+        DecodeError: it is not.
+        OSError: it is gone.
+    """
+    if stamp(path) != known:
+        os.stat(path)
+        raise DecodeError(f"{path}: the file has changed since the dataset was made; make the dataset again")
 
 
 def _files(dataset: Any) -> Iterator[str]:

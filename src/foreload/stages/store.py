@@ -194,7 +194,7 @@ class SampleStore:
             return
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
-        if not self.native.put(index, parts) and size > self.native.counts()["room"]:
+        if not self.native.put(index, parts) and size > self.arguments[1]:
             self._tell(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"

@@ -1,0 +1,156 @@
+"""Any data that foreload can read, within a share of the memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.files import FileDataset
+from foreload.datasets.folders import IMAGES
+from foreload.datasets.images import ImageDataset
+from foreload.datasets.shards import are_shards
+from foreload.datasets.tar import TarDataset
+from foreload.machine import granted_memory
+from foreload.observe.memory import check_share
+from foreload.options import Keep, LoadingMode
+
+__all__ = ["MemoryEfficientDataset", "open_dataset"]
+
+_TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
+_HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
+
+
+def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
+    """Open what lies at ``data_path`` with the dataset that reads it.
+
+    Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); folders of
+    images: :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        ValueError: it is a file of no known kind.
+    """
+    if are_shards(data_path):
+        return TarDataset(data_path, transform)
+    path = Path(data_path)
+    if not path.exists():
+        raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+    kind = path.suffix.lower() if path.is_file() else _kind_within(path)
+    if kind in _HDF5 and path.is_file():
+        from foreload.datasets.hdf5 import HDF5Dataset
+
+        return HDF5Dataset(path, transform=transform)
+    if kind in _TEXT and (path.is_file() or kind == ".txt"):
+        from foreload.datasets.text import TextDataset
+
+        return TextDataset(path)
+    if path.is_file():
+        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are .tar, .h5, {', '.join(_TEXT)}")
+    return ImageDataset(path, transform=transform) if kind in IMAGES else FileDataset(path, transform)
+
+
+def _kind_within(folder: Path) -> str:
+    for _, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith("."):
+                return os.path.splitext(name)[1].lower()
+    return ""
+
+
+class MemoryEfficientDataset(BaseDataset):
+    r"""Any data that foreload can read, and a share of the memory that is not exceeded.
+
+    What lies at ``data_path`` decides how it is read; see :func:`open_dataset`. What the loading mode keeps is
+    kept in memory that workers share; of a container's memory where one limits it; and is given back when memory
+    becomes short.
+
+    Args:
+        data_path: files or folders.
+        max_memory_usage: the share of the memory, above 0 and at most 1, that samples may take.
+        loading_mode: ``LAZY`` and ``STREAMING`` keep nothing; ``EAGER`` reads all at the start and keeps what
+            fits; ``CACHED`` keeps what fits as it is asked for.
+        transform: called with each sample.
+
+    Attributes:
+        dataset: what reads the samples.
+
+    Raises:
+        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and for a share that is none.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "lines.txt"; _ = path.write_text("meow\npurr\n")
+    >>> lines = MemoryEfficientDataset(path, 0.5, LoadingMode.CACHED, transform=lambda ids: ids[:4].tolist())
+    >>> "".join(map(chr, lines[1]))
+    'purr'
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path,
+        max_memory_usage: float = 0.8,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.max_memory_usage = check_share(max_memory_usage)
+        self.dataset = open_dataset(data_path, transform)
+        # Who takes no transform leaves it to us.
+        own = transform if getattr(self.dataset, "transform", None) is None else None
+        super().__init__(data_path, own, None, loading_mode)
+
+    def _locate(self, data_path: Any) -> Any:
+        return data_path  # which is open
+
+    def index(self) -> int:
+        """Count the samples."""
+        return len(self.dataset)
+
+    def read(self, index: int) -> Any:
+        """Load what is the same each time."""
+        prepare = getattr(self.dataset, "__prepare__", None)
+        return self.dataset[index] if prepare is None else prepare(index, "encoded")
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that the loading mode may keep."""
+        return int(self.max_memory_usage * granted_memory())
+
+    def _too_large(self, missing: int) -> None:
+        warnings.warn(
+            f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into {self.memory:,} "
+            f"bytes, max_memory_usage={self.max_memory_usage:g} of the memory; they are read when asked for",
+            stacklevel=5,
+        )
+
+    def __finish__(self, index: int, prepared: Any) -> Any:
+        """Do the rest."""
+        finish = getattr(self.dataset, "__finish__", None)
+        return super().__finish__(index, prepared if finish is None else finish(index, prepared))
+
+    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+        """Load what is the same each time, for the cache."""
+        if self._kept is None and hasattr(self.dataset, "__prepare__"):
+            return self.dataset.__prepare__(index, keep)
+        return super().__prepare__(index, keep)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
+        """Load several samples at once, where the dataset can and nothing is kept."""
+        plain = self._kept is None and self.transform is None
+        return getattr(self.dataset, "__getitems__", None) if plain else None
+
+    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
+        """Make whole batches as the dataset does, where nothing is kept."""
+        make = getattr(self.dataset, "__assembly__", None)
+        return make(making, key, buffers) if make and self._kept is None and self.transform is None else None
+
+    def __getattr__(self, name: str) -> Any:
+        """Give the dataset's own attribute, such as ``classes``."""
+        if name.startswith("_") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["dataset"], name)

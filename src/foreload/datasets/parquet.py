@@ -1,0 +1,249 @@
+"""Rows of Parquet files, in any order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet
+from foreload.options import Keep, LoadingMode, parse_bytes
+from foreload.progress import track
+from foreload.stages.batch import note_sample
+from foreload.stages.spill import stamp
+
+__all__ = ["ParquetDataset"]
+
+Row = dict[str, Any]
+
+
+class ParquetDataset(BaseDataset):
+    """Rows of Parquet files, with random access: full shuffle, cache, exact resume.
+
+    A sample is a dict from column to value: numbers as Python's, fixed-size lists of numbers (and Arrow's
+    fixed-shape tensors) as tensors of their dtype, strings as str, binary as bytes, other lists as lists, structs
+    as dicts, missing values as None.
+
+    Rows lie in row groups, and a row group can only be decoded as a whole (of the wanted columns). Each is decoded
+    once per batch; the last ones are kept, in each process. A full shuffle asks for rows of all groups, so it
+    wants data that fits into ``group_cache``, a ``loading_mode`` or the loader's ``cache=`` that keeps samples, or
+    files with small groups (``pyarrow.parquet.write_table(..., row_group_size=1000)``).
+
+    Args:
+        data_path: a file, a folder (with all ``*.parquet`` in and below it, sorted, without names that begin with
+            a dot or underscore), or a list of these. All files have the wanted columns; the types are those of the
+            first file.
+        columns: which, in this order; None: all of the first file.
+        transform: called with each dict.
+        loading_mode: as for :class:`~foreload.BaseDataset`.
+        group_cache: bytes of decoded row groups that a process keeps, or a text such as ``"1GiB"``. One group is
+            kept, however large.
+
+    Attributes:
+        paths: the files.
+        columns: their names.
+        schema: the ``pyarrow.Schema`` of the columns.
+
+    Raises:
+        FileNotFoundError: there is nothing at ``data_path``, or no Parquet file.
+        DecodeError: a file is no Parquet, or cut short; later: damaged, or not any more what it was.
+        KeyError: a file does not have a column; the message lists those that it has.
+        ImportError: pyarrow is not installed.
+
+    >>> import tempfile, pyarrow, pyarrow.parquet
+    >>> path = Path(tempfile.mkdtemp()) / "train.parquet"
+    >>> table = pyarrow.table({"text": ["a", "b", "c"], "label": [0, 1, 1]})
+    >>> pyarrow.parquet.write_table(table, path, row_group_size=2)
+    >>> ParquetDataset(path)[2]
+    {'text': 'c', 'label': 1}
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path | Sequence[str | Path],
+        columns: Sequence[str] | None = None,
+        transform: Callable[[Row], Any] | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        group_cache: SupportsIndex | str = "256MiB",
+    ) -> None:
+        if columns is not None:
+            if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+                raise TypeError(f"columns must be a list of str, got {columns!r}")
+            if not len(columns) or len(set(columns)) != len(columns):
+                raise ValueError(f"columns must be different names, at least one, got {list(columns)}")
+        self._wanted = None if columns is None else list(columns)
+        self._room = parse_bytes(group_cache, name="group_cache")
+        self._groups: RowGroups | None = None
+        super().__init__(data_path, transform, None, loading_mode)  # type: ignore[arg-type]
+
+    def _locate(self, data_path: Any) -> Any:
+        self.paths = _list_files(data_path)
+        return data_path
+
+    def index(self) -> int:
+        """Look at the files: how many rows there are, and in which groups."""
+        self._stamps = [stamp(path) for path in self.paths]
+        places, rows = [], [0]
+        for file, path in enumerate(track(self.paths, "reading Parquet", total=len(self.paths), after=1)):
+            with open_parquet(path) as opened:
+                self._check(opened.schema_arrow, path, is_first=file == 0)
+                for group in range(opened.metadata.num_row_groups):
+                    places.append((file, group))
+                    rows.append(opened.metadata.row_group(group).num_rows)
+        self._places = places
+        self._starts = np.cumsum(rows, dtype=np.int64)
+        return int(self._starts[-1])
+
+    def _check(self, schema: Any, path: str, *, is_first: bool) -> None:
+        if is_first:
+            self.columns: list[str] = schema.names if self._wanted is None else self._wanted
+        missing = [name for name in self.columns if schema.names.count(name) != 1]
+        if missing:
+            raise KeyError(
+                f"columns: {', '.join(map(repr, missing))} must be there once in {path!r}; its columns are: "
+                f"{', '.join(map(repr, schema.names))}"
+            )
+        if is_first:
+            fields = (schema.field(name) for name in self.columns)
+            self.schema = load_pyarrow().schema([(field.name, field.type) for field in fields])
+
+    def _opened(self) -> RowGroups:
+        groups = self._groups
+        if groups is None or groups.process != os.getpid():
+            groups = self._groups = RowGroups(self.paths, self._stamps, self.schema, self._room)
+        return groups
+
+    def read(self, index: int) -> Row:
+        """Load row ``index``, from 0 to ``len(self) - 1``."""
+        return self._read_many([index])[0]
+
+    def _read_many(self, indices: Sequence[int]) -> list[Row]:
+        """Load rows, group by group."""
+        if not len(indices):
+            return []
+        pa = load_pyarrow()
+        groups = self._opened()
+        where = np.asarray(indices, np.int64)
+        order = np.argsort(where, kind="stable")
+        rows = where[order]
+        numbers = np.searchsorted(self._starts, rows, "right") - 1
+        pieces = []
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
+            number = numbers[part[0]]
+            # A copy of the rows, so that there is no more than one group in memory for a batch.
+            pieces.append(groups.get(*self._places[number]).take(pa.array(rows[part] - self._starts[number])))
+        table = pa.concat_tables(pieces).combine_chunks()
+        values = [_values(column, pa) for column in table.columns]
+        samples: list[Row] = [{}] * len(rows)
+        for position, fields in zip(order.tolist(), zip(*values, strict=True), strict=True):
+            samples[position] = dict(zip(self.columns, fields, strict=True))
+        return samples
+
+    def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Row]:
+        """Load several samples as :meth:`__prepare__` loads one, for the cache."""
+        if self._kept is None:
+            return self._read_many(indices)
+        return self._kept.load_many(indices, self._read_many)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
+        """Load the samples of a batch, each row group once; None where a subclass loads samples itself."""
+        names = ("__getitem__", "__prepare__", "read")
+        own = all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
+        return self._load_batch if own else None
+
+    def _load_batch(self, indices: Sequence[int]) -> list[Any]:
+        count = len(self)
+        for index in indices:
+            if not -count <= index < count:
+                raise IndexError(f"index {index} is out of range for {count} samples")
+        numbers = [int(index) % count for index in indices]
+        samples = []
+        for position, (number, prepared) in enumerate(zip(numbers, self.__prepares__(numbers), strict=True)):
+            try:
+                samples.append(self.__finish__(number, prepared))
+            except Exception as error:
+                note_sample(error, number, position)
+                raise
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what is known of the files; another process opens them for itself."""
+        return {**self.__dict__, "_groups": None}
+
+
+def _list_files(data_path: Any) -> list[str]:
+    """List the files that are meant; folders with what is in and below them."""
+    if isinstance(data_path, (str, os.PathLike)):
+        path = Path(data_path)
+        if not path.exists():
+            raise FileNotFoundError(f"data_path: there is nothing at {str(path)!r}")
+        if not path.is_dir():
+            return [str(path)]
+        found = (file.relative_to(path) for file in path.rglob("*.parquet") if file.is_file())
+        listed = sorted(str(path / file) for file in found if not any(part[0] in "._" for part in file.parts))
+        if not listed:
+            raise FileNotFoundError(f"data_path: there is no *.parquet in {str(path)!r}")
+        return listed
+    if not isinstance(data_path, Iterable):
+        raise TypeError(f"data_path must be a file, a folder or a list of them, got {type(data_path).__name__}")
+    listed = [file for part in data_path for file in _list_files(part)]
+    if not listed:
+        raise ValueError("data_path is an empty list; give at least one file")
+    return listed
+
+
+def _values(column: Any, pa: Any) -> list[Any]:
+    """Turn a column into one value per row."""
+    shape = _tensor_shape(column.type, pa)
+    if shape is None:
+        return list(column.to_pylist())
+    rows: list[Any] = []
+    for array in column.chunks:
+        tensor = _tensor(array, shape, pa)
+        if tensor is not None:
+            rows += tensor.unbind()
+        else:
+            rows += [_row(array[i : i + 1], shape, pa) for i in range(len(array))]
+    return rows
+
+
+def _row(array: Any, shape: tuple[int, ...], pa: Any) -> Any:
+    """Give the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
+    tensor = _tensor(array, shape, pa)
+    return array.to_pylist()[0] if tensor is None else tensor[0]
+
+
+def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
+    """Give the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape)
+    shape = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return tuple(shape) if shape and is_number else None
+
+
+def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
+    """Copy an array of fixed-size lists to a tensor of rows x shape; None where values are missing."""
+    count = len(array)
+    permutation = None
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        permutation = array.type.permutation
+        array = array.storage
+    while pa.types.is_fixed_size_list(array.type):
+        if array.null_count:
+            return None
+        array = array.flatten()
+    if array.null_count:
+        return None
+    tensor = torch.from_numpy(np.array(array.to_numpy(zero_copy_only=False))).reshape(count, *shape)
+    return tensor if permutation is None else tensor.permute(0, *(1 + axis for axis in permutation))

@@ -1,0 +1,119 @@
+"""Row groups of Parquet files, decoded: each once for all who want it, and the last ones kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import cachetools
+
+from foreload.errors import DecodeError
+from foreload.stages.spill import check_stamp
+
+__all__ = ["RowGroups", "load_pyarrow", "open_parquet"]
+
+
+def load_pyarrow() -> Any:
+    """Import pyarrow with its Parquet module.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'foreload[parquet]'") from error
+    return pyarrow
+
+
+def open_parquet(path: str, metadata: Any = None) -> Any:
+    """Open a file as ``pyarrow.parquet.ParquetFile``; with its ``metadata`` that takes some 30 us.
+
+    Raises:
+        DecodeError: it is no Parquet, or cut short.
+        OSError: it cannot be read.
+    """
+    pa = load_pyarrow()
+    try:
+        return pa.parquet.ParquetFile(path, metadata=metadata)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), path) from error
+        raise DecodeError(f"{path}: no Parquet, cut short, or damaged: {error}") from error
+
+
+class RowGroups:
+    """The decoded row groups of one process.
+
+    A file is open only while a group of it is read, by one thread, so there is nothing to share between threads
+    and nothing to leave behind in a fork.
+
+    Args:
+        paths: of the files.
+        stamps: one per file; another content than that is an error.
+        schema: the columns that are wanted (``pyarrow.Schema``).
+        room: how many bytes of decoded groups are kept, those that were used last; but always one group.
+
+    Attributes:
+        process: that it serves.
+    """
+
+    def __init__(self, paths: Sequence[str], stamps: Sequence[str], schema: Any, room: int) -> None:
+        self.process = os.getpid()
+        self._paths = paths
+        self._stamps = stamps
+        self._schema = schema
+        self._metadata: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        room = max(1, room)
+        self._tables = cachetools.LRUCache[tuple[int, int], Any](
+            room, getsizeof=lambda table: min(room, int(table.nbytes))
+        )
+        self._decoding: dict[tuple[int, int], Future[Any]] = {}
+
+    def get(self, file: int, group: int) -> Any:
+        """Give a row group as ``pyarrow.Table``.
+
+        Raises:
+            DecodeError: it is damaged.
+            OSError: the file cannot be read, or has changed.
+        """
+        place = file, group
+        with self._lock:
+            table = self._tables.get(place)
+            if table is not None:
+                return table
+            future = self._decoding.get(place)
+            if is_mine := future is None:
+                future = self._decoding[place] = Future()
+        if not is_mine:
+            # None where that failed: each has an exception of its own, since notes are added to it.
+            found = future.result()
+            return self._decode(file, group) if found is None else found
+        table = None
+        try:
+            table = self._decode(file, group)
+        finally:
+            with self._lock:
+                if table is not None:
+                    self._tables[place] = table
+                del self._decoding[place]
+            future.set_result(table)
+        return table
+
+    def _decode(self, file: int, group: int) -> Any:
+        pa = load_pyarrow()
+        path = self._paths[file]
+        check_stamp(path, self._stamps[file])
+        with open_parquet(path, self._metadata.get(file)) as opened:
+            self._metadata[file] = opened.metadata
+            try:
+                names = self._schema.names
+                table = opened.read_row_group(group, columns=names, use_threads=False).select(names)
+                return table if table.schema.types == self._schema.types else table.cast(self._schema)
+            except (pa.ArrowException, OSError) as error:
+                raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error

@@ -1,0 +1,171 @@
+"""One budget of memory for the cache and for batches in the making, and what is done when memory runs out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from foreload.machine import available_memory, granted_memory
+from foreload.stages.nested import tensors
+
+if TYPE_CHECKING:
+    from foreload.stages.store import SampleStore
+
+__all__ = ["MemoryBudget", "Pressure"]
+
+# How often memory is looked at, in seconds; looking takes about 0.1 ms.
+_PERIOD = 0.05
+
+# What is to stay free for everybody else: this share of the memory, but not less than that many bytes.
+_FREE_SHARE = 0.05
+_FREE_LEAST = 64 << 20
+
+# The share of a budget that the cache gets as long as nobody knows how large batches are.
+_CACHE_SHARE = 0.75
+
+# Batches that the loop holds: the one that it works on, and the one that it is given.
+_WITH_THE_LOOP = 2
+
+
+class Pressure:
+    """Lets a store give samples back before memory runs out, and take its room again when there is enough.
+
+    Args:
+        decide: is told, in words, what was done.
+        available: gives the bytes that can still be taken.
+    """
+
+    def __init__(self, decide: Callable[[str], None], available: Callable[[], int] = available_memory) -> None:
+        granted = granted_memory()
+        self._free = min(max(_FREE_LEAST, int(_FREE_SHARE * granted)), granted // 4)
+        self._decide = decide
+        self._available = available
+        self._looked = float("-inf")
+        self._seen = 0  # bytes of batches since then
+
+    def check(self, store: SampleStore, batch: int = 0, ahead: int = 0) -> None:
+        """Look at the memory, unless little has happened since the last look.
+
+        Args:
+            store: what may give samples back.
+            batch: the bytes of a batch that has been made.
+            ahead: so many more of these must find room.
+        """
+        now = time.monotonic()
+        self._seen += batch
+        if now - self._looked < _PERIOD and self._seen < self._free // 2:
+            return
+        self._looked, self._seen = now, 0
+        available, floor = self._available(), self._free + ahead * batch
+        used = int(store.native.counts()["used"])
+        if available >= floor or used == 0:
+            return
+        # Somewhat below what would do, so that this is not needed again at once.
+        left = max(0, used - (floor + self._free - available))
+        store.native.limit(left)
+        self._decide(
+            f"memory is short ({available:,} bytes available, {floor:,} must stay): the cache gave back "
+            f"{used - left:,} of its {used:,} bytes"
+        )
+
+    def fit(self, store: SampleStore, wanted: int, ahead: int = 0) -> None:
+        """Give a store the room that is wanted, as far as memory allows beside ``ahead`` bytes for batches."""
+        counts = store.native.counts()
+        spare = self._available() - 2 * self._free - ahead
+        room = min(wanted, max(0, int(counts["used"]) + spare))
+        if room == counts["room"] or (room < wanted and abs(room - counts["room"]) < self._free):
+            return
+        store.native.limit(room)
+        self._decide(f"the cache may take {room:,} of {wanted:,} bytes, by the memory that is available")
+
+
+class MemoryBudget:
+    """What a loader may take: its cache, and its batches in the making.
+
+    Args:
+        limit: bytes; None: no limit but the machine's.
+
+    Attributes:
+        decisions: what was decided, in words, in order.
+
+    >>> budget = MemoryBudget(100 << 20)
+    >>> budget.cache_room(1 << 30) >> 20, budget.depth(8)   # nobody knows yet how large a batch is
+    (100, 2)
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.decisions: list[str] = []
+        self.pressure = Pressure(self.decisions.append)
+        self._batch = 0
+        self._ahead = 1  # batches that may be in the making
+        self._wanted = 0  # by the cache
+        self._told = 0
+
+    def cache_room(self, wanted: int) -> int:
+        """Give what a cache that wants so many bytes may take."""
+        self._wanted = wanted
+        if self.limit is None:
+            return wanted
+        room = min(wanted, self.limit if self._batch == 0 else self._beside_batches(1))
+        if room < wanted:
+            self.decisions.append(
+                f"the cache may take {room:,} of the {wanted:,} bytes asked for: memory={self.limit:,} is for "
+                "batches too"
+            )
+        return room
+
+    def _beside_batches(self, depth: int) -> int:
+        assert self.limit is not None
+        return max(0, self.limit - (depth + _WITH_THE_LOOP) * self._batch)
+
+    def depth(self, wanted: int, store: SampleStore | None = None, *, copies: int = 1) -> int:
+        """Give how many batches may be in the making, of those that are wanted, beside what the cache holds.
+
+        While a batch is collated its samples are there too: two ``copies``.
+        """
+        self._ahead = wanted * copies + 1
+        if self.limit is None:
+            return wanted
+        if self._batch == 0:
+            return min(wanted, 2)
+        cached = 0 if store is None else int(store.native.counts()["used"])
+        fits = ((self.limit - cached) // self._batch - _WITH_THE_LOOP) // copies
+        depth = max(1, min(wanted, fits))
+        if depth < wanted and depth != self._told:
+            self._told = depth
+            self.decisions.append(
+                f"{depth} batches of {self._batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
+            )
+        return depth
+
+    def saw(self, batch: Any, store: SampleStore | None) -> None:
+        """Take note of a batch that the loop is given."""
+        if self.limit is None and store is None:
+            return
+        size = sum(each.nbytes for each in tensors(batch))
+        if size > self._batch:
+            self._batch = size
+            if self.limit is not None and store is not None:
+                room = min(self._wanted, self._beside_batches(1))
+                if room != store.native.counts()["room"]:
+                    store.native.limit(room)
+                    self.decisions.append(f"the cache may take {room:,} bytes beside batches of {size:,}")
+        if store is not None:
+            self.pressure.check(store, size, self._ahead)
+
+    def begin(self, store: SampleStore | None) -> None:
+        """Take note that an epoch begins."""
+        if store is None:
+            return
+        wanted = self._wanted
+        if self.limit is not None and self._batch:
+            wanted = min(wanted, self._beside_batches(1))
+        elif self.limit is not None:
+            wanted = min(wanted, int(_CACHE_SHARE * self.limit))
+        self.pressure.fit(store, wanted, self._ahead * self._batch)
+
+    def stats(self) -> dict[str, Any]:
+        """Tell the limit (None: the machine's), the size of the largest batch, and the decisions."""
+        return {"limit": self.limit, "batch_bytes": self._batch, "decisions": list(self.decisions)}
