@@ -20,7 +20,9 @@ from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
 from foreload.datasets.parquet import ParquetDataset
 from foreload.datasets.prefetch import AsyncPrefetchDataset
+from foreload.datasets.stream import Stream
 from foreload.datasets.tar import TarDataset
+from foreload.datasets.tarstream import TarStream
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.datasets.text import TextDataset
 from foreload.efficient import EfficientDataLoader
@@ -66,7 +68,9 @@ __all__ = [
     "PackedDataset",
     "ParquetDataset",
     "PrefetchLoader",
+    "Stream",
     "TarDataset",
+    "TarStream",
     "TextDataset",
     "attention_mask",
     "cached",

@@ -29,8 +29,8 @@ class LoadingMode(Enum):
     EAGER = "eager"
     """All at the start; all encoded samples are kept."""
     STREAMING = "streaming"
-    """In constant memory, whatever the size of the data. Files that can be opened one by one need nothing more
-    than ``LAZY`` for that: every worker and rank is asked for its own samples only, in a fully shuffled order."""
+    """In constant memory, whatever the size of the data: map-style, in any order, and nothing is kept. The
+    dataset's ``stream()`` reads in the order of storage instead, and shuffles through a buffer."""
     CACHED = "cached"
     """On demand; a fixed set of ``cache_size`` encoded samples is kept. Where every sample is asked for once per
     epoch, no policy keeps a better set of that size (each hit crosses an epoch's end)."""

@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
 
+from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_cores, granted_memory
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track
 from foreload.stages.memory import Pressure
+from foreload.stages.order import Indices
 from foreload.stages.store import SampleStore
 
 __all__ = ["BaseDataset"]
@@ -36,7 +38,7 @@ class BaseDataset(Dataset[Any]):
         target_transform: called with each target.
         loading_mode: when samples are read, and which are kept: ``LAZY`` none, ``EAGER`` all from the start,
             ``CACHED`` as many as fit into half of the memory that this process may use, ``STREAMING`` none, in
-            constant memory; see :meth:`stream`.
+            constant memory. For reading in the order of storage, see :meth:`stream`.
 
     Attributes:
         entries: what :meth:`index` gave.
@@ -168,3 +170,39 @@ class BaseDataset(Dataset[Any]):
         if self.transform is not None:
             sample = self.transform(sample)
         return sample, target if self.target_transform is None else self.target_transform(target)
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several samples, before the transforms, or the exceptions that kept them from being loaded.
+
+        Override it where neighbours are better read together; :meth:`stream` asks for these.
+        """
+        found: list[Any] = []
+        for index in map(int, indices):
+            try:
+                found.append(self.__prepare__(index))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def __blocks__(self, size: int) -> Indices:
+        """Tell :meth:`stream` where blocks begin that are best read as a whole: numbers of samples, from 0 on.
+
+        Blocks of ``size`` samples or fewer are shuffled well; larger ones should have a reason.
+        """
+        return runs_of(0, len(self), size)
+
+    def stream(
+        self,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> Stream:
+        """Give the samples as an iterable dataset that reads in the order of storage: a :class:`foreload.Stream`.
+
+        In constant memory, shuffled by blocks and through a buffer of ``buffer`` samples, each sample once over
+        all workers and ranks.
+        """
+        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)

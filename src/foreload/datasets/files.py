@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate, pinned
-from foreload.stages.read import ReadAssembly
+from foreload.stages.read import ReadAssembly, read_samples
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -122,6 +123,20 @@ class FileDataset(BaseDataset):
         batch = ReadAssembly(self._files, self._sizes(), self._present, Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several files, before the transforms, or what kept them from being loaded."""
+        if self._kept is None and type(self).read is FileDataset.read:
+            try:
+                sizes = np.array([os.stat(self._files.path(index)).st_size for index in indices], np.int64)
+                memory, starts = read_samples(self._files, indices, sizes)
+                files = [torch.from_numpy(memory[begin:end].copy()) for begin, end in pairwise(starts)]
+                if not self._labelled:
+                    return files
+                return list(zip(files, self._targets[np.asarray(indices, np.int64)].tolist(), strict=True))
+            except OSError:  # one by one, to find out which it was
+                pass
+        return super().read_many(indices)
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""

@@ -17,6 +17,7 @@ from foreload.datasets.bands import Bands
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.chunks import Chunks
 from foreload.datasets.h5file import HDF5File, load_h5py, opened, stamp_of
+from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
 from foreload.datasets.window import Column, Window
 from foreload.machine import granted_cores
@@ -24,6 +25,7 @@ from foreload.options import Keep, LoadingMode
 from foreload.progress import track
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.nested import move
 from foreload.stages.store import SampleStore
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from foreload.stages.batch import Assembly
 
 __all__ = ["HDF5Dataset"]
+
+# Bytes that are read together by a stream.
+_WORTH_A_READ = 1 << 20
 
 # A list of what a file holds is cut short after so many.
 _LISTED = 20
@@ -47,6 +52,8 @@ class HDF5Dataset(BaseDataset):
     (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
     and with a ``transform``, once per batch.
     Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
+
+    :meth:`stream` reads the rows in the order of their chunks instead, each of which is then decoded once.
 
     Every process opens the file for itself: none is open across a fork, and a dataset can be pickled.
 
@@ -226,16 +233,35 @@ class HDF5Dataset(BaseDataset):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         if not len(indices):
             return []
-        if self._table is not None:
-            rows: Any = self._table.__getitems__(indices)
-            samples = _Samples(self, rows.batch, len(indices))
-        else:
-            batch = Window(self, self._opened(), Buffers()).start(indices)
-            batch.job.run_here()
-            samples = _Samples(self, batch.take(), len(indices))
+        samples = self._rows(indices)
         if self.transform is None:
             return samples
         return [self.__finish__(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
+
+    def _rows(self, indices: Sequence[int]) -> _Samples:
+        if self._table is not None:
+            rows: Any = self._table.__getitems__(indices)
+            return _Samples(self, rows.batch, len(indices))
+        batch = Window(self, self._opened(), Buffers()).start(indices)
+        batch.job.run_here()
+        return _Samples(self, batch.take(), len(indices))
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several rows, before the transform and each chunk once, or what kept them from being loaded."""
+        if not self._is_own:
+            return super().read_many(indices)
+        try:
+            # Each of them in memory of its own, which it would otherwise keep all of.
+            return [move(row, torch.Tensor.clone) for row in self._rows(indices)]
+        except Exception:  # one by one, to find out which it was
+            return super().read_many(indices)
+
+    def __blocks__(self, size: int) -> np.ndarray[Any, Any]:
+        """Name runs of rows of whole bands, which are decoded as a whole, and worth a read."""
+        chunks = self.columns[0].chunks
+        worth = -(-_WORTH_A_READ // max(1, chunks.row_bytes))
+        bands = max(1, min(size, worth) // chunks.rows)
+        return runs_of(0, len(self), bands * chunks.rows)
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -18,6 +18,7 @@ from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.image_batches import ImageAssembly
 from foreload.datasets.remote import RemoteSamples
 from foreload.datasets.shards import are_shards
+from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
@@ -201,6 +202,39 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         if type(transform).__module__.partition(".")[0] == "albumentations":
             return transform(image=array)["image"]
         return transform(Image.fromarray(array))
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several images' bytes, with their targets, or what kept them from being loaded."""
+        found: list[Any] = []
+        pieces, failures = ([], {}) if self._remote is None else self._remote.read(indices)
+        for position, index in enumerate(map(int, indices)):
+            try:
+                if position in failures:
+                    raise failures[position]
+                data = self._files.read(index) if self._remote is None else bytes(pieces[position])
+                found.append((data, int(self._targets[index])))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def __blocks__(self, size: int) -> np.ndarray[Any, Any]:
+        """Name runs of images that lie side by side."""
+        return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
+
+    def stream(
+        self,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> Stream:
+        """Give the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
+
+        Files are held as they are, and decoded when their turn comes.
+        """
+        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""

@@ -15,7 +15,7 @@ from foreload.datasets.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, Range
 
-__all__ = ["RemoteSamples", "list_remote", "remote_indexes"]
+__all__ = ["RemoteFile", "RemoteSamples", "list_remote", "remote_indexes"]
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ def _index(fetch: Fetch, url: str, folder: Path | None) -> ShardIndex:
         known = ShardIndex.load(kept)
         if known is not None and known.size == size:
             return known
-    index = _beside(fetch, url, size) or scan(io.BufferedReader(_RemoteFile(fetch, url, size), _STEP), url, size)
+    index = _beside(fetch, url, size) or scan(io.BufferedReader(RemoteFile(fetch, url, size), _STEP), url, size)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         index.save(kept)
@@ -83,7 +83,9 @@ def _beside(fetch: Fetch, url: str, size: int) -> ShardIndex | None:
     return index if index is not None and index.size == size else None
 
 
-class _RemoteFile(io.RawIOBase):
+class RemoteFile(io.RawIOBase):
+    """A remote file of so many bytes, to be read as a local one is."""
+
     def __init__(self, fetch: Fetch, url: str, size: int) -> None:
         self._fetch, self._url, self._size, self._at = fetch, url, size, 0
 

@@ -17,7 +17,7 @@ import numpy as np
 from foreload.errors import DecodeError
 from foreload.stages.fetch import is_remote
 
-__all__ = ["ShardIndex", "are_shards", "index_of", "list_shards", "split_name"]
+__all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -45,6 +45,15 @@ def split_name(name: str) -> tuple[str, str] | None:
     folder, slash, base = name.rpartition("/")
     stem, dot, field = base.partition(".")
     return (f"{folder}{slash}{stem}", field.lower()) if stem and dot else None
+
+
+def leads_out(name: str) -> bool:
+    """Whether a member's name leads out of its archive.
+
+    >>> leads_out("a/../b.jpg"), leads_out("/etc/a.conf"), leads_out("a..b/c.jpg")
+    (True, True, False)
+    """
+    return name.startswith("/") or ".." in name.split("/")
 
 
 @dataclass(frozen=True)
@@ -199,7 +208,7 @@ def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
     name = member.name
     if member.isfile() and member.offset_data + member.size > size and not member.issparse():
         raise DecodeError(f"{source}: the shard is cut short in member {name!r}")
-    if name.startswith("/") or ".." in name.split("/"):
+    if leads_out(name):
         raise DecodeError(f"{source}: member {name!r} leads out of the archive; make the shard anew without it")
     if member.issparse():
         raise DecodeError(f"{source}: member {name!r} is stored with holes; make the shard anew without --sparse")

@@ -16,6 +16,7 @@ from foreload import _native
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.shards import ShardIndex, index_of, list_shards
+from foreload.datasets.stream import runs_of
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from foreload.progress import track
@@ -117,6 +118,10 @@ class Shards:
     def remote(self, extents: Array, first: Array) -> RemoteSamples | None:
         """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
         return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first)
+
+    def blocks(self, size: int) -> Array:
+        """Give where runs of at most so many samples of one shard begin (int64)."""
+        return np.concatenate([runs_of(begin, end, size) for begin, end in pairwise(self.starts.tolist())])
 
     @property
     def labels(self) -> Array:
@@ -227,7 +232,7 @@ class TarDataset(BaseDataset):
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
         if self._remote is None:
-            memory, starts = read_samples(self._files, indices, self._extents[:, 2])
+            memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
             return [memory[begin:end] for begin, end in pairwise(starts)]
         pieces, failures = self._remote.read(indices)
         survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
@@ -260,6 +265,20 @@ class TarDataset(BaseDataset):
                 note_sample(error, index, position)
                 raise
         return samples
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several samples, before the transform, or what kept them from being loaded."""
+        if self._kept is None and type(self).read is TarDataset.read:
+            try:
+                pieces = self._read(indices)
+                return [self._sample(int(index), piece) for index, piece in zip(indices, pieces, strict=True)]
+            except Exception:  # one by one, to find out which it was
+                pass
+        return super().read_many(indices)
+
+    def __blocks__(self, size: int) -> Array:
+        """Name runs of samples that lie side by side in a shard."""
+        return self.shards.blocks(size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the index; the shards are opened again."""

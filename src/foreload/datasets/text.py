@@ -45,7 +45,7 @@ class TextDataset(BaseDataset):
         max_length: how many ids a sample has at most; the rest is cut off.
         loading_mode: ``LAZY`` reads samples when they are asked for; ``EAGER`` holds all of the text in memory
             that workers share, ``CACHED`` what fits into half of the memory that this process may use;
-            ``STREAMING`` is as ``LAZY``: nothing is kept.
+            ``STREAMING`` is as ``LAZY``: nothing is kept (see also :meth:`stream`).
         padding: whether all samples are padded to ``max_length``. If not, each has its own length, and a batch is
             what :attr:`collate` makes; foreload's DataLoader uses it by itself, a stock one is given
             ``collate_fn=dataset.collate``.

@@ -1,0 +1,232 @@
+"""The samples of a dataset, read one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+
+from foreload.stages.nested import move
+from foreload.stages.order import Indices
+from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
+
+__all__ = ["Stream", "runs_of"]
+
+# How many samples are read together at most.
+_TOGETHER = 256
+
+# An epoch has at least so many blocks, where it has as many samples: that is what is shuffled as a whole.
+_BLOCKS = 64
+
+
+class Stream(ShuffledStream):
+    """The samples of a map-style dataset in the order in which they are stored, shuffled through a buffer.
+
+    The dataset is cut into blocks of neighbours, which are read together. Their order is random, and the samples
+    go through a buffer of which a random one is given each time. Memory holds the buffer and what is read
+    together, a quarter of the buffer or 256 samples at most, however large the data are.
+
+    The order is a pure function of (seed, epoch) and of the number of ranks and workers, each of which reads its
+    own part: every sample comes exactly once, and no two of them differ by more than one sample. Where the ranks
+    of a distributed run must make the same number of steps, leave out the last batch, or let them join
+    (``torch.distributed.algorithms.Join``).
+
+    Of a foreload dataset the buffer holds what is read (the file's bytes, a text); its transforms run when a
+    sample leaves it. Of any other dataset it holds samples.
+
+    The iterator has ``state_dict`` and ``load_state_dict``: a :class:`foreload.DataLoader` goes on in the middle
+    of an epoch with exactly the samples that would have come, for the same number of workers and ranks. The
+    samples of the buffer are read again for that, and the rest of what was read with the last of them. What is
+    random in a transform is drawn anew. As with torch's ``DistributedSampler``, call :meth:`set_epoch` before each
+    epoch, and before one goes on.
+
+    Args:
+        dataset: with ``__len__`` and ``__getitem__``, and ``__getitems__`` if it can load several at once.
+        buffer: how many samples each worker holds.
+        seed: of the order. None: drawn for each epoch from torch's global generator, as the seed of workers is
+            (persistent workers keep theirs; then the epoch alone changes the order); where there are several
+            ranks, which must agree, 0.
+        shuffle: if not, samples come in the order in which they are stored, each worker's part by itself.
+        num_replicas, rank: as :class:`torch.utils.data.DistributedSampler` has them; by default those of
+            ``torch.distributed``. Give 1 and 0 to tools that deal what a dataset gives among the ranks themselves.
+
+    Raises:
+        ValueError, TypeError: an argument makes no sense.
+
+    >>> stream = Stream(range(100), buffer=10, seed=0)
+    >>> order = list(stream)
+    >>> sorted(order) == list(range(100)), order == list(range(100)), order == list(stream)
+    (True, False, True)
+    >>> list(Stream("abcdef", shuffle=False, num_replicas=2, rank=1))
+    ['d', 'e', 'f']
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+            raise TypeError(
+                f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}"
+            )
+        super().__init__(buffer, seed, shuffle, num_replicas, rank)
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        """Count the samples of this rank."""
+        rank, ranks = self._ranks()
+        count = len(self.dataset)
+        return count * (rank + 1) // ranks - count * rank // ranks
+
+    def _open(self, reading: Reading) -> Source:
+        return _Blocks(self.dataset, self._blocks(), reading)
+
+    def _blocks(self) -> Indices:
+        count = len(self.dataset)
+        size = max(1, min(self.buffer, count // _BLOCKS))
+        own = getattr(self.dataset, "__blocks__", None)
+        starts: Indices = np.asarray(runs_of(0, count, size) if own is None else own(size), np.int64)
+        rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
+        if count and not (rising and len(starts) and starts[0] == 0):
+            raise ValueError(
+                f"{type(self.dataset).__name__}.__blocks__ must give where each block begins: numbers that rise "
+                f"from 0, all of them less than {count}"
+            )
+        return starts
+
+
+def runs_of(begin: int, end: int, size: int) -> Indices:
+    """Give where runs of ``size`` samples begin, from one sample to another (int64).
+
+    >>> runs_of(10, 15, 2)
+    array([10, 12, 14])
+    """
+    return np.arange(begin, end, size, dtype=np.int64)
+
+
+class _Blocks:
+    """A reader's part: the blocks in their order as one row of samples, of which it has from here to there."""
+
+    def __init__(self, dataset: Any, starts: Indices, reading: Reading) -> None:
+        count = len(dataset)
+        order = order_of(reading, len(starts))
+        sizes = np.diff(starts, append=count)[order]
+        self._count = count
+        self._firsts = starts[order]
+        self._ends = np.cumsum(sizes)
+        readers, reader = reading.ranks * reading.workers, reading.rank * reading.workers + reading.worker
+        self._at, self._until = count * reader // readers, count * (reader + 1) // readers
+        self._together = max(1, min(_TOGETHER, reading.buffer // 4))
+        self._read, self._finish = _ways(dataset)
+        self._waiting: deque[tuple[int, Any]] = deque()
+
+    def next(self) -> tuple[int, Any] | None:
+        """Give the next sample, read with its neighbours."""
+        if not self._waiting:
+            if self._at == self._until:
+                return None
+            block = int(np.searchsorted(self._ends, self._at, "right"))
+            left = int(self._ends[block]) - self._at
+            size = int(self._ends[block]) - (int(self._ends[block - 1]) if block else 0)
+            first = int(self._firsts[block]) + size - left
+            indices = range(first, first + min(left, self._until - self._at, self._together))
+            self._waiting.extend(zip(indices, self._load(indices), strict=True))
+        index, sample = self._waiting.popleft()
+        self._at += 1
+        return index, _checked(index, sample)
+
+    def finish(self, name: int, sample: Any) -> Any:
+        """Transform it, where that is left to do."""
+        try:
+            return self._finish(name, sample)
+        except Exception as error:
+            raise _noted(name, error) from error.__cause__
+
+    def state(self) -> list[int]:
+        """Give where it is, and the number of samples."""
+        return [self._at, self._count]
+
+    def restore(self, state: list[int], names: list[int]) -> list[Any]:
+        """Go on from there."""
+        at, count = state
+        if count != self._count:
+            raise ValueError(f"the state is of a dataset of {count} samples, but this one has {self._count}")
+        self._at = at
+        found: dict[int, Any] = {}
+        stored = sorted(names)
+        for begin in range(0, len(stored), self._together):
+            indices = stored[begin : begin + self._together]
+            found |= zip(indices, self._load(indices), strict=True)
+        return [_checked(name, found[name]) for name in names]
+
+    def _load(self, indices: Sequence[int]) -> Sequence[Any]:
+        try:
+            samples = self._read(indices)
+            if len(samples) != len(indices):
+                raise ValueError(f"read_many() gave {len(samples)} samples, but was asked for {len(indices)}")
+        except Exception as error:  # of them all; who skips them comes to those behind them
+            return [error] * len(indices)
+        return samples
+
+
+def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Callable[[int, Any], Any]]:
+    """Tell how to read several samples, and what to do to each of them later.
+
+    Where a subclass has a ``__getitem__`` of its own, that makes the samples, and nothing is left to do.
+    """
+    own = min(_rank(dataset, "__getitem__"), _rank(dataset, "__getitems__"))
+    if hasattr(dataset, "__finish__") and _rank(dataset, "read_many") <= own:
+        return dataset.read_many, dataset.__finish__
+    return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
+
+
+def _rank(dataset: Any, method: str) -> int:
+    """Tell how many classes there are between a dataset and the one that has this method."""
+    kinds = type(dataset).__mro__
+    return next((number for number, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
+
+
+def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
+    together = getattr(dataset, "__getitems__", None)
+    if callable(together) and len(indices) > 1:
+        try:
+            samples = together(list(indices))
+            return [move(samples[position], _alone) for position in range(len(indices))]
+        except Exception:  # one by one, to find out which it was
+            pass
+    found: list[Any] = []
+    for index in indices:
+        try:
+            found.append(dataset[index])
+        except Exception as error:
+            found.append(error)
+    return found
+
+
+def _alone(part: Any) -> Any:
+    """Copy a row of a batch, which would otherwise hold all of it in memory."""
+    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
+        return part
+    return part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
+
+
+def _checked(index: int, sample: Any) -> Any:
+    if isinstance(sample, Exception):
+        raise _noted(index, sample)
+    return sample
+
+
+def _noted(index: int, error: Exception) -> Exception:
+    if isinstance(error, StopIteration):  # which would end the stream
+        error = RuntimeError("the dataset raised StopIteration")
+    error.add_note(f"foreload: while loading sample {index}")
+    return error

@@ -1,0 +1,253 @@
+"""Tar shards that are read from the beginning to the end, whatever they come from."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import multiprocessing
+import os
+import sys
+import tarfile
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from foreload.datasets.remote import RemoteFile
+from foreload.datasets.shards import leads_out, list_shards, split_name
+from foreload.errors import DecodeError
+from foreload.stages.fetch import Fetch, is_remote
+from foreload.stages.webfile import WebFile
+
+__all__ = ["Shard", "list_streams", "name_of", "samples_of"]
+
+Shard = str | Callable[[], BinaryIO]
+
+_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_STANDARD_INPUT = "-"
+# What it raises for headers is known to it, but not to its annotations.
+_headers: Any = tarfile
+
+_STEP = 128 << 10
+_REMOTE_STEP = 8 << 20
+
+
+def list_streams(shards: Any) -> list[Shard]:
+    """List what is to be read: files, folders of them, URLs, ``"-"``, and functions that open a file.
+
+    Raises:
+        FileNotFoundError, ValueError, TypeError: there are none, or it is none of these.
+
+    >>> list_streams(["s3://bucket/{0..1}.tar.gz", "-"])
+    ['s3://bucket/0.tar.gz', 's3://bucket/1.tar.gz', '-']
+    """
+    if callable(shards):
+        return [shards]
+    if isinstance(shards, (str, os.PathLike)):
+        text = os.fspath(shards)
+        if text.startswith("pipe:"):
+            raise ValueError(
+                f"shards: {text!r} is a command, and none is run; give a function that opens its output, such as "
+                "lambda: subprocess.Popen(command, stdout=subprocess.PIPE).stdout"
+            )
+        if os.path.isdir(text):
+            found = sorted(str(path) for path in Path(text).iterdir() if path.name.endswith(_SUFFIXES))
+            if not found:
+                raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
+            return list(found)
+        return list(list_shards(text))
+    if hasattr(shards, "read"):
+        raise TypeError("shards: an open file can be read once only; give a function that opens it")
+    if not isinstance(shards, Sequence):
+        raise TypeError(
+            f"shards must be files, URLs, '-' or functions that open a file, got {type(shards).__name__}"
+        )
+    listed = [each for one in shards for each in list_streams(one)]
+    if not listed:
+        raise ValueError("shards is an empty list; give at least one")
+    return listed
+
+
+def name_of(shard: Shard, number: int) -> str:
+    """Say which shard it is."""
+    if isinstance(shard, str):
+        return "standard input" if shard == _STANDARD_INPUT else shard
+    return f"shard {number} ({getattr(shard, '__qualname__', repr(shard))})"
+
+
+def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[dict[str, Any]]:
+    """Read the samples of a shard, as :class:`foreload.TarDataset` gives them, one after the other.
+
+    Raises:
+        OSError: it cannot be read.
+        DecodeError: it is no tar, damaged, cut short, or holds a member whose name leads out of it.
+    """
+    with closing(_open(shard, fetch)) as file:
+        place = _Place(name)
+        try:
+            with closing(_unpacked(file)) as content, _Tar.open(fileobj=content, mode="r|", bufsize=_STEP) as tar:
+                yield from _samples(tar, place)
+                if content is not file:
+                    while content.read(_STEP):
+                        pass  # to the checksum behind it
+        except _damages() as error:
+            # Damage that a library reports as an OSError has no number; what has one is no damage.
+            if isinstance(error, DecodeError) or getattr(error, "errno", None) is not None:
+                raise
+            raise DecodeError(f"{place}: {_said(error)}") from error
+
+
+class _Place:
+    """Where a shard is being read, for what is said about it."""
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+        self.member: str | None = None
+        self.samples = 0
+
+    def __str__(self) -> str:
+        if self.member is None:
+            return f"{self.shard}: no tar, or damaged before its first member"
+        samples = f"behind {self.samples} whole samples"
+        return f"{self.shard}: damaged or cut short at member {self.member!r} or behind it, {samples}"
+
+
+class _Tar(tarfile.TarFile):
+    """A tar, and how it ended."""
+
+    has_end = False
+    members: list[tarfile.TarInfo]
+
+
+class _Member(tarfile.TarInfo):
+    """A member; tarfile takes a damaged header for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> Any:
+        try:
+            return super().fromtarfile(tarfile_)
+        except _headers.EOFHeaderError:
+            tarfile_.has_end = True
+            raise
+        except (_headers.InvalidHeaderError, _headers.TruncatedHeaderError) as error:
+            raise tarfile.ReadError(str(error)) from None
+
+
+_Tar.tarinfo = _Member
+
+
+def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
+    sample: dict[str, Any] = {}
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # it keeps them all
+        place.member = member.name
+        if leads_out(member.name):
+            raise DecodeError(
+                f"{place.shard}: member {member.name!r} leads out of the archive; make the shard anew without it"
+            )
+        found = split_name(member.name) if member.isfile() else None
+        if found is None:
+            continue
+        key, field = found
+        if sample and sample["__key__"] != key:
+            yield sample
+            place.samples += 1
+            sample = {}
+        if field in sample:
+            raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; make the shard anew")
+        if member.issparse():
+            raise DecodeError(
+                f"{place.shard}: member {member.name!r} is stored with holes; make the shard anew without --sparse"
+            )
+        content: Any = tar.extractfile(member)
+        sample = sample or {"__key__": key}
+        sample[field] = content.read()
+    if not sample:
+        raise DecodeError(
+            f"{place.shard}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg"
+        )
+    if not tar.has_end:
+        warnings.warn(f"{place.shard}: the tar has no end marker; it may have been cut short", stacklevel=2)
+    yield sample
+
+
+def _open(shard: Shard, fetch: Fetch | None) -> Any:
+    if callable(shard):
+        file = shard()
+        if not callable(getattr(file, "read", None)):
+            raise TypeError(f"shards: a function must give a file open for reading, got {type(file).__name__}")
+        return file
+    if shard == _STANDARD_INPUT:
+        if multiprocessing.parent_process() is not None:
+            raise ValueError(
+                "shards: worker processes have no standard input; use num_workers=0, or threads "
+                "(foreload.DataLoader(workers='threads'))"
+            )
+        return io.BufferedReader(_Joined(b"", sys.stdin.buffer))  # which stays open
+    if shard.startswith(("http://", "https://")):
+        return io.BufferedReader(WebFile(shard), _STEP)
+    if is_remote(shard):
+        assert fetch is not None
+        size, _ = fetch.head(shard)
+        return io.BufferedReader(RemoteFile(fetch, shard, size), _REMOTE_STEP)
+    return open(shard, "rb")
+
+
+class _Joined(io.RawIOBase):
+    """What was read of a file already, and then the rest."""
+
+    def __init__(self, head: bytes, file: Any) -> None:
+        self._head = head
+        self._read = getattr(file, "read1", file.read)  # without waiting for all of it
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head or self._read(len(buffer))
+        self._head = data[len(buffer) :]
+        data = data[: len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _unpacked(file: Any) -> Any:
+    """Give the tar in a file, which its first bytes tell to be compressed or not."""
+    head = b""
+    while len(head) < 6 and (more := file.read(6 - len(head))):
+        head += more
+    if not head:
+        raise tarfile.ReadError("the shard is empty, it has 0 bytes")
+    whole = io.BufferedReader(_Joined(head, file), _STEP)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=whole)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(whole)
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(whole)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstandard().ZstdDecompressor().stream_reader(whole, read_across_frames=True)
+    return whole
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise ImportError("reading a tar.zst needs zstandard: pip install zstandard") from error
+    return zstandard
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    damages: list[type[Exception]] = [tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError]
+    with suppress(KeyError):
+        damages.append(sys.modules["zstandard"].ZstdError)
+    return tuple(damages)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

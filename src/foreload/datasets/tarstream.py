@@ -1,0 +1,174 @@
+"""Samples in tar shards that can be read only from the beginning to the end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, SupportsIndex
+
+from foreload.datasets.tarfiles import Shard, list_streams, name_of, samples_of
+from foreload.stages.fetch import Fetch, is_remote
+from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
+
+__all__ = ["TarStream"]
+
+
+class TarStream(ShuffledStream):
+    """Samples in tar shards (WebDataset's layout) that are read from the beginning to the end.
+
+    For what :class:`foreload.TarDataset` cannot read in any order: compressed shards (gzip, bzip2, xz, and zstd
+    with the package zstandard), standard input, pipes, web servers that do not know ranges. Samples are the same
+    dicts: ``"__key__"``, and each member's bytes by its field.
+
+    The order of the shards is random, and samples go through a buffer of which a random one is given each time.
+    Shards are dealt among ranks and workers, so there should be as many, and they should have about as many
+    samples each. The order is a pure function of (seed, epoch) and of the number of ranks and workers.
+
+    The iterator has ``state_dict`` and ``load_state_dict``: a :class:`foreload.DataLoader` goes on in the middle
+    of an epoch with exactly the samples that would have come, for the same number of workers and ranks. Read again
+    for that is the present shard, up to where it was, and every earlier one of which samples were in the buffer.
+    As with torch's ``DistributedSampler``, call :meth:`set_epoch` before each epoch, and before one goes on.
+
+    Args:
+        shards: a folder, a file, ``"train-{000..099}.tar.gz"``, a URL (``http://``, ``https://``; ``s3://``,
+            ``gs://``, ``az://`` with obstore), ``"-"`` for standard input, a function that opens a binary file, or
+            several of these.
+        transform: called with each dict when it leaves the buffer.
+        buffer: how many samples each worker holds.
+        seed: of the order; as for :class:`foreload.Stream`.
+        storage: options of object storage, as :class:`foreload.stages.fetch.Fetch` takes them.
+        shuffle: if not, shards and samples come as they are.
+        num_replicas, rank: as for :class:`foreload.Stream`.
+
+    Raises:
+        FileNotFoundError, ValueError, TypeError: an argument makes no sense; the message names it.
+
+    Iterating raises OSError where a shard cannot be read, and :class:`foreload.errors.DecodeError` (an OSError
+    too) where it is damaged or cut short; the message names the shard and the member. Who goes on after that comes
+    to the next shard.
+
+    >>> import io, tarfile, tempfile
+    >>> shard = Path(tempfile.mkdtemp()) / "train.tar.gz"
+    >>> with tarfile.open(shard, "w:gz") as tar:
+    ...     for name, content in (("0001.txt", b"hello"), ("0001.cls", b"7")):
+    ...         member = tarfile.TarInfo(name); member.size = len(content)
+    ...         tar.addfile(member, io.BytesIO(content))
+    >>> list(TarStream(shard))
+    [{'__key__': '0001', 'txt': b'hello', 'cls': b'7'}]
+    """
+
+    def __init__(
+        self,
+        shards: str | Path | Callable[[], BinaryIO] | Sequence[str | Path | Callable[[], BinaryIO]],
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        storage: dict[str, Any] | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        super().__init__(buffer, seed, shuffle, num_replicas, rank)
+        self.shards = list_streams(shards)
+        self.transform = transform
+        self._fetch = Fetch(storage) if any(map(_is_stored, self.shards)) else None
+
+    def _open(self, reading: Reading) -> Source:
+        readers = reading.ranks * reading.workers
+        if reading.worker == 0 and readers > len(self.shards):
+            warnings.warn(
+                f"there are only {len(self.shards)} shards for {readers} readers ( {reading.workers} workers on "
+                f"each of {reading.ranks} ranks): {readers - len(self.shards)} of them have nothing to read; "
+                "make more and smaller shards, or use fewer workers",
+                stacklevel=4,
+            )
+        return _Shards(self, reading)
+
+    def _samples(self, shard: int) -> Iterator[dict[str, Any]]:
+        return samples_of(self.shards[shard], name_of(self.shards[shard], shard), self._fetch)
+
+
+def _is_stored(shard: Shard) -> bool:
+    return is_remote(shard) and not str(shard).startswith(("http://", "https://"))
+
+
+class _Shards:
+    """A reader's part: some of the shards, one after the other."""
+
+    def __init__(self, stream: TarStream, reading: Reading) -> None:
+        self._stream = stream
+        # Dealt to the ranks first: no rank has more than one shard more than another.
+        first, step = reading.rank + reading.ranks * reading.worker, reading.ranks * reading.workers
+        self._own: list[int] = order_of(reading, len(stream.shards))[first::step].tolist()
+        self._turn = 0
+        self._given = 0  # of the present shard
+        self._samples: Iterator[dict[str, Any]] | None = None
+
+    def next(self) -> tuple[list[int], dict[str, Any]] | None:
+        """Read the next sample of the present shard, or the first one of the next."""
+        while self._turn < len(self._own):
+            shard = self._own[self._turn]
+            try:
+                if self._samples is None:
+                    self._samples = self._stream._samples(shard)
+                sample = next(self._samples)
+            except Exception as error:
+                self._turn, self._given, self._samples = self._turn + 1, 0, None
+                if isinstance(error, StopIteration):
+                    continue
+                raise
+            self._given += 1
+            return [shard, self._given - 1], sample
+        return None
+
+    def finish(self, name: list[int], sample: dict[str, Any]) -> Any:
+        """Transform it."""
+        if self._stream.transform is None:
+            return sample
+        try:
+            return self._stream.transform(sample)
+        except Exception as error:
+            shard = name_of(self._stream.shards[name[0]], name[0])
+            error.add_note(f"foreload: while loading sample {sample['__key__']!r} of {shard}")
+            raise
+
+    def state(self) -> list[int]:
+        """Give how many of its shards are done, the samples read of the present one, and the number of shards."""
+        return [self._turn, self._given, len(self._stream.shards)]
+
+    def restore(self, state: list[int], names: list[Any]) -> list[Any]:
+        """Go on from there; each shard is opened once."""
+        turn, given, shards = state
+        if shards != len(self._stream.shards):
+            raise ValueError(
+                f"the state is of a stream of {shards} shards, but this one has {len(self._stream.shards)}"
+            )
+        wanted = {(shard, number) for shard, number in names}
+        found: dict[tuple[int, int], Any] = {}
+        present = self._own[turn] if turn < len(self._own) else None
+        for shard in sorted({shard for shard, _ in wanted} - {present}):
+            self._again(shard, 1 + max(number for own, number in wanted if own == shard), wanted, found)
+        self._turn, self._given = turn, given
+        if present is not None and given:
+            self._samples = self._again(present, given, wanted, found)
+        return [found[shard, number] for shard, number in names]
+
+    def _again(
+        self, shard: int, count: int, wanted: set[tuple[int, int]], found: dict[tuple[int, int], Any]
+    ) -> Iterator[dict[str, Any]]:
+        """Read so many samples of a shard, and find those that are wanted."""
+        samples = self._stream._samples(shard)
+        for number in range(count):
+            sample = next(samples, None)
+            if sample is None:
+                raise ValueError(
+                    f"{name_of(self._stream.shards[shard], shard)} has {number} samples, but had more when the "
+                    "state was taken; it is another file"
+                )
+            if (shard, number) in wanted:
+                found[shard, number] = sample
+        return samples
