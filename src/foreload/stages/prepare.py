@@ -13,7 +13,7 @@ from foreload.options import Keep
 from foreload.stages.index import position_of
 from foreload.stages.store import SampleStore
 
-__all__ = ["Prepared", "unwrap", "warn_of_randomness"]
+__all__ = ["Prepared", "is_remote", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -68,19 +68,25 @@ class Prepared(Dataset[Any]):
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can."""
-        many = getattr(self._root, "__getitems__", None)
-        if not callable(many) or self._split:
+        root, store = self._root, self._store
+        many = getattr(root, "__prepares__" if self._split else "__getitems__", None)
+        if not callable(many) or (self._split and getattr(root, "__getitems__", None) is None):
             return None
 
+        def read(positions: Sequence[Any]) -> Sequence[Any]:
+            loaded: Sequence[Any] = many(positions, self._keep) if self._split else many(positions)
+            return loaded
+
         def load(indices: Sequence[Any]) -> Sequence[Any]:
-            store = self._store
             if store is None:
-                samples = many(indices)  # of the dataset itself: nothing was looked through
+                samples = read(indices)  # of the dataset itself: nothing was looked through
             else:
                 positions = [self._position(index, len(store)) for index in indices]
                 if None in positions:
                     return [self[index] for index in indices]
-                samples = store.load_many(positions, many)  # type: ignore[arg-type]
+                samples = store.load_many(positions, read)  # type: ignore[arg-type]
+                if self._split:
+                    samples = [root.__finish__(*pair) for pair in zip(positions, samples, strict=True)]
             return samples if self._transform is None else [self._transform(sample) for sample in samples]
 
         return load
@@ -119,6 +125,11 @@ def warn_of_randomness(dataset: Any) -> None:
                     stacklevel=5,
                 )
                 return
+
+
+def is_remote(dataset: Any) -> bool:
+    """Whether samples of a dataset, or of one that it is made of, come from a server."""
+    return any(getattr(part, "__remote__", False) for part in _parts(dataset))
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

@@ -143,7 +143,10 @@ class SampleStore:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
         indices = list(indices)
         if self.spill is not None or self._ahead:
-            return [self.load(index, lambda index: read([index])[0]) for index in indices]
+            held = (self.native.contains, self._ahead.__contains__, lambda i: self.native.spilled(i) is not None)
+            missing = [index for index in dict.fromkeys(indices) if not any(has(index) for has in held)]
+            found = dict(zip(missing, read(missing), strict=True)) if missing else {}
+            return [self.load(i, lambda i: found[i] if i in found else read([i])[0]) for i in indices]
         samples: list[Any] = [None] * len(indices)
         missing: dict[int, int] = {}  # index to position
         later: list[int] = []
