@@ -214,7 +214,7 @@ class TarDataset(BaseDataset):
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
         if self._remote is None:
-            memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
+            memory, starts = read_samples(self._files, indices, self._extents[:, 2])
             return [memory[begin:end] for begin, end in pairwise(starts)]
         pieces, failures = self._remote.read(indices)
         survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)

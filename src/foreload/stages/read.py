@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -> tuple[Array, Array]:
-    """Read several samples of these lengths, in this thread.
+    """Read several samples, in this thread.
 
     Returns:
         memory (uint8) and starts (int64): sample ``indices[i]`` is ``memory[starts[i]:starts[i + 1]]``.
@@ -31,7 +31,7 @@ def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -
         OSError, DecodeError: the first failure, naming the sample.
     """
     where = np.asarray(indices, np.int64)
-    starts = _starts(lengths)
+    starts = _starts(where, lengths)
     memory = np.empty(int(starts[-1]), np.uint8)
     job = _native.ReadJob(files, where, starts, memory)
     job.run_here()
@@ -39,9 +39,9 @@ def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -
     return memory, starts
 
 
-def _starts(lengths: Array) -> Array:
-    starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
+def _starts(indices: Array, lengths: Array) -> Array:
+    starts = np.zeros(len(indices) + 1, np.int64)
+    np.cumsum(lengths[indices], out=starts[1:])
     return starts
 
 
@@ -77,7 +77,7 @@ class ReadAssembly:
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
         where = np.asarray(indices, np.int64)
-        starts = _starts(self._lengths[where])
+        starts = _starts(where, self._lengths)
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
         job = _native.ReadJob(self._files, where, starts, memory)
 
