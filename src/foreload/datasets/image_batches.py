@@ -109,9 +109,12 @@ class ImageAssembly:
         return pieces, {positions[number]: error for number, error in failed.items()}
 
     def missing(self, indices: Any) -> list[int]:
-        """List the positions of those that are not cached."""
+        """List the positions of those that are neither cached nor spilled, which the job reads by itself."""
         store = self._store
-        return [i for i, index in enumerate(indices) if store is None or not store.contains(int(index))]
+        if store is None:
+            return list(range(len(indices)))
+        numbers = [int(index) for index in indices]
+        return [i for i, index in enumerate(numbers) if not store.contains(index) and not store.is_spilled(index)]
 
 
 class _Fetched:
