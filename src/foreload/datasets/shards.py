@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.errors import DecodeError
-from foreload.stages.fetch import is_remote
+from foreload.stages.fetch import is_remote, local_path
 
 __all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name"]
 
@@ -240,7 +240,7 @@ def are_shards(data_path: Any) -> bool:
     """
     if not isinstance(data_path, (str, os.PathLike)):
         return isinstance(data_path, Sequence) and len(data_path) > 0 and are_shards(data_path[0])
-    text = os.fspath(data_path)
+    text = local_path(os.fspath(data_path))
     return is_remote(text) or text.endswith(".tar") or (os.path.isdir(text) and any(Path(text).glob("*.tar")))
 
 
@@ -260,7 +260,7 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
         if not listed:
             raise ValueError("shards is an empty list; give at least one")
         return listed
-    text = os.fspath(shards)
+    text = local_path(os.fspath(shards))
     if braces := _BRACES.search(text):
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
@@ -271,7 +271,6 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             for number in numbers
             for name in list_shards(f"{text[: braces.start()]}{number:0{len(low)}}{text[braces.end() :]}")
         ]
-    text = text.removeprefix("file://")
     if is_remote(text) or not os.path.isdir(text):
         return [text]
     found = sorted(str(path) for path in Path(text).glob("*.tar"))
