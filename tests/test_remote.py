@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import textwrap
 import threading
@@ -820,8 +821,12 @@ def test_keys_are_not_shown_to_others(folder: Path, serve: Any) -> None:
 
 
 def test_the_helper_finds_its_library_where_the_program_does(folder: Path, serve: Any) -> None:
-    script = "import sys; sys.path[:] = {path!r}; import foreload as fl; print(len(fl.TarDataset({url!r})))"
-    text = script.format(path=sys.path, url=serve(folder).url(SHARDS))
+    # Without site's own folders, but with what an editable install needs to be found.
+    script = (
+        "import sys, site; site.addsitedir({site!r}); sys.path[:] = {path!r}; import foreload as fl; "
+        "print(len(fl.TarDataset({url!r})))"
+    )
+    text = script.format(site=sysconfig.get_paths()["purelib"], path=sys.path, url=serve(folder).url(SHARDS))
     found = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == [str(COUNT * EACH)], found.stderr
 
