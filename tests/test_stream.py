@@ -261,6 +261,7 @@ def makers(folder: Path) -> dict[str, Any]:
         "labelled": lambda mode: fl.FileDataset(folder / "files", loading_mode=mode, labels=list(range(30))),
         "rows": lambda mode: fl.HDF5Dataset(folder / "rows.h5", "data", mode, target_name="labels"),
         "changed": lambda mode: fl.HDF5Dataset(folder / "rows.h5", "data", mode, transform=lambda row: row * 2),
+        "efficient": lambda mode: fl.MemoryEfficientDataset(folder / "lines.txt", loading_mode=mode),
         "names": lambda mode: fl.HDF5Dataset(folder / "rows.h5", "names", mode),
     }
 
@@ -281,6 +282,33 @@ def test_every_dataset_streams_the_samples_that_it_has(tmp_path: Path, mode: fl.
         assert shuffled != expected or name == "tar"  # all of one length
         assert sorted(shuffled) == sorted(expected), name
         assert len(data.stream()) == len(data)
+
+
+def test_each_row_group_and_each_chunk_is_decoded_once(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    table = pyarrow.table({"number": list(range(900))})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=90)
+    data = fl.ParquetDataset(tmp_path / "a.parquet", group_cache=1)
+    opened: list[Any] = []
+    with patch("foreload.datasets.rowgroups.open_parquet", wraps=_noting(opened)):
+        assert sorted(row["number"] for row in data.stream(buffer=40, seed=0)) == list(range(900))
+    assert len(opened) == 10
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=np.arange(900), chunks=(90,), compression="gzip")
+    rows = fl.HDF5Dataset(tmp_path / "a.h5")
+    chunks = rows.columns[0].chunks
+    with patch.object(type(chunks), "read", autospec=True, side_effect=type(chunks).read) as read:
+        assert sorted(rows.stream(buffer=40, seed=0)) == list(range(900))
+    assert read.call_count == 10
+
+
+def _noting(opened: list[Any]) -> Any:
+    from foreload.datasets.rowgroups import open_parquet
+
+    return lambda *arguments: opened.append(arguments) or open_parquet(*arguments)
 
 
 @pytest.mark.parametrize("transform", [None, "python"])
@@ -483,6 +511,21 @@ def test_wrong_arguments() -> None:
 
 
 # Shards without random access.
+
+
+def test_zstandard(tmp_path: Path) -> None:
+    plain = write_tar(tmp_path / "a.tar", range(20), size=2000)
+    packed = plain.with_suffix(".tar.zst")
+    zstandard = pytest.importorskip("zstandard")
+    content = zstandard.ZstdCompressor(write_checksum=True).compress(plain.read_bytes())
+    packed.write_bytes(content)
+    assert list(fl.TarStream(packed, shuffle=False)) == list(fl.TarDataset(plain))
+    for damaged in (content[: len(content) // 2], content[:9000] + b"x" * 30 + content[9030:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(DecodeError, match=r"a\.tar\.zst: "):
+            list(fl.TarStream(packed))
+    with patch.dict(sys.modules, zstandard=None), pytest.raises(ImportError, match="needs zstandard: pip install"):
+        list(fl.TarStream(packed))
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])

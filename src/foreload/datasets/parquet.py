@@ -15,6 +15,7 @@ from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
 from foreload.stages.batch import note_sample
+from foreload.stages.order import Indices
 from foreload.stages.spill import stamp
 
 __all__ = ["ParquetDataset"]
@@ -172,6 +173,11 @@ class ParquetDataset(BaseDataset):
                 note_sample(error, number, position)
                 raise
         return samples
+
+    def __blocks__(self, size: int) -> Indices:
+        """Name the row groups, each of which is decoded as a whole."""
+        starts: Indices = np.unique(self._starts)  # some may have no rows
+        return starts[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known of the files; another process opens them for itself."""
