@@ -98,6 +98,8 @@ def test_names_and_labels(tmp_path: Path) -> None:
     (tmp_path / "flat" / "a.bin").write_bytes(b"1")
     pack(tmp_path / "flat", tmp_path / "unlabelled")
     assert members(tmp_path / "unlabelled") == [("a.bin", b"1")]
+    pack(tmp_path / "flat", tmp_path / "negative", labels=[-3])
+    assert members(tmp_path / "negative") == [("a.bin", b"1"), ("a.cls", b"-3")]
     (tmp_path / "flat" / "a.cls").write_bytes(b"1")
     with pytest.raises(ValueError, match=r"a\.cls': in shards \.cls is what labels are called"):
         pack(tmp_path / "flat", tmp_path / "labels")
@@ -108,7 +110,7 @@ KILLED = "import sys; from foreload.pack import pack; pack(sys.argv[1], sys.argv
 
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     source, target, fresh = tmp_path / "source", tmp_path / "target", tmp_path / "fresh"
-    fill(source, 900)
+    fill(source, 500)
     process = subprocess.Popen([sys.executable, "-c", KILLED, source, target])
     while not (target / "shard-000003.tar").exists():
         assert process.poll() is None
@@ -125,7 +127,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     pack(source, fresh, shard_bytes=4000)
     assert members(target) == members(fresh)
     assert (target / MANIFEST).read_bytes() == (fresh / MANIFEST).read_bytes()
-    assert len(fl.TarDataset(target)) == 900
+    assert len(fl.TarDataset(target)) == 500
 
 
 def test_another_source_or_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,3 +345,18 @@ def test_create_dataloader_trains_and_validates(photos: Path, workers: int) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fl.create_dataloader(photos, num_workers=0)  # a folder of classes
+
+
+def test_batches_of_collate_functions_use_the_loaders_memory_again() -> None:
+    samples = [(torch.full((40, 50), float(i)), i) for i in range(40)]
+    for function in (fl.CustomCollateFn.image_collate, fl.CustomCollateFn.variable_length_collate):
+        stock = list(TorchDataLoader(samples, batch_size=10, collate_fn=function))
+        addresses = set()
+        for expected, batch in zip(
+            stock, fl.DataLoader(samples, batch_size=10, collate_fn=function, num_workers=0), strict=True
+        ):
+            for one, other in zip(expected, batch, strict=True):
+                assert torch.equal(one, other)
+            addresses.add(batch[0].data_ptr())
+            del batch, one, other
+        assert len(addresses) <= 2

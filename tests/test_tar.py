@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -67,10 +67,11 @@ def by_webdatasets_rules(path: Path) -> list[dict[str, Any]]:
     return samples
 
 
-part = st.text(st.sampled_from("ab.üß字_ A-"), min_size=1, max_size=6).filter(lambda text: text != "..")
+part = st.text(st.sampled_from("ab.üß字_ A-"), min_size=1, max_size=6)
 long = st.sampled_from(["x" * 90 + "/" + "y" * 30, "x" * 130, "ä" * 200, "d/" * 150 + "z"])
 stem = st.one_of(part, st.lists(part, min_size=2, max_size=3).map("/".join), long, st.just("__meta__"))
 name = st.one_of(st.tuples(stem, st.sampled_from(["txt", "JPG", "a.b", "cls", ""])).map(".".join), stem)
+name = name.filter(lambda text: ".." not in text.split("/"))
 content = st.one_of(
     st.binary(max_size=40), st.sampled_from([b"", b"7" * 512, b"x" * 1025, "folder", "link", "hard"])
 )
@@ -102,6 +103,7 @@ def test_samples_are_webdatasets(members: list[Member], format: int) -> None:
         assert list(tar) == expected
         order = list(range(len(tar)))[::-1] * 2
         assert tar.__getitems__(order) == [expected[i] for i in order]  # type: ignore[misc]
+        assert tar.__getitems__([]) == []  # type: ignore[misc]
         again = fl.TarDataset(shard, direct_io=True)  # by the index beside it
         assert list(again) == expected
 
@@ -221,6 +223,40 @@ def test_a_damaged_header(tmp_path: Path) -> None:
         fl.TarDataset(shard)
 
 
+damage = st.one_of(
+    st.tuples(st.just(124), st.sampled_from([b"\xff" * 12, b"\xff" * 10 + b"\xe0\x00", b"\x80" * 12, b"7" * 12])),
+    st.tuples(st.just(156), st.sampled_from([b"x", b"g", b"L", b"K", b"S", b"1", b"5", b"9"])),
+    st.tuples(st.integers(0, 511), st.binary(min_size=1, max_size=3)),
+)
+
+
+@given(st.integers(0, 9), damage, st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+@example(2, (124, b"\xff" * 10 + b"\xe0\x00"), tarfile.GNU_FORMAT)  # a size below 0: tarfile goes round for ever
+def test_any_header(block: int, damage: tuple[int, bytes], format: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        members: list[Member] = [
+            ("a.txt", b"x"),
+            ("b" * 150 + ".txt", b"y" * 513),
+            ("c.txt", b"z"),
+            ("d.cls", b"1"),
+        ]
+        shard = write_tar(Path(folder) / "x.tar", members, format)
+        content = bytearray(shard.read_bytes())
+        header = content[512 * block : 512 * block + 512]
+        header[damage[0] : damage[0] + len(damage[1])] = damage[1]
+        header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:512]) + 8 * 32)
+        content[512 * block : 512 * block + 512] = header[:512]
+        shard.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                for sample in fl.TarDataset(shard):
+                    assert all(value in content for name, value in sample.items() if name != "__key__")
+            except DecodeError as error:
+                refused = str(error)
+                assert refused.startswith(str(shard))
+
+
 @pytest.mark.parametrize(
     ("members", "message"),
     [
@@ -257,6 +293,9 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
         fl.TarDataset(tmp_path / "folder")
     with pytest.raises(ValueError, match="shards is an empty list"):
         fl.TarDataset([])
+    for wrong in (3, [3], None):
+        with pytest.raises(TypeError, match="shards must be a path or a list of them, got"):
+            fl.TarDataset(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="counts down"):
         fl.TarDataset("x-{3..1}.tar")
     sparse = tmp_path / "sparse"

@@ -88,20 +88,32 @@ void check_sample(const FileSource& source, size_t index) {
   }
 }
 
-nb::bytes read_bytes(FileSource& source, size_t index) {
+// Calls use(bytes) without the GIL.
+template <typename Use>
+void read_one(FileSource& source, size_t index, const Use& use) {
   check_sample(source, index);
-  std::vector<uint8_t> copy;
   std::exception_ptr failure;
   {
     const nb::gil_scoped_release release;
     const auto done = [&](size_t, std::span<const uint8_t> bytes, std::exception_ptr error) {
       failure = error;
-      copy.assign(bytes.begin(), bytes.end());
+      use(bytes);
     };
     source.reading.read(source.files, std::span(&index, 1), done);
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+nb::bytes read_bytes(FileSource& source, size_t index) {
+  std::vector<uint8_t> copy;
+  read_one(source, index, [&](std::span<const uint8_t> bytes) { copy.assign(bytes.begin(), bytes.end()); });
   return to_bytes(copy);
+}
+
+size_t keep(FileSource& source, size_t index) {
+  size_t size = 0;
+  read_one(source, index, [&](std::span<const uint8_t> bytes) { size = bytes.size(); });
+  return size;
 }
 
 nb::bytes path_of(const FileSource& source, size_t index) {
@@ -157,15 +169,8 @@ void bind_files(nb::module_& module) {
            nb::arg("direct") = false)
       .def("__len__", [](const FileSource& source) { return source.files.size(); })
       .def("path", &path_of, nb::arg("index"), "The file that a sample lies in.")
-      .def(
-          "keep",
-          [](FileSource& source, size_t index) {
-            check_sample(source, index);
-            std::vector<uint8_t> buffer;
-            return source.files.bytes(index, buffer).size();
-          },
-          nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
-          "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
+      .def("keep", &keep, nb::arg("index"),
+           "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
       .def("read", &read_bytes, nb::arg("index"), "The bytes of a sample.")
       .def(
           "expect_cold", [](FileSource& source) { source.files.expect_cold(); },

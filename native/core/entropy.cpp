@@ -22,6 +22,8 @@ constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25
 
 // More than an MCU of 10 blocks can take, so that only its end must be checked.
 constexpr size_t kPadding = 10 * 64 * 4 + 64;
+// The same for a block.
+constexpr size_t kBlockPadding = 64 * 4 + 16;
 
 constexpr uint32_t kRunToEnd = 64;
 
@@ -48,12 +50,39 @@ constexpr int extended(int value, int size) {
 
 }  // namespace
 
-void EntropyDecoder::unstuff(std::span<const uint8_t> data) {
+// Finds where the restart segments lie.
+void EntropyDecoder::split(std::span<const uint8_t> data) {
+  data_ = data;
   plain_.resize(std::max(plain_.size(), data.size() + kPadding));
   segments_.clear();
-  const uint8_t* from = data.data();
-  const uint8_t* const end = from + data.size();
-  uint8_t* to = plain_.data();
+  size_t begin = 0, at = 0;
+  while (at < data.size()) {
+    const auto* marker = static_cast<const uint8_t*>(std::memchr(data.data() + at, 0xFF, data.size() - at));
+    if (marker == nullptr) break;
+    at = static_cast<size_t>(marker - data.data());
+    const size_t end = at;
+    while (at + 1 < data.size() && data[at + 1] == 0xFF) ++at;
+    if (at + 1 >= data.size()) {
+      segments_.push_back({begin, end, 0});
+      return;
+    }
+    const uint8_t code = data[at + 1];
+    at += 2;
+    if (code == 0) continue;
+    segments_.push_back({begin, end, 0});
+    if (code < JPEG_RST0 || code > JPEG_RST0 + 7) return;
+    begin = at;
+  }
+  segments_.push_back({begin, data.size(), 0});
+}
+
+// Takes stuffed bytes out of a segment, which lies at its place in `plain_` then, with zeros behind it.
+const EntropyDecoder::Segment& EntropyDecoder::plain(size_t number) {
+  Segment& segment = segments_[number];
+  if (segment.plain_end != 0) return segment;
+  const uint8_t* from = data_.data() + segment.begin;
+  const uint8_t* const end = data_.data() + segment.end;
+  uint8_t* to = plain_.data() + segment.begin;
   while (from < end) {
     const auto* marker =
         static_cast<const uint8_t*>(std::memchr(from, 0xFF, static_cast<size_t>(end - from)));
@@ -61,20 +90,14 @@ void EntropyDecoder::unstuff(std::span<const uint8_t> data) {
     std::memcpy(to, from, static_cast<size_t>(stop - from));
     to += stop - from;
     if (marker == nullptr) break;
+    *to++ = 0xFF;
     while (marker + 1 < end && marker[1] == 0xFF) ++marker;
-    if (marker + 1 >= end) break;
-    const uint8_t code = marker[1];
     from = marker + 2;
-    if (code == 0) {
-      *to++ = 0xFF;
-    } else if (code >= JPEG_RST0 && code <= JPEG_RST0 + 7) {
-      segments_.push_back(static_cast<size_t>(to - plain_.data()));
-    } else {
-      break;
-    }
   }
-  segments_.push_back(static_cast<size_t>(to - plain_.data()));
-  std::memset(to, 0, kPadding);
+  segment.plain_end = static_cast<size_t>(to - plain_.data());
+  const bool last = number + 1 == segments_.size();
+  if (last || segments_[number + 1].plain_end == 0) std::memset(to, 0, last ? kPadding : kBlockPadding);
+  return segment;
 }
 
 bool EntropyDecoder::load(Table& table, const uint8_t* counts, const uint8_t* symbols, bool ac) {
@@ -149,7 +172,7 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
                                        component};
   }
   block_count_ = info->blocks_in_MCU;
-  unstuff(data);
+  split(data);
   columns_ = info->MCUs_per_row;
   rows_ = info->MCU_rows_in_scan;
   column_ = 0;
@@ -177,7 +200,11 @@ void EntropyDecoder::begin_segment() {
   exhausted_ = segment_ >= segments_.size();
   starved_ |= exhausted_;
   bits_ = {};
-  bits_.next = plain_.data() + (segment_ == 0 || exhausted_ ? 0 : segments_[segment_ - 1]);
+  bits_.next = plain_.data();
+  if (exhausted_) return;
+  const Segment& segment = plain(segment_);
+  bits_.next = plain_.data() + segment.begin;
+  end_ = plain_.data() + segment.plain_end;
 }
 
 inline void EntropyDecoder::refill(Bits& bits) {
@@ -357,8 +384,9 @@ void EntropyDecoder::begin_lane(Lane& lane, size_t segment) {
     starved_ = true;
     return;
   }
-  lane.bits.next = plain_.data() + (segment == 0 ? 0 : segments_[segment - 1]);
-  lane.end = plain_.data() + segments_[segment];
+  const Segment& found = plain(segment);
+  lane.bits.next = plain_.data() + found.begin;
+  lane.end = plain_.data() + found.plain_end;
   lane.out = ahead.coefficients.data();
   lane.block = blocks_.data();
   lane.left = block_count_ - 1;
@@ -388,9 +416,13 @@ inline void EntropyDecoder::begin_block(Lane& lane) {
 void EntropyDecoder::end_block(Lane& lane) {
   lane.out += 64;
   ++lane.block;
+  if ((lane.bits.next - lane.end) * 8 > lane.bits.count) {
+    starved_ = true;
+    lane.active = false;
+    return;
+  }
   if (lane.left-- == 0) {
-    if ((lane.bits.next - lane.end) * 8 > lane.bits.count) starved_ = true;
-    if (lane.mcus-- == 0 || (lane.bits.next - lane.end) * 8 > lane.bits.count) {
+    if (lane.mcus-- == 0) {
       lane.active = false;
       return;
     }
@@ -426,8 +458,7 @@ void EntropyDecoder::decode(int16_t (**mcu)[64]) {
       pass_block(*block.ac, bits);
     }
   }
-  const uint8_t* const end = plain_.data() + segments_[segment_];
-  if ((bits.next - end) * 8 > bits.count) exhausted_ = starved_ = true;
+  if ((bits.next - end_) * 8 > bits.count) exhausted_ = starved_ = true;
 }
 
 }  // namespace foreload

@@ -56,6 +56,11 @@ class EntropyDecoder {
     int component;
   };
 
+  // What lies between two restart markers: offsets in the data, and where it ends in `plain_`, 0 before it is
+  // there.
+  struct Segment {
+    size_t begin, end, plain_end;
+  };
   // One of two segments that are decoded in turns.
   struct Lane {
     Bits bits;
@@ -82,7 +87,8 @@ class EntropyDecoder {
   static void pass_block(const Table& ac, Bits& bits);
 
   bool load(Table& table, const uint8_t* counts, const uint8_t* symbols, bool ac);
-  void unstuff(std::span<const uint8_t> data);
+  void split(std::span<const uint8_t> data);
+  const Segment& plain(size_t number);
   void begin_segment();
   void decode(int16_t (**blocks)[64]);
   const int16_t* decoded_ahead(unsigned mcu);
@@ -94,8 +100,10 @@ class EntropyDecoder {
   void end_block(Lane& lane);
 
   std::array<Table, 4> dc_, ac_;
-  std::vector<uint8_t> plain_;    // the data without stuffing and markers
-  std::vector<size_t> segments_;  // where each restart segment ends in it
+  std::span<const uint8_t> data_;
+  std::vector<uint8_t> plain_;  // segments without stuffing, each where it lies in the data
+  std::vector<Segment> segments_;
+  const uint8_t* end_ = nullptr;  // of the present segment
   std::array<Block, 10> blocks_{};
   std::array<int, 4> last_dc_{};
   Bits bits_;

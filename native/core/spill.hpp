@@ -31,6 +31,8 @@ class Spill {
   bool read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form);
   // What the system said when it failed; 0 while all is well.
   int failure() const { return failure_.load(); }
+  // Whether it has been written, by whichever process; it may turn out to be damaged.
+  bool holds(size_t sample) const { return places_[sample].load() != 0; }
 
  private:
   int file_for_reading(uint32_t number);

@@ -165,7 +165,8 @@ void test_kills() {
   CHECK(counts.peak <= counts.room && counts.hits > 0);
 }
 
-// With less room, what is over is dropped, the rest is read as before, and the memory goes back to the system.
+// With less room, what is over is dropped, the rest is read as before, and the memory goes back to the
+// system.
 void test_limit() {
   const auto store = SampleStore::create(100, 1 << 20, 0, 0);
   for (size_t i = 0; i < 100; ++i) load(*store, i);

@@ -13,6 +13,8 @@ import json
 import mmap
 import os
 import random
+import re
+import resource
 import socket
 import struct
 import sys
@@ -22,34 +24,48 @@ from urllib.parse import quote, unquote, urlsplit
 
 import obstore
 from obstore import exceptions
-from obstore.store import from_url
+from obstore.store import HTTPStore, from_url
 
-# Requests under way at a time, and how often one is tried before it has failed.
-MOST = 1024
+# Calls of the library under way at a time; ranges of a file that one of them gets, which costs far less than as
+# many calls; and the bytes between two ranges that are rather read than skipped.
+MOST = 512
+TOGETHER = 4
+GAP = 4096
+
+# How often a request is tried before it has failed.
 MAPS = 24
 TRIES = 6
 FIRST_PAUSE = 0.1
 
 LENGTH = struct.Struct("<Q")
 
+# Answers that will be the same when it is tried again.
+FINAL = ("missing", "forbidden", "short", "refused")
+REFUSED = re.compile(r"status code: 4(?!00|08|25|29)\d\d|^Received redirect|Range Request not supported")
+NOBODY = "169.254.169.254"  # where machines in a cloud are told their keys
+
 
 def main() -> None:
-    """Serve the socket whose number is the first argument, with the options in the second, until it is closed."""
+    """Serve the socket whose number is the argument until it is closed; the first message is the options."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(True)
-    asyncio.run(Server(connection, json.loads(sys.argv[2])).serve())
+    # Each request that is under way has a connection.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    asyncio.run(Server(connection).serve())
 
 
 class Server:
     """Answers the requests that come over a socket."""
 
-    def __init__(self, connection: socket.socket, options: dict[str, Any]) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._options = options
+        self._options: dict[str, Any] = {}
         self._stores: dict[str, Any] = {}
         self._slots = asyncio.Semaphore(MOST)
         self._jobs: set[asyncio.Task[None]] = set()
         self._maps: dict[int, mmap.mmap] = {}
+        self._turn = asyncio.Lock()  # to send an answer
 
     async def serve(self) -> None:
         """Read requests until the other end is gone."""
@@ -59,6 +75,9 @@ class Server:
             if received is None:
                 os._exit(0)  # nobody is left to be told of what is under way
             request, memory = received
+            if "id" not in request:
+                self._options = request
+                continue
             job = loop.create_task(self._answer(request, memory))
             self._jobs.add(job)
             job.add_done_callback(self._jobs.discard)
@@ -94,27 +113,52 @@ class Server:
         except Exception as error:  # whatever it is, the other end waits for an answer
             answer["error"] = describe(error)
         body = json.dumps(answer).encode()
-        await asyncio.get_running_loop().run_in_executor(
-            None, self._connection.sendall, LENGTH.pack(len(body)) + body
-        )
+        async with self._turn:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._connection.sendall, LENGTH.pack(len(body)) + body
+            )
 
     async def _ranges(self, ranges: list[list[Any]], descriptor: int) -> list[Any]:
         memory = self._map(descriptor)
         failures: list[Any] = []
+
+        def put(found: Any, length: int, at: int) -> None:
+            got = memoryview(found)
+            if len(got) != length:
+                raise EOFError(f"it ends {length - len(got):,} bytes too early")
+            memory[at : at + length] = got
 
         async def one(number: int, url: str, start: int, length: int, at: int) -> None:
             async def get(store: Any, path: str) -> Any:
                 return await obstore.get_range_async(store, path, start=start, length=length)
 
             try:
-                got = memoryview(await self._retried(url, get))
-                if len(got) != length:
-                    raise EOFError(f"has {len(got)} of the {length} bytes at {start}: it ends too early")
-                memory[at : at + length] = got
+                put(await self._retried(url, get), length, at)
             except Exception as error:  # as above
                 failures.append([number, *describe(error)])
 
-        await asyncio.gather(*(one(number, *each) for number, each in enumerate(ranges)))
+        async def several(url: str, group: list[int]) -> None:
+            """Get several ranges of a file by one call of the library, or each by itself where that fails."""
+            _, starts, lengths, places = zip(*(ranges[number] for number in group), strict=True)
+            try:
+                store, path = self._store(url)
+                async with self._slots:
+                    found = await obstore.get_ranges_async(
+                        store, path, starts=starts, lengths=lengths, coalesce=GAP
+                    )
+                for part in zip(found, lengths, places, strict=True):
+                    put(*part)
+            except BaseException:  # the library panics where a file is shorter than two ranges that it joins
+                await asyncio.gather(*(one(number, *ranges[number]) for number in group))
+
+        files: dict[str, list[int]] = {}
+        for number, (url, _, length, _) in enumerate(ranges):
+            if length:
+                files.setdefault(url, []).append(number)
+        groups = [(url, all[i : i + TOGETHER]) for url, all in files.items() for i in range(0, len(all), TOGETHER)]
+        await asyncio.gather(
+            *(several(url, group) if len(group) > 1 else one(group[0], *ranges[group[0]]) for url, group in groups)
+        )
         return failures
 
     def _map(self, descriptor: int) -> mmap.mmap:
@@ -134,7 +178,7 @@ class Server:
                 async with self._slots:
                     return await ask(store, path)
             except Exception as error:  # a cut connection, a busy server: the library has no one class for these
-                if attempt == TRIES - 1 or describe(error)[0] in ("missing", "forbidden"):
+                if attempt == TRIES - 1 or describe(error)[0] in FINAL:
                     raise
             await asyncio.sleep(FIRST_PAUSE * 2**attempt * (0.5 + random.random()))
         raise AssertionError("unreachable")
@@ -151,8 +195,12 @@ class Server:
             options = {name: value for name, value in self._options.items() if name != "client_options"}
             # It tries again by itself too, which would multiply.
             retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-            make: Any = from_url  # its type depends on the scheme
-            self._stores[base] = make(base, client_options=client, retry_config=retries, **options)
+            # Of an address on the web it would guess whose storage that is, and ask for keys.
+            make: Any = HTTPStore.from_url if parts.scheme in ("http", "https") else from_url
+            try:
+                self._stores[base] = make(base, client_options=client, retry_config=retries, **options)
+            except Exception as error:  # all sorts of them
+                raise ValueError(f"storage: {describe(error)[1]}") from error
         return self._stores[base], unquote(parts.path).lstrip("/")
 
     async def _head(self, store: Any, path: str) -> Any:
@@ -172,9 +220,15 @@ def describe(error: Exception) -> tuple[str, str]:
         "missing": (FileNotFoundError, exceptions.NotFoundError),
         "forbidden": (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError),
         "short": (EOFError,),
+        "refused": (ValueError, TypeError, exceptions.NotSupportedError),
     }
+    text = (str(error).strip().splitlines() or [repr(error)])[0][:300]
     kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
-    return kind, (str(error).strip().splitlines() or [repr(error)])[0][:300]
+    if kind == "other" and NOBODY in text:
+        return "forbidden", text
+    if kind == "other" and "status code: 416" in text:
+        return "short", "it ends before what is asked for begins"
+    return ("refused" if kind == "other" and REFUSED.search(text) else kind), text
 
 
 if __name__ == "__main__":

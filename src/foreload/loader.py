@@ -29,10 +29,10 @@ from foreload.stages.failure import OnError, SampleError
 from foreload.stages.memory import MemoryBudget
 from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler, check_seed
-from foreload.stages.prepare import Prepared, unwrap, warn_of_randomness
+from foreload.stages.prepare import Prepared, is_remote, unwrap, warn_of_randomness
 from foreload.state import Order, resume, save
 from foreload.stream import StreamEpoch
-from foreload.workers.choose import Choice, choose
+from foreload.workers.choose import Choice, choose, waiters
 from foreload.workers.info import WorkerIdentity
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
@@ -61,7 +61,8 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device, in_order: as torch's DataLoader has them.
         num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` takes as many as are best: one
             per core, more where samples wait for something, none where batches are cheaper to make than to hand
-            over.
+            over. For samples on a server that is as many threads as it takes to have about 512 of them on their
+            way: ``ceil(512 / batch_size)``, at least 2 and at most 32.
         workers: who they are: ``"threads"`` or ``"processes"``; ``"auto"`` loads some samples in a fork, for a
             tenth of a second each way, and takes what was faster (see :meth:`stats`).
         seed: makes order (with ``shuffle=True``) and augmentation a pure function of (seed, epoch, index), the
@@ -312,10 +313,20 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _choose(self) -> None:
         """Choose the workers, where that was left to the loader: once, before they are first needed."""
-        if self.workers != "auto" or self._choice is not None or self.num_workers == 0:
+        if self.workers == "processes" or self._choice is not None or self.num_workers == 0:
             return
+        if self._cache is not None:
+            return  # it was asked before the cache was there, when the native core could load everything
         dataset: Any = self.dataset
         if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+            return
+        if is_remote(dataset):
+            size = getattr(self.batch_sampler, "batch_size", self.batch_size)
+            count = waiters(size) if self._auto_workers else self.num_workers
+            self._choice = Choice("threads", count, "samples come from a server, and waiting takes no core")
+            self.num_workers = count
+            return
+        if self.workers == "threads":
             return
         if native_assembly(self, dataset, (0, 0), Buffers()) is not None:
             return

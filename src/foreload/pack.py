@@ -102,7 +102,8 @@ def pack(
     cuts = _cuts(sizes, shard_bytes)
     plan = _plan(listing, np.stack([sizes, times]), cuts, tiled)
     _check_plan(target, plan)
-    packing = _Packing(listing, keys, extensions, tiled, verify)
+    labelled = labels is not None or bool(listing.classes)
+    packing = _Packing(listing, keys, extensions, labelled=labelled, tiled=tiled, verify=verify)
     done = _packed(packing, target, cuts)
     shards, resumed = [], 0
     for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
@@ -192,14 +193,21 @@ def _extension(path: str) -> str:
 
 class _Packing:
     def __init__(
-        self, listing: Listing, keys: list[str], extensions: list[str], tiled: bool, verify: bool
+        self,
+        listing: Listing,
+        keys: list[str],
+        extensions: list[str],
+        *,
+        labelled: bool,
+        tiled: bool,
+        verify: bool,
     ) -> None:
         self._listing = listing
         self._keys = keys
         self._extensions = extensions
         self._tiled = tiled
         self._verify = verify
-        self._labelled = bool((listing.targets >= 0).any())
+        self._labelled = labelled
         self.tiled_count = 0
 
     def write(self, path: Path, begin: int, end: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foreload.datasets.streaming import is_streaming
 from foreload.epoch import Epoch
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import collate_into, is_default_collate, pinned
+from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
 from foreload.stages.failure import SampleError
 from foreload.stages.resume import has_state
 from foreload.state import Order
@@ -54,6 +54,7 @@ class StreamBatches(Iterator[Any]):
         self._drop_last = making.drop_last
         collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._buffers = buffers
         self._pin_device = making._pin_device
         self._on_error = making.on_error
         self._errors = making.errors
@@ -74,7 +75,10 @@ class StreamBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Read the samples of a batch, and collate them."""
-        return pinned(self._collate(self._samples()), self._pin_device)
+        samples = self._samples()
+        with lending(self._buffers):
+            batch = self._collate(samples)
+        return pinned(batch, self._pin_device)
 
     def _item(self) -> Any:
         while True:

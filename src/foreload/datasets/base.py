@@ -118,9 +118,12 @@ class BaseDataset(Dataset[Any]):
         store = SampleStore(self._count, self.memory)
         store.native.follow_rule("all")
         if self.loading_mode is LoadingMode.EAGER:
+
+            def load(index: int) -> None:
+                store.load(index, self.read)
+
             with ThreadPoolExecutor(granted_cores()) as threads:
-                # What is read must not be held here a second time.
-                reading = threads.map(lambda index: len([store.load(index, self.read)]), range(self._count))
+                reading = threads.map(load, range(self._count))
                 for _ in track(reading, "reading samples", total=self._count, after=1):
                     pass
             if missing := self._count - int(store.residents().sum()):

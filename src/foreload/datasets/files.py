@@ -118,6 +118,8 @@ class FileDataset(BaseDataset):
         return self._load_batch if self._native else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        if not len(indices):
+            return []
         batch = ReadAssembly(self._files, self._sizes(), self._present, Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))

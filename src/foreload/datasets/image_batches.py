@@ -58,11 +58,19 @@ class ImageAssembly:
         dataset, transform = self._dataset, self._transform
         where = np.asarray(indices, np.int64)
         memory = self._buffers.take((len(where) * self._values,), transform.dtype)
-        work = _Local(self, where, memory) if dataset._remote is None else _Fetched(self, where, memory)
+        job: _native.Job
+        if dataset._remote is None:
+            job = local = self.make(where, memory)
+            list_failures = local.failures
+        else:
+            # What it calls must not hold it: the garbage collector does not see such a ring.
+            work = _Fetched(self, where, memory)
+            job = _native.PythonJob(1, 1, work.run, lambda: None)
+            list_failures = work.failures
         targets = torch.from_numpy(dataset._targets[where])
 
         def take() -> Any:
-            failures = work.failures()
+            failures = list_failures()
             batch: Any = [shaped(transform, memory, len(where)), targets]
             if failures:
                 chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
@@ -71,7 +79,7 @@ class ImageAssembly:
                 batch = self._collate(Collated(batch, len(where)))
             return pinned(batch, self._pin_device)
 
-        return Batch(work.job, take)
+        return Batch(job, take)
 
     def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
         """Prepare the job that makes these images in ``memory``, of files or of bytes that were fetched."""
@@ -101,17 +109,12 @@ class ImageAssembly:
         return pieces, {positions[number]: error for number, error in failed.items()}
 
     def missing(self, indices: Any) -> list[int]:
-        """List the positions of those that are not cached."""
+        """List the positions of those that are neither cached nor spilled, which the job reads by itself."""
         store = self._store
-        return [i for i, index in enumerate(indices) if store is None or not store.contains(int(index))]
-
-
-class _Local:
-    """A batch from files."""
-
-    def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
-        self.job = assembly.make(indices, memory)
-        self.failures = self.job.failures
+        if store is None:
+            return list(range(len(indices)))
+        numbers = [int(index) for index in indices]
+        return [i for i, index in enumerate(numbers) if not store.contains(index) and not store.is_spilled(index)]
 
 
 class _Fetched:
@@ -122,12 +125,11 @@ class _Fetched:
         self._indices = indices
         self._memory = memory
         self._failures: dict[int, BaseException] = {}
-        self.job = _native.PythonJob(1, 1, self._run, lambda: None)
 
     def failures(self) -> list[tuple[int, BaseException]]:
         return sorted(self._failures.items(), key=lambda failure: failure[0])
 
-    def _run(self, begin: int, end: int) -> None:
+    def run(self, begin: int, end: int) -> None:
         try:
             self._make()
         except Exception as error:  # what cannot be asked for at all fails for each of them

@@ -26,6 +26,7 @@ from foreload.progress import track
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated
 from foreload.stages.decode import decode_image
+from foreload.stages.fetch import local_path
 from foreload.stages.spill import stamp
 from foreload.stages.transform import draw_seed, transform_array
 from foreload.transforms import ImageTransform
@@ -58,6 +59,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         direct_io: read past the page cache, which is left to others.
         storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
             storage, as :class:`foreload.stages.fetch.Fetch` takes them.
+        index_folder: as for :class:`~foreload.TarDataset`.
 
     Attributes:
         classes: the names of the classes, sorted.
@@ -91,12 +93,14 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         labels: Labels | None = None,
         direct_io: bool = False,
         storage: dict[str, Any] | None = None,
+        index_folder: str | Path | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         if cache_size < 0:
             raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
-        self.shards = Shards(data_path, storage) if are_shards(data_path) else None
+        data_path = local_path(data_path)
+        self.shards = Shards(data_path, storage, index_folder) if are_shards(data_path) else None
         self._paths: list[bytes] = []
         if self.shards is not None:
             if labels is not None:
@@ -245,6 +249,11 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         if not own or not isinstance(self.transform, ImageTransform):
             return None
         return ImageAssembly(self, self.transform, key, buffers, making)
+
+    @property
+    def __remote__(self) -> bool:
+        """As :attr:`foreload.TarDataset.__remote__`."""
+        return self._remote is not None
 
     def __fingerprint__(self) -> str:
         """Name the present content of all files, for a spill folder."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-import torch
 
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.columns import collated, values_of
 from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
-from foreload.stages.batch import note_sample
+from foreload.stages.batch import Batch, SampleAssembly, note_sample
+from foreload.stages.collate import Collated, is_default_collate
 from foreload.stages.order import Indices
 from foreload.stages.spill import stamp
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
+    from foreload.stages.buffers import Buffers
 
 __all__ = ["ParquetDataset"]
 
 Row = dict[str, Any]
+Array = np.ndarray[Any, Any]
 
 
 class ParquetDataset(BaseDataset):
@@ -124,10 +131,8 @@ class ParquetDataset(BaseDataset):
         """Load row ``index``, from 0 to ``len(self) - 1``."""
         return self._read_many([index])[0]
 
-    def _read_many(self, indices: Sequence[int]) -> list[Row]:
-        """Load rows, group by group."""
-        if not len(indices):
-            return []
+    def _table(self, indices: Sequence[int]) -> tuple[Any, Array]:
+        """Load rows, group by group: a table of them, and the place in it of each."""
         pa = load_pyarrow()
         groups = self._opened()
         where = np.asarray(indices, np.int64)
@@ -139,12 +144,17 @@ class ParquetDataset(BaseDataset):
             number = numbers[part[0]]
             # A copy of the rows, so that there is no more than one group in memory for a batch.
             pieces.append(groups.get(*self._places[number]).take(pa.array(rows[part] - self._starts[number])))
-        table = pa.concat_tables(pieces).combine_chunks()
-        values = [_values(column, pa) for column in table.columns]
-        samples: list[Row] = [{}] * len(rows)
-        for position, fields in zip(order.tolist(), zip(*values, strict=True), strict=True):
-            samples[position] = dict(zip(self.columns, fields, strict=True))
-        return samples
+        return pa.concat_tables(pieces).combine_chunks(), np.argsort(order)
+
+    def _read_many(self, indices: Sequence[int]) -> list[Row]:
+        if not len(indices):
+            return []
+        return self._rows(*self._table(indices))
+
+    def _rows(self, table: Any, places: Array) -> list[Row]:
+        values = [values_of(column) for column in table.columns]
+        rows = [dict(zip(self.columns, fields, strict=True)) for fields in zip(*values, strict=True)]
+        return [rows[place] for place in places.tolist()]
 
     def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Row]:
         """Load several samples as :meth:`__prepare__` loads one, for the cache."""
@@ -155,16 +165,15 @@ class ParquetDataset(BaseDataset):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
         """Load the samples of a batch, each row group once; None where a subclass loads samples itself."""
+        return self._load_batch if self._is_own else None
+
+    @property
+    def _is_own(self) -> bool:
         names = ("__getitem__", "__prepare__", "read")
-        own = all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
-        return self._load_batch if own else None
+        return all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        count = len(self)
-        for index in indices:
-            if not -count <= index < count:
-                raise IndexError(f"index {index} is out of range for {count} samples")
-        numbers = [int(index) % count for index in indices]
+        numbers = self._places_of(indices)
         samples = []
         for position, (number, prepared) in enumerate(zip(numbers, self.__prepares__(numbers), strict=True)):
             try:
@@ -179,9 +188,52 @@ class ParquetDataset(BaseDataset):
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
 
+    def _places_of(self, indices: Iterable[SupportsIndex]) -> list[int]:
+        count = len(self)
+        numbers = [operator.index(index) for index in indices]
+        for index in numbers:
+            if not -count <= index < count:
+                raise IndexError(f"index {index} is out of range for {count} samples")
+        return [index % count for index in numbers]
+
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
+        """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
+        plain = self._is_own and self._kept is None and self.transform is None
+        if not plain or making._cache is not None or not is_default_collate(making.collate_fn):
+            return None
+        return _ColumnAssembly(making, _Columns(self), 1, buffers, arrays=False)
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known of the files; another process opens them for itself."""
         return {**self.__dict__, "_groups": None}
+
+
+class _Columns:
+    """A Parquet dataset whose batches are made of columns, where they can be."""
+
+    def __init__(self, dataset: ParquetDataset) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: int) -> Row:
+        sample: Row = self._dataset[index]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        numbers = self._dataset._places_of(indices)
+        if not numbers:
+            return []
+        table, places = self._dataset._table(numbers)
+        batch: Row = {}
+        for name, column in zip(self._dataset.columns, table.columns, strict=True):
+            batch[name] = collated(column, places)
+            if batch[name] is None:
+                return self._dataset._rows(table, places)
+        return Collated(batch, len(numbers))
+
+
+class _ColumnAssembly(SampleAssembly):
+    def start(self, indices: Any) -> Batch:
+        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
 
 
 def _list_files(data_path: Any) -> list[str]:
@@ -203,53 +255,3 @@ def _list_files(data_path: Any) -> list[str]:
     if not listed:
         raise ValueError("data_path is an empty list; give at least one file")
     return listed
-
-
-def _values(column: Any, pa: Any) -> list[Any]:
-    """Turn a column into one value per row."""
-    shape = _tensor_shape(column.type, pa)
-    if shape is None:
-        return list(column.to_pylist())
-    rows: list[Any] = []
-    for array in column.chunks:
-        tensor = _tensor(array, shape, pa)
-        if tensor is not None:
-            rows += tensor.unbind()
-        else:
-            rows += [_row(array[i : i + 1], shape, pa) for i in range(len(array))]
-    return rows
-
-
-def _row(array: Any, shape: tuple[int, ...], pa: Any) -> Any:
-    """Give the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
-    tensor = _tensor(array, shape, pa)
-    return array.to_pylist()[0] if tensor is None else tensor[0]
-
-
-def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
-    """Give the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return tuple(kind.shape)
-    shape = []
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return tuple(shape) if shape and is_number else None
-
-
-def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
-    """Copy an array of fixed-size lists to a tensor of rows x shape; None where values are missing."""
-    count = len(array)
-    permutation = None
-    if isinstance(array.type, pa.FixedShapeTensorType):
-        permutation = array.type.permutation
-        array = array.storage
-    while pa.types.is_fixed_size_list(array.type):
-        if array.null_count:
-            return None
-        array = array.flatten()
-    if array.null_count:
-        return None
-    tensor = torch.from_numpy(np.array(array.to_numpy(zero_copy_only=False))).reshape(count, *shape)
-    return tensor if permutation is None else tensor.permute(0, *(1 + axis for axis in permutation))

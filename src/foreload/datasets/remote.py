@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
     """
     listed = []
     for url in urls:
+        if url.startswith(("http://", "https://")) and ("?" in url or "#" in url):
+            raise ValueError(
+                f"shards: {url!r} is an address with a query, as signed ones are; use s3:// and the like"
+            )
         if not url.endswith("/"):
             listed.append(url)
             continue
@@ -45,30 +49,33 @@ def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
     return listed
 
 
-def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> list[ShardIndex]:
+def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
     """Give the indexes of shards: those that lie beside them, or in ``folder``, or made by reading the shards.
+
+    And a tag of each, which changes with its content.
 
     Raises:
         OSError: a shard cannot be read.
         DecodeError: it is no tar, or damaged.
     """
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(threads.map(lambda url: _index(fetch, url, folder), urls))
+        found = list(threads.map(lambda url: _index(fetch, url, folder), urls))
+    return [index for index, _ in found], [tag for _, tag in found]
 
 
-def _index(fetch: Fetch, url: str, folder: Path | None) -> ShardIndex:
+def _index(fetch: Fetch, url: str, folder: Path | None) -> tuple[ShardIndex, str]:
     size, tag = fetch.head(url)
     kept = None
     if folder is not None:
         kept = folder / f"{hashlib.sha256(f'{url} {tag}'.encode()).hexdigest()[:32]}.idx"
         known = ShardIndex.load(kept)
         if known is not None and known.size == size:
-            return known
+            return known, tag
     index = _beside(fetch, url, size) or scan(io.BufferedReader(RemoteFile(fetch, url, size), _STEP), url, size)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         index.save(kept)
-    return index
+    return index, tag
 
 
 def _beside(fetch: Fetch, url: str, size: int) -> ShardIndex | None:
@@ -125,13 +132,17 @@ class RemoteSamples:
         urls: of the shards.
         extents: rows of (shard, offset, length), one per sample, each beginning with a member's content.
         first: the length of each extent's first member.
+        key_of: gives a sample's key.
     """
 
-    def __init__(self, fetch: Fetch, urls: Sequence[str], extents: Array, first: Array) -> None:
+    def __init__(
+        self, fetch: Fetch, urls: Sequence[str], extents: Array, first: Array, key_of: Callable[[int], str]
+    ) -> None:
         self._fetch = fetch
         self._urls = urls
         self._extents = extents
         self._first = first
+        self._key_of = key_of
 
     def read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
         """Read samples; what failed is given by its position, and is empty in the list."""
@@ -142,7 +153,7 @@ class RemoteSamples:
         found: list[Array] = []
         for position, sample in enumerate(samples):
             piece = memory[starts[position] : starts[position + 1]]
-            if position not in failures and _size_in(piece) != self._first[sample]:
+            if position not in failures and not self._is_of(piece[:_HEADER].tobytes(), sample):
                 failures[position] = DecodeError(
                     f"{ranges[position].url}: the shard is not the one that was indexed; open the dataset "
                     "again, and remove its .idx file if that is older than the shard"
@@ -150,10 +161,24 @@ class RemoteSamples:
             found.append(piece[:0] if position in failures else piece[_HEADER:])
         return found, failures
 
+    def _is_of(self, header: bytes, sample: int) -> bool:
+        """Whether it is the header of this sample's member."""
+        if _size_in(header) != self._first[sample]:
+            return False
+        key = self._key_of(sample)
+        if header.startswith(key.encode("utf-8", "surrogateescape") + b"."):
+            return True
+        name = header[:100].rstrip(b"\0")
+        # Long names, and those in other alphabets, stand elsewhere.
+        if len(name) == 100 or not key.isascii():
+            return True
+        prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+        return (prefix + b"/" + name if prefix else name).startswith(key.encode() + b".")
 
-def _size_in(header: Array) -> int:
+
+def _size_in(header: bytes) -> int:
     """Read a member's size from its header (POSIX ustar; large ones are binary, as GNU has it)."""
-    field = header[124:136].tobytes()
+    field = header[124:136]
     try:
         if field[0] & 0x80:
             return int.from_bytes(field[1:], "big")

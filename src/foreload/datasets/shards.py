@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.errors import DecodeError
-from foreload.stages.fetch import is_remote
+from foreload.stages.fetch import is_remote, local_path
 
 __all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name"]
 
@@ -159,7 +159,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     places: list[tuple[int, int]] = []
     labels: list[int] = []
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as tar:
             for member in tar:
                 _check_member(member, source, size)
                 found = split_name(member.name) if member.isfile() else None
@@ -179,7 +179,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                 names.append(name)
                 places.append((member.offset_data, member.size))
             _check_end(tar, file, source, size)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
@@ -194,6 +194,14 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
         np.ascontiguousarray(where[:, 1]),
         np.array(labels, np.int64),
     )
+
+
+class _Member(tarfile.TarInfo):
+    # For a size below 0 tarfile goes back, and may go round for ever (CVE-2025-8194).
+    def _block(self, count: int) -> int:
+        if count < 0:
+            raise tarfile.ReadError("a member has less than 0 bytes")
+        return -(-count // _BLOCK) * _BLOCK
 
 
 def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
@@ -232,7 +240,7 @@ def are_shards(data_path: Any) -> bool:
     """
     if not isinstance(data_path, (str, os.PathLike)):
         return isinstance(data_path, Sequence) and len(data_path) > 0 and are_shards(data_path[0])
-    text = os.fspath(data_path)
+    text = local_path(os.fspath(data_path))
     return is_remote(text) or text.endswith(".tar") or (os.path.isdir(text) and any(Path(text).glob("*.tar")))
 
 
@@ -246,11 +254,13 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
     ['s3://bucket/train-08.tar', 's3://bucket/train-09.tar', 's3://bucket/train-10.tar']
     """
     if not isinstance(shards, (str, os.PathLike)):
+        if not isinstance(shards, Sequence):
+            raise TypeError(f"shards must be a path or a list of them, got {type(shards).__name__}")
         listed = [name for one in shards for name in list_shards(one)]
         if not listed:
             raise ValueError("shards is an empty list; give at least one")
         return listed
-    text = os.fspath(shards)
+    text = local_path(os.fspath(shards))
     if braces := _BRACES.search(text):
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
@@ -261,7 +271,6 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             for number in numbers
             for name in list_shards(f"{text[: braces.start()]}{number:0{len(low)}}{text[braces.end() :]}")
         ]
-    text = text.removeprefix("file://")
     if is_remote(text) or not os.path.isdir(text):
         return [text]
     found = sorted(str(path) for path in Path(text).glob("*.tar"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -18,7 +19,7 @@ from foreload.datasets.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.shards import ShardIndex, index_of, list_shards
 from foreload.datasets.stream import runs_of
 from foreload.errors import DecodeError
-from foreload.options import LoadingMode
+from foreload.options import Keep, LoadingMode
 from foreload.progress import track
 from foreload.stages.batch import note_sample
 from foreload.stages.failure import survivors
@@ -54,10 +55,11 @@ class Shards:
             self.fetch = Fetch(storage)
             self.paths = list_remote(self.fetch, self.paths)
             folder = None if index_folder is None else Path(index_folder)
-            self.indexes = remote_indexes(self.fetch, self.paths, folder)
+            self.indexes, self._tags = remote_indexes(self.fetch, self.paths, folder)
         else:
             listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
             self.indexes = [index_of(path) for path in listing]
+            self._tags = [str(index.modified) for index in self.indexes]
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
             warnings.warn(
@@ -74,10 +76,14 @@ class Shards:
         shard = int(np.searchsorted(self.starts, sample, "right")) - 1
         return shard, sample - int(self.starts[shard])
 
+    def key(self, sample: int) -> str:
+        """Give a sample's key."""
+        shard, number = self.find(sample)
+        return self.indexes[shard].keys[number]
+
     def name(self, sample: int) -> str:
         """Say which sample it is, as ``shard:key``."""
-        shard, number = self.find(sample)
-        return f"{self.paths[shard]}:{self.indexes[shard].keys[number]}"
+        return f"{self.paths[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
     def classes(self) -> list[str]:
@@ -111,13 +117,12 @@ class Shards:
 
     def stamps(self) -> list[str]:
         """Name the content of each shard."""
-        return [
-            f"{path} {index.size} {index.modified}" for path, index in zip(self.paths, self.indexes, strict=True)
-        ]
+        known = zip(self.paths, self.indexes, self._tags, strict=True)
+        return [f"{path} {index.size} {tag}" for path, index, tag in known]
 
     def remote(self, extents: Array, first: Array) -> RemoteSamples | None:
         """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
-        return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first)
+        return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first, self.key)
 
     def blocks(self, size: int) -> Array:
         """Give where runs of at most so many samples of one shard begin (int64)."""
@@ -180,7 +185,8 @@ class TarDataset(BaseDataset):
         loading_mode: as for :class:`~foreload.BaseDataset`.
         direct_io: read past the page cache, which is left to others.
         storage: options of the storage behind URLs, as :class:`foreload.stages.fetch.Fetch` takes them.
-        index_folder: where indexes of remote shards that have none beside them are kept.
+        index_folder: where indexes of remote shards that have none beside them are kept; without it they are
+            made each time, for which the shards are read.
 
     Raises:
         OSError: a shard cannot be read.
@@ -279,6 +285,25 @@ class TarDataset(BaseDataset):
     def __blocks__(self, size: int) -> Array:
         """Name runs of samples that lie side by side in a shard."""
         return self.shards.blocks(size)
+
+    def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
+        """Load several samples for the cache."""
+        return [self._sample(*pair) for pair in zip(indices, self._read(indices), strict=True)]
+
+    @property
+    def __remote__(self) -> bool:
+        """Whether samples come from a server, for which a loader asks long before they are needed."""
+        return self._remote is not None
+
+    def __fingerprint__(self) -> str:
+        """Name the present content of all shards, for a spill folder."""
+        how = (type(self).read, type(self).__prepare__)
+        known = hashlib.sha256(
+            repr([getattr(method, "__code__", None) and method.__code__.co_code for method in how]).encode()
+        )
+        for part in self.shards.stamps():
+            known.update(part.encode())
+        return known.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the index; the shards are opened again."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import collate_into, is_default_collate, pinned
+from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
 from foreload.stages.failure import LOST, NothingLeft, SampleError, repair
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class SampleAssembly:
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = making.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._buffers = buffers
         self._pin_device = making._pin_device
         self.on_error = making.on_error
         self.errors = making.errors
@@ -133,7 +134,8 @@ class SampleAssembly:
     def finish(self, indices: Any, samples: Any) -> Any:
         """Collate (and pin) what was fetched."""
         try:
-            batch = self._collate(samples)
+            with lending(self._buffers):
+                batch = self._collate(samples)
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise

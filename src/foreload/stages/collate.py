@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +14,7 @@ from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload.stages.buffers import Buffers
 
-__all__ = ["Collated", "collate_into", "is_default_collate", "pinned"]
+__all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 _WORTH_BORROWING = 64 << 10
@@ -20,6 +23,41 @@ _WORTH_BORROWING = 64 << 10
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     """Whether ``collate_fn`` is the one that torch's DataLoader uses when it is given none."""
     return collate_fn is torch_collate.default_collate
+
+
+class _Lending(threading.local):
+    buffers: Buffers | None = None
+
+
+_lending = _Lending()
+
+
+@contextmanager
+def lending(buffers: Buffers) -> Iterator[None]:
+    """Let :func:`new_tensor` and :func:`stack` take memory from ``buffers`` in this thread."""
+    before, _lending.buffers = _lending.buffers, buffers
+    try:
+        yield
+    finally:
+        _lending.buffers = before
+
+
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Make an uninitialised tensor for a batch, in the loader's memory where a loader collates and it is large."""
+    buffers = _lending.buffers
+    size = math.prod(shape) * dtype.itemsize
+    if buffers is None or size < _WORTH_BORROWING:
+        return torch.empty(shape, dtype=dtype)
+    return buffers.take(shape, dtype)
+
+
+def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Stack tensors as torch does, into memory from :func:`new_tensor` where they are ordinary ones."""
+    first = tensors[0]
+    if _lending.buffers is None or not _stackable(tensors, first):
+        plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
+        return plain
+    return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
 
 
 def collate_into(buffers: Buffers) -> Callable[[Any], Any]:

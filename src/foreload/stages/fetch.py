@@ -14,22 +14,37 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
 from foreload.errors import DecodeError
 from foreload.stages.buffers import round_up
 
-__all__ = ["Fetch", "Range", "is_remote"]
+__all__ = ["Fetch", "Range", "is_remote", "local_path"]
 
 Array = np.ndarray[Any, Any]
 
 _LENGTH = struct.Struct("<Q")
 _KEPT = 16  # pieces of memory that nobody uses
+_HELPERS = 3  # processes that may end while they are at one request
+_GONE = "the process that fetches has ended; what it wrote to stderr says why, or its memory was too little"
 _SCRIPT = Path(__file__).parent.parent / "fetcher.py"
+
+
+def local_path(path: Any) -> Any:
+    """Give the path that a ``file://`` URL means; anything else as it is.
+
+    >>> local_path("file:///data/my%20shards"), local_path("s3://bucket/train.tar")
+    ('/data/my shards', 's3://bucket/train.tar')
+    """
+    if not isinstance(path, str) or not path.startswith("file://"):
+        return path
+    return unquote(path.removeprefix("file://").removeprefix("localhost"))
 
 
 def is_remote(path: Any) -> bool:
@@ -50,74 +65,92 @@ class Range(NamedTuple):
 
 
 class _Helper:
-    """The process that fetches for this one, and who waits for what."""
+    """The process that fetches for this one, and who waits for what.
+
+    Attributes:
+        gone: it has ended, whatever by.
+        ended: it was told to end, because nobody needs it any more.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        ours, theirs = socket.socketpair()
-        self.process = os.getpid()
-        self._socket = ours
-        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self.gone = self.ended = False
+        self._process = os.getpid()
+        # What each request waits for, and the memory that it is written to, which nobody else may have before.
+        self._waiting: dict[int, tuple[Future[dict[str, Any]], _Lease | None]] = {}
         self._number = 0
         self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
         with theirs:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", str(_SCRIPT), str(theirs.fileno()), json.dumps(options)],
+                [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 # A Ctrl-C is for the program that reads.
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, name="foreload fetch", daemon=True).start()
+        # There may be keys among the options, and anybody may list the arguments of processes.
+        self._send(options)
+        self._listener = threading.Thread(target=self._listen, name="foreload fetch", daemon=True)
+        self._listener.start()
 
-    def ask(self, request: dict[str, Any], memory: int | None = None) -> Future[dict[str, Any]]:
-        """Send a request; ``memory`` is a descriptor of what the ranges go to."""
+    def ask(self, request: dict[str, Any], lease: _Lease | None = None) -> Future[dict[str, Any]]:
+        """Send a request; ``lease`` is what the ranges go to."""
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
+            if self.gone:
+                raise ConnectionResetError(_GONE)
             self._number += 1
-            self._waiting[self._number] = answer
-            body = json.dumps(request | {"id": self._number}).encode()
-            head = _LENGTH.pack(len(body))
-            try:
-                if memory is None:
-                    self._socket.sendall(head + body)
-                else:
-                    socket.send_fds(self._socket, [head], [memory])
-                    self._socket.sendall(body)
-            except OSError:
-                self._fail()
+            self._waiting[self._number] = answer, lease
+            self._send(request | {"id": self._number}, lease)
         return answer
 
-    @property
-    def gone(self) -> bool:
-        return self.process != os.getpid() or self._socket.fileno() < 0
+    def _send(self, message: dict[str, Any], lease: _Lease | None = None) -> None:
+        body = json.dumps(message).encode()
+        head = _LENGTH.pack(len(body))
+        with suppress(OSError):  # its end is seen by who listens
+            if lease is None:
+                self._socket.sendall(head + body)
+            else:
+                socket.send_fds(self._socket, [head], [lease.file.descriptor])
+                self._socket.sendall(body)
 
     def _listen(self) -> None:
-        with self._socket.makefile("rb") as stream:
+        with self._socket.makefile("rb") as stream, suppress(OSError):
             while True:
                 head = stream.read(_LENGTH.size)
                 body = stream.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
                 if not body:
                     break
-                answer = json.loads(body)
-                self._waiting.pop(answer["id"]).set_result(answer)
+                found = json.loads(body)
+                self._waiting.pop(found["id"])[0].set_result(found)
+        self._child.kill()
+        self._child.wait()
         with self._lock:
-            self._fail()
-
-    def _fail(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            answer.set_exception(ConnectionResetError("the process that fetches is gone"))
-        self.close()
+            self.gone = True
+            self._socket.close()
+            waiting, self._waiting = self._waiting, {}
+        for answer, _ in waiting.values():
+            answer.set_exception(ConnectionResetError(_GONE))
 
     def close(self) -> None:
-        if self.process == os.getpid():
-            self._socket.close()
+        """End it."""
+        if self._process == os.getpid():
+            self.ended = True
             self._child.kill()
-            self._child.wait()
+            # The garbage collector may come by in any thread.
+            if threading.current_thread() is not self._listener:
+                self._listener.join()
+
+    def leave(self) -> None:
+        """Let go of it in a forked process, whose parent it works for."""
+        os.close(self._socket.detach())
 
 
 class _File:
     """Memory that the helper can write to."""
+
+    descriptor = -1
 
     def __init__(self, size: int) -> None:
         self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
@@ -125,7 +158,8 @@ class _File:
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
 
     def __del__(self) -> None:
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 class _Lease:
@@ -133,16 +167,37 @@ class _Lease:
 
     def __init__(self, free: list[_File], size: int) -> None:
         size = round_up(max(1, size))
-        self.file = next((file for file in free if len(file.memory) == size), None) or _File(size)
-        if self.file in free:
-            free.remove(self.file)
+        self._free: list[_File] = []
+        self.file = _taken(free, size) or _File(size)
         self._free = free
         self.__array_interface__ = self.file.memory.__array_interface__
 
     def __del__(self) -> None:
-        # Sizes change: what has been free for long is of one that was.
-        self._free.append(self.file)
-        del self._free[:-_KEPT]
+        if hasattr(self, "file"):
+            # Sizes change: what has been free for long is of one that was.
+            self._free.append(self.file)
+            del self._free[:-_KEPT]
+
+
+def _taken(free: list[_File], size: int) -> _File | None:
+    for file in list(free):
+        # Others may have dropped it in between.
+        with suppress(ValueError):
+            if len(file.memory) == size:
+                free.remove(file)
+                return file
+    return None
+
+
+# All that there are, for a process that is forked: memory that is shared with the parent is no place to read to,
+# and a thread that stayed behind may hold a lock.
+_all: weakref.WeakSet[Fetch] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: _forked())
+
+
+def _forked() -> None:
+    for fetch in _all:
+        fetch._begin()
 
 
 class Fetch:
@@ -163,23 +218,33 @@ class Fetch:
         if find_spec("obstore") is None:
             raise ImportError("reading from a URL needs obstore: pip install 'foreload[remote]'")
         self._options = dict(options or {})
+        try:
+            json.dumps(self._options)
+        except TypeError as error:
+            raise TypeError(f"storage: {error}; give numbers and texts, such as '30 seconds'") from error
         self._helper: _Helper | None = None
         self._lock = threading.Lock()
         self._free: list[_File] = []
+        _all.add(self)
 
-    def _ask(self, request: dict[str, Any], memory: int | None = None) -> dict[str, Any]:
-        for attempt in range(2):
-            with self._lock:
-                if self._helper is None or self._helper.gone:
-                    self._helper = _Helper(self._options)
-                    weakref.finalize(self, self._helper.close)
-                helper = self._helper
-            try:
-                return helper.ask(request, memory).result()
-            except ConnectionResetError:
-                if attempt:
-                    raise
-        raise AssertionError("unreachable")
+    def _begin(self) -> None:
+        if self._helper is not None:
+            self._helper.leave()
+        self._helper, self._lock, self._free = None, threading.Lock(), []
+
+    def _helping(self) -> _Helper:
+        with self._lock:
+            helper = self._helper
+            if helper is None or (helper.gone and not helper.ended):
+                helper = self._helper = _Helper(self._options)
+                weakref.finalize(self, helper.close)
+            return helper
+
+    def _ask(self, request: dict[str, Any], lease: _Lease | None = None) -> dict[str, Any]:
+        for _ in range(_HELPERS - 1):
+            with suppress(ConnectionResetError):
+                return self._helping().ask(request, lease).result()
+        return self._helping().ask(request, lease).result()
 
     def head(self, url: str) -> tuple[int, str]:
         """Give a file's size in bytes, and a tag that changes with its content.
@@ -211,7 +276,7 @@ class Fetch:
         with self._lock:
             lease = _Lease(self._free, int(starts[-1]))
         asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
-        answer = self._ask({"do": "ranges", "ranges": asked}, lease.file.descriptor)
+        answer = self._ask({"do": "ranges", "ranges": asked}, lease)
         memory = np.asarray(lease)
         if "error" in answer:
             raise _error(ranges[0].url, *answer["error"])
@@ -236,7 +301,11 @@ def _error(url: str, kind: str, text: str) -> Exception:
     if kind == "missing":
         return FileNotFoundError(errno.ENOENT, "there is no such file, or no access to it", url)
     if kind == "forbidden":
-        return PermissionError(errno.EACCES, "the server refuses access; check the credentials", url)
+        advice = "check the credentials (storage=), or give storage={'skip_signature': True} where none are needed"
+        return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
     if kind == "short":
-        return DecodeError(f"{url}: {text}")
-    return OSError(errno.EIO, f"the server fails again and again: {text}", url)
+        return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+    if kind == "refused":
+        return OSError(errno.EINVAL, f"this cannot be read so: {text}", url)
+    advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"
+    return OSError(errno.EIO, f"the server fails again and again: {text}; {advice}", url)

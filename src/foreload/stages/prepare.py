@@ -13,7 +13,7 @@ from foreload.options import Keep
 from foreload.stages.index import position_of
 from foreload.stages.store import SampleStore
 
-__all__ = ["Prepared", "unwrap", "warn_of_randomness"]
+__all__ = ["Prepared", "is_remote", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -125,6 +125,11 @@ def warn_of_randomness(dataset: Any) -> None:
                     stacklevel=5,
                 )
                 return
+
+
+def is_remote(dataset: Any) -> bool:
+    """Whether samples of a dataset, or of one that it is made of, come from a server."""
+    return any(getattr(part, "__remote__", False) for part in _parts(dataset))
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

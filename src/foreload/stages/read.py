@@ -33,6 +33,8 @@ def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -
     where = np.asarray(indices, np.int64)
     starts = _starts(lengths)
     memory = np.empty(int(starts[-1]), np.uint8)
+    if not len(where):
+        return memory, starts
     job = _native.ReadJob(files, where, starts, memory)
     job.run_here()
     survivors(job.failures(), where, "raise", [], lambda index: os.fsdecode(files.path(index)))

@@ -143,7 +143,7 @@ class SampleStore:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
         indices = list(indices)
         if self.spill is not None or self._ahead:
-            return [self.load(index, lambda index: read([index])[0]) for index in indices]
+            return self._load_each(indices, read)
         samples: list[Any] = [None] * len(indices)
         missing: dict[int, int] = {}  # index to position
         later: list[int] = []
@@ -181,6 +181,17 @@ class SampleStore:
         for position in later:
             samples[position] = self.load(indices[position], lambda index: read([index])[0])
         return samples
+
+    def _load_each(self, indices: list[int], read: Callable[[list[int]], Any]) -> list[Any]:
+        """Load one by one, but read what lies nowhere at once."""
+        held = (
+            self.native.contains,
+            self._ahead.__contains__,
+            lambda index: self.native.spilled(index) is not None,
+        )
+        missing = [index for index in dict.fromkeys(indices) if not any(has(index) for has in held)]
+        found = dict(zip(missing, read(missing), strict=True)) if missing else {}
+        return [self.load(i, lambda i: found[i] if i in found else read([i])[0]) for i in indices]
 
     def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
         """Keep what was claimed, if it can be and there is room; the claim ends."""

@@ -31,7 +31,7 @@ from foreload.stages.samples import flatten
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "waiters"]
 
 Kind = Literal["threads", "processes"]
 
@@ -70,6 +70,20 @@ _MOST_THREADS = 32
 
 # Workers leave the loop free for other work, so loading without any must be better by this.
 _IN_FAVOUR = 1.1
+
+
+# Samples of a server that are to be on their way at a time, and the fewest who ask for them.
+_ON_THEIR_WAY, _FEWEST_WAITERS = 512, 2
+
+
+def waiters(batch_size: int | None) -> int:
+    """Say how many threads to ask a server with, each for a batch at a time.
+
+    >>> waiters(64), waiters(1), waiters(1024)
+    (8, 32, 2)
+    """
+    wanted = -(-_ON_THEIR_WAY // max(1, batch_size or 1))
+    return max(_FEWEST_WAITERS, min(_MOST_THREADS, wanted))
 
 
 @dataclass(frozen=True)

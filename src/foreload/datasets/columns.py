@@ -1,0 +1,93 @@
+"""Columns of an Arrow table as values per row, and as a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.datasets.rowgroups import load_pyarrow
+
+__all__ = ["collated", "values_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+def values_of(column: Any) -> list[Any]:
+    """Turn a column into one value per row."""
+    pa = load_pyarrow()
+    shape = _tensor_shape(column.type, pa)
+    if shape is None:
+        return list(column.to_pylist())
+    rows: list[Any] = []
+    for array in column.chunks:
+        tensor = _tensor(array, shape, pa)
+        if tensor is not None:
+            rows += tensor.unbind()
+        else:
+            rows += [_row(array[i : i + 1], shape, pa) for i in range(len(array))]
+    return rows
+
+
+def collated(column: Any, order: Array) -> Any:
+    """Turn a column of one chunk into what ``default_collate`` makes of its values, in this order.
+
+    None where that is left to ``default_collate`` itself.
+    """
+    pa = load_pyarrow()
+    is_a = pa.types
+    kind, array = column.type, column.chunk(0)
+    if array.null_count or is_a.is_uint64(kind):
+        return None
+    if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_binary(kind) or is_a.is_large_binary(kind):
+        values = array.to_pylist()
+        return [values[place] for place in order.tolist()]
+    shape = _tensor_shape(kind, pa)
+    if shape is not None:
+        tensor = _tensor(array, shape, pa)
+        # (Torch would wake all its threads for that.)
+        return None if tensor is None else torch.from_numpy(tensor.numpy()[order])
+    for is_kind, dtype in (
+        (is_a.is_boolean, np.bool_),
+        (is_a.is_integer, np.int64),
+        (is_a.is_floating, np.float64),
+    ):
+        if is_kind(kind):
+            return torch.from_numpy(array.to_numpy(zero_copy_only=False)[order].astype(dtype, copy=False))
+    return None
+
+
+def _row(array: Any, shape: tuple[int, ...], pa: Any) -> Any:
+    """Give the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
+    tensor = _tensor(array, shape, pa)
+    return array.to_pylist()[0] if tensor is None else tensor[0]
+
+
+def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
+    """Give the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape)
+    shape = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return tuple(shape) if shape and is_number else None
+
+
+def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
+    """Copy an array of fixed-size lists to a tensor of rows x shape; None where values are missing."""
+    count = len(array)
+    permutation = None
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        permutation = array.type.permutation
+        array = array.storage
+    while pa.types.is_fixed_size_list(array.type):
+        if array.null_count:
+            return None
+        array = array.flatten()
+    if array.null_count:
+        return None
+    tensor = torch.from_numpy(np.array(array.to_numpy(zero_copy_only=False))).reshape(count, *shape)
+    return tensor if permutation is None else tensor.permute(0, *(1 + axis for axis in permutation))
