@@ -17,6 +17,7 @@ from foreload.datasets.tar import TarDataset
 from foreload.machine import granted_memory
 from foreload.observe.memory import check_share
 from foreload.options import Keep, LoadingMode
+from foreload.stages.order import Indices
 
 __all__ = ["MemoryEfficientDataset", "open_dataset"]
 
@@ -137,6 +138,18 @@ class MemoryEfficientDataset(BaseDataset):
         if self._kept is None and hasattr(self.dataset, "__prepare__"):
             return self.dataset.__prepare__(index, keep)
         return super().__prepare__(index, keep)
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several samples, before the transforms, or what kept them from being loaded."""
+        inner = getattr(self.dataset, "read_many", None)
+        samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
+        return samples
+
+    def __blocks__(self, size: int) -> Indices:
+        """Name the blocks of the dataset."""
+        blocks = getattr(self.dataset, "__blocks__", None)
+        starts: Indices = super().__blocks__(size) if blocks is None else blocks(size)
+        return starts
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:

@@ -17,6 +17,7 @@ from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
 from foreload.stages.batch import Batch, SampleAssembly, note_sample
 from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.order import Indices
 from foreload.stages.spill import stamp
 
 if TYPE_CHECKING:
@@ -181,6 +182,11 @@ class ParquetDataset(BaseDataset):
                 note_sample(error, number, position)
                 raise
         return samples
+
+    def __blocks__(self, size: int) -> Indices:
+        """Name the row groups, each of which is decoded as a whole."""
+        starts: Indices = np.unique(self._starts)  # some may have no rows
+        return starts[:-1]
 
     def _places_of(self, indices: Iterable[SupportsIndex]) -> list[int]:
         count = len(self)

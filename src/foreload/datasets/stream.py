@@ -18,16 +18,20 @@ __all__ = ["Stream", "runs_of"]
 # How many samples are read together at most.
 _TOGETHER = 256
 
-# An epoch has at least so many blocks, where it has as many samples: that is what is shuffled as a whole.
+# The buffer holds so many blocks, which lie far apart: files are often sorted, by class for instance.
+_MIXED = 16
+
+# An epoch has at least so many blocks, where it has as many samples.
 _BLOCKS = 64
 
 
 class Stream(ShuffledStream):
     """The samples of a map-style dataset in the order in which they are stored, shuffled through a buffer.
 
-    The dataset is cut into blocks of neighbours, which are read together. Their order is random, and the samples
-    go through a buffer of which a random one is given each time. Memory holds the buffer and what is read
-    together, a quarter of the buffer or 256 samples at most, however large the data are.
+    The dataset is cut into blocks of neighbours (a sixteenth of the buffer, or what the dataset stores together,
+    such as the rows of a chunk), of which several are read at once. The order of the blocks is random, and the
+    samples go through a buffer of which a random one is given each time. Memory holds the buffer and what is read
+    at once, a quarter of the buffer or 256 samples at most, however large the data are.
 
     The order is a pure function of (seed, epoch) and of the number of ranks and workers, each of which reads its
     own part: every sample comes exactly once, and no two of them differ by more than one sample. Where the ranks
@@ -92,7 +96,7 @@ class Stream(ShuffledStream):
 
     def _blocks(self) -> Indices:
         count = len(self.dataset)
-        size = max(1, min(self.buffer, count // _BLOCKS))
+        size = max(1, min(self.buffer // _MIXED, count // _BLOCKS))
         own = getattr(self.dataset, "__blocks__", None)
         starts: Indices = np.asarray(runs_of(0, count, size) if own is None else own(size), np.int64)
         rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
@@ -119,10 +123,10 @@ class _Blocks:
     def __init__(self, dataset: Any, starts: Indices, reading: Reading) -> None:
         count = len(dataset)
         order = order_of(reading, len(starts))
-        sizes = np.diff(starts, append=count)[order]
+        self._sizes = np.diff(starts, append=count)[order]
         self._count = count
         self._firsts = starts[order]
-        self._ends = np.cumsum(sizes)
+        self._ends = np.cumsum(self._sizes)
         readers, reader = reading.ranks * reading.workers, reading.rank * reading.workers + reading.worker
         self._at, self._until = count * reader // readers, count * (reader + 1) // readers
         self._together = max(1, min(_TOGETHER, reading.buffer // 4))
@@ -134,15 +138,24 @@ class _Blocks:
         if not self._waiting:
             if self._at == self._until:
                 return None
-            block = int(np.searchsorted(self._ends, self._at, "right"))
-            left = int(self._ends[block]) - self._at
-            size = int(self._ends[block]) - (int(self._ends[block - 1]) if block else 0)
-            first = int(self._firsts[block]) + size - left
-            indices = range(first, first + min(left, self._until - self._at, self._together))
+            indices = self._indices(self._at, min(self._until, self._at + self._together))
             self._waiting.extend(zip(indices, self._load(indices), strict=True))
         index, sample = self._waiting.popleft()
         self._at += 1
         return index, _checked(index, sample)
+
+    def _indices(self, at: int, until: int) -> list[int]:
+        """Give the samples at these places of the row."""
+        indices: list[int] = []
+        for block in range(int(np.searchsorted(self._ends, at, "right")), len(self._ends)):
+            if at == until:
+                break
+            end = int(self._ends[block])
+            stop = min(end, until)
+            behind = int(self._firsts[block]) + int(self._sizes[block]) - end  # from a place to its sample
+            indices += range(at + behind, stop + behind)
+            at = stop
+        return indices
 
     def finish(self, name: int, sample: Any) -> Any:
         """Transform it, where that is left to do."""

@@ -13,7 +13,7 @@ import tarfile
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -243,10 +243,10 @@ def _zstandard() -> Any:
 
 
 def _damages() -> tuple[type[Exception], ...]:
-    damages: list[type[Exception]] = [tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError]
-    with suppress(KeyError):
-        damages.append(sys.modules["zstandard"].ZstdError)
-    return tuple(damages)
+    damages = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
+    # Whoever has read with it has it.
+    zstandard = sys.modules.get("zstandard")
+    return damages if zstandard is None else (*damages, zstandard.ZstdError)
 
 
 def _said(error: Exception) -> str:
