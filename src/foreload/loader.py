@@ -206,10 +206,12 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives; the ones after it follow by themselves.
 
-        It is passed on to a sampler (or batch sampler) that has ``set_epoch``, such as ``DistributedSampler``.
+        It is passed on to a sampler (or batch sampler) that has ``set_epoch``, such as ``DistributedSampler``, and to
+        an iterable dataset that has it, such as :class:`~foreload.Stream`.
         """
         self._epoch = epoch
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
+        stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
+        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream):
             tell = getattr(sampler, "set_epoch", None)
             if tell is not None:
                 tell(epoch)

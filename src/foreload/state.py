@@ -43,7 +43,8 @@ class Order(Iterator[Any]):
         self.turn = 0
         self.stream_epoch = loader.dataset.next_epoch if is_streaming(loader.dataset) else 0  # type: ignore[attr-defined]
         self._sampler = loader._index_sampler
-        self._sampler_epoch = getattr(getattr(self._sampler, "sampler", self._sampler), "epoch", None)
+        told = loader.dataset if isinstance(loader.dataset, IterableDataset) else self._sampler
+        self._sampler_epoch = getattr(getattr(told, "sampler", told), "epoch", None)
         start = BEGINNING
         if state is not None:
             # (A stream has no positions, only its own state.)
@@ -189,7 +190,7 @@ def resume(loader: DataLoader[Any], state: Any) -> dict[str, Any] | None:
         return None
     loader._epoch = state["epoch"]
     if state.get("sampler_epoch") is not None:
-        for sampler in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        for sampler in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.dataset):
             tell = getattr(sampler, "set_epoch", None)
             if tell is not None:
                 tell(state["sampler_epoch"])
