@@ -206,8 +206,8 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives; the ones after it follow by themselves.
 
-        It is passed on to a sampler (or batch sampler) that has ``set_epoch``, such as ``DistributedSampler``, and to
-        an iterable dataset that has it, such as :class:`~foreload.Stream`.
+        It is passed on to a sampler (or batch sampler) that has ``set_epoch``, such as ``DistributedSampler``, and
+        to an iterable dataset that has it, such as :class:`~foreload.Stream`.
         """
         self._epoch = epoch
         stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
