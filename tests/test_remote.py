@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -130,6 +131,12 @@ def serve() -> Iterator[Callable[[Path], Server]]:
     for server in servers:
         server.shutdown()
         server.server_close()
+    # The collector does not see through what is native, so a ring behind a ring takes it two turns.
+    gc.collect()
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "foreload fetch":
+            thread.join(5)
 
 
 def write_shard(path: Path, contents: Sequence[bytes], first: int = 0) -> Path:
@@ -353,15 +360,15 @@ def test_as_many_ask_as_hide_the_latency(folder: Path, serve: Any) -> None:
 def test_requests_are_under_way_together(folder: Path, serve: Any) -> None:
     server = serve(folder)
     dataset = fl.TarDataset(server.url(SHARDS))
-    barrier = threading.Barrier(60)
+    apart = range(0, COUNT * EACH, 2)  # neighbours are read together
+    barrier = threading.Barrier(len(apart))
 
     def all_at_once(handler: Handler) -> bool:
         barrier.wait(20)
         return False
 
     server.fault = all_at_once
-    loader = fl.DataLoader(dataset, 15, sampler=range(60))
-    assert right(samples(loader), range(60))
+    assert right(samples(fl.DataLoader(dataset, 15, sampler=apart)), apart)
 
 
 # Indexes.
@@ -387,7 +394,9 @@ def test_indexes_beside_the_shards_and_in_a_folder(folder: Path, serve: Any, tmp
     fl.TarDataset(own)  # which writes indexes
     server = serve(own)
     assert right([tuple(sample.values()) for sample in samples_of(fl.TarDataset(server.url(SHARDS)))])
-    assert not ranges() - COUNT * EACH
+    # Neighbours come together, and the indexes are not made.
+    assert ranges() < COUNT * EACH
+    assert ("GET", "s-1.tar.idx") in server.asked
     # A shard that is exchanged has another tag, so the kept index is not used.
     other = tmp_path / "other"
     shutil.copytree(folder, other)
