@@ -142,13 +142,14 @@ class _Fetched:
         job = assembly.make(indices, self._memory, pieces)
         job.run_here()
         failures: dict[int, BaseException] = dict(job.failures())
-        for position in set(failures) - set(missing):
-            # It was cached a moment ago, and is not any more.
-            again, lost = assembly.fetch(indices, [position])
+        # They were cached a moment ago, and are not any more, or were spilled in another form.
+        others = sorted(set(failures) - set(missing))
+        again, lost = assembly.fetch(indices, others)
+        for position in others:
             one = assembly.make(
                 indices[position : position + 1], assembly.rows(self._memory, position), [again[position]]
             )
             one.run_here()
             del failures[position]
-            failures |= lost | {position: error for _, error in one.failures()}  # noqa: B035
-        self._failures = failures | failed
+            failures |= {position: error for _, error in one.failures()}  # noqa: B035
+        self._failures = failures | lost | failed
