@@ -102,8 +102,10 @@ class ImageAssembly:
     def fetch(self, indices: Any, positions: list[int]) -> tuple[list[Any], dict[int, Exception]]:
         """Fetch some images of a batch; empty pieces for the others, and for those that failed."""
         assert self._dataset._remote is not None
-        found, failed = self._dataset._remote.read([int(indices[position]) for position in positions])
         pieces = [np.empty(0, np.uint8)] * len(indices)
+        if not positions:
+            return pieces, {}
+        found, failed = self._dataset._remote.read([int(indices[position]) for position in positions])
         for position, piece in zip(positions, found, strict=True):
             pieces[position] = piece
         return pieces, {positions[number]: error for number, error in failed.items()}
