@@ -26,7 +26,7 @@ from torch.utils.data import Subset, default_collate
 
 import foreload as fl
 from foreload.datasets import bands, window
-from foreload.datasets.chunks import Chunks
+from foreload.datasets.hdf5.chunks import Chunks
 from foreload.errors import DecodeError
 from foreload.stages.buffers import Buffers
 

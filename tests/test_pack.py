@@ -20,9 +20,9 @@ from PIL import Image, ImageCms
 
 import foreload as fl
 from foreload import _native
-from foreload.datasets.shards import index_of
+from foreload.datasets.tar.pack import MANIFEST, pack
+from foreload.datasets.tar.shards import index_of
 from foreload.errors import DecodeError
-from foreload.pack import MANIFEST, pack
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:
@@ -105,7 +105,9 @@ def test_names_and_labels(tmp_path: Path) -> None:
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
-KILLED = "import sys; from foreload.pack import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
+KILLED = (
+    "import sys; from foreload.datasets.tar.pack import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
+)
 
 
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:

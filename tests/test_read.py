@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 import foreload as fl
+from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
-from foreload.pack import pack
 
 MIXED = [0, 1, 511, 4095, 4096, 4097, 65535, (1 << 20) + 3]
 

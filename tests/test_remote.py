@@ -32,8 +32,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import transforms
+from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
-from foreload.pack import pack
 from foreload.stages.fetch import Fetch, Range
 
 pytest.importorskip("obstore")

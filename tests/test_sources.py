@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, Subset
 
 import foreload as fl
-from foreload.datasets.rowgroups import RowGroups
+from foreload.datasets.parquet.rowgroups import RowGroups
 from foreload.workers.copies import own_copy
 
 pa = pytest.importorskip("pyarrow")

@@ -300,7 +300,7 @@ def test_each_row_group_and_each_chunk_is_decoded_once(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=90)
     data = fl.ParquetDataset(tmp_path / "a.parquet", group_cache=1)
     opened: list[Any] = []
-    with patch("foreload.datasets.rowgroups.open_parquet", wraps=_noting(opened)):
+    with patch("foreload.datasets.parquet.rowgroups.open_parquet", wraps=_noting(opened)):
         assert sorted(row["number"] for row in data.stream(buffer=40, seed=0)) == list(range(900))
     assert len(opened) == 10
 
@@ -314,7 +314,7 @@ def test_each_row_group_and_each_chunk_is_decoded_once(tmp_path: Path) -> None:
 
 
 def _noting(opened: list[Any]) -> Any:
-    from foreload.datasets.rowgroups import open_parquet
+    from foreload.datasets.parquet.rowgroups import open_parquet
 
     return lambda *arguments: opened.append(arguments) or open_parquet(*arguments)
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import transforms
-from foreload.datasets.shards import ShardIndex, index_of, list_shards
+from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
 
 Member = tuple[str, bytes | str]  # a name, and content or a type
@@ -440,7 +440,7 @@ def test_images_in_shards(tmp_path: Path, photos: Path) -> None:
 
 
 def fl_pack(*arguments: Any, **options: Any) -> Any:
-    from foreload.pack import pack
+    from foreload.datasets.tar.pack import pack
 
     return pack(*arguments, **options)
 

@@ -22,8 +22,8 @@ from torch.utils.data import Subset
 
 import foreload as fl
 from foreload import _native
-from foreload.datasets.pieces import Pieces
-from foreload.datasets.tokens import IDS, encoder_of
+from foreload.datasets.text.pieces import Pieces
+from foreload.datasets.text.tokens import IDS, encoder_of
 from foreload.options import LoadingMode
 
 LINES = ["hello", "", "Grüße, 世界 😀", "x" * 40, " tab\tand space ", "end"]
@@ -553,7 +553,7 @@ def test_pieces_are_only_for_tokenizers_that_see_a_piece_at_a_time(byte_level: A
 def test_pieces_that_find_no_room_are_left_to_the_tokenizer(
     byte_level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foreload.datasets.pieces._ROOM", 8)
+    monkeypatch.setattr("foreload.datasets.text.pieces._ROOM", 8)
     tokenizer = byte_level[False]
     encoder = encoder_of(tokenizer, 512)
     texts = [f"a{i} b{i} c c" for i in range(30)]

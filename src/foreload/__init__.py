@@ -22,7 +22,8 @@ from foreload.datasets.parquet import ParquetDataset
 from foreload.datasets.prefetch import AsyncPrefetchDataset
 from foreload.datasets.stream import Stream
 from foreload.datasets.tar import TarDataset
-from foreload.datasets.tarstream import TarStream
+from foreload.datasets.tar.pack import pack
+from foreload.datasets.tar.stream import TarStream
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.datasets.text import TextDataset
 from foreload.efficient import EfficientDataLoader
@@ -31,7 +32,6 @@ from foreload.observe.memory import MemoryMonitor
 from foreload.observe.monitors import DataLoaderPerformanceMonitor
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
-from foreload.pack import pack
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
 from foreload.stages.device import PrefetchLoader
 from foreload.stages.mix import MixtureSampler

@@ -163,8 +163,8 @@ def pack(
     verify: Annotated[bool, typer.Option(help="Read each shard back and compare.")] = True,
 ) -> None:
     """Write files as tar shards with an index for random access; go on where an earlier run was interrupted."""
+    from foreload.datasets.tar.pack import pack as make
     from foreload.options import parse_bytes
-    from foreload.pack import pack as make
 
     size = parse_bytes(shard_size, name="--shard-size")
     packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)

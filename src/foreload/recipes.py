@@ -69,7 +69,7 @@ class DataLoaderFactory:
         With ``padding=False`` batches are padded to their longest text, by
         :meth:`CustomCollateFn.text_collate` unless the configuration has another ``collate_fn``.
         """
-        from foreload.datasets.text import TextDataset  # type: ignore[import-untyped, unused-ignore]
+        from foreload.datasets.text import TextDataset
 
         config = config or DataLoaderConfig()
         if options.get("padding") is False and config.collate_fn is None:
@@ -81,7 +81,7 @@ class DataLoaderFactory:
         path: str | Path, config: DataLoaderConfig | None = None, dataset_name: str = "data", **options: Any
     ) -> EfficientDataLoader[Any]:
         """Give the loader of an HDF5 file, an ``HDF5Dataset``."""
-        from foreload.datasets.hdf5 import HDF5Dataset  # type: ignore[import-untyped, unused-ignore]
+        from foreload.datasets.hdf5 import HDF5Dataset
 
         return EfficientDataLoader(HDF5Dataset(path, dataset_name, **options), config)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from foreload.datasets.streaming import is_streaming, load_streaming_state, streaming_state
+from foreload.datasets.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.resume import BEGINNING, Given, Start
 from foreload.stages.transform import draw_seed

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from foreload.datasets.streaming import is_streaming
+from foreload.datasets.mosaic import is_streaming
 from foreload.epoch import Epoch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, lending, pinned

@@ -12,8 +12,8 @@ from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.folders import IMAGES
 from foreload.datasets.images import ImageDataset
-from foreload.datasets.shards import are_shards
 from foreload.datasets.tar import TarDataset
+from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.observe.memory import check_share
 from foreload.options import Keep, LoadingMode

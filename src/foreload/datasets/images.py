@@ -16,10 +16,10 @@ from torch.utils.data import Dataset
 from foreload import _native, transforms
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.image_batches import ImageAssembly
-from foreload.datasets.remote import RemoteSamples
-from foreload.datasets.shards import are_shards
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
+from foreload.datasets.tar.remote import RemoteSamples
+from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from foreload import _native
-from foreload.datasets.tokens import IDS, Rows
+from foreload.datasets.text.tokens import IDS, Rows
 from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.datasets.h5file import HDF5File, load_h5py
+from foreload.datasets.hdf5.file import HDF5File, load_h5py
 from foreload.errors import DecodeError
 
 __all__ = ["Chunks", "Piece"]

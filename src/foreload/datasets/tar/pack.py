@@ -18,7 +18,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.datasets.folders import Labels, Listing, list_files
-from foreload.datasets.shards import ShardIndex, index_of
+from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
 from foreload.progress import track

@@ -11,8 +11,8 @@ import numpy as np
 
 from foreload import _native
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.lines import LABEL, Field, open_texts
-from foreload.datasets.tokens import IDS, Characters, PaddingCollate, encoder_of
+from foreload.datasets.text.lines import LABEL, Field, open_texts
+from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate

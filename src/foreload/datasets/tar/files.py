@@ -17,8 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from foreload.datasets.remote import RemoteFile
-from foreload.datasets.shards import leads_out, list_shards, split_name
+from foreload.datasets.tar.remote import RemoteFile
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.webfile import WebFile

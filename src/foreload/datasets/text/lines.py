@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.datasets.labels import Labels
+from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
 from foreload.progress import track
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from foreload.datasets.pieces import Pieces
+from foreload.datasets.text.pieces import Pieces
 from foreload.stages.buffers import Buffers
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.columns import collated, values_of
-from foreload.datasets.rowgroups import RowGroups, load_pyarrow, open_parquet
+from foreload.datasets.parquet.columns import collated, values_of
+from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
 from foreload.stages.batch import Batch, SampleAssembly, note_sample

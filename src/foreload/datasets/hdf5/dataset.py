@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from foreload.datasets.bands import Bands
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.chunks import Chunks
-from foreload.datasets.h5file import HDF5File, load_h5py, opened, stamp_of
+from foreload.datasets.hdf5.bands import Bands
+from foreload.datasets.hdf5.chunks import Chunks
+from foreload.datasets.hdf5.file import HDF5File, load_h5py, opened, stamp_of
+from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
-from foreload.datasets.window import Column, Window
 from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track

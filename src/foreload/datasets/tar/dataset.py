@@ -15,9 +15,9 @@ import numpy as np
 
 from foreload import _native
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.remote import RemoteSamples, list_remote, remote_indexes
-from foreload.datasets.shards import ShardIndex, index_of, list_shards
 from foreload.datasets.stream import runs_of
+from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_indexes
+from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track

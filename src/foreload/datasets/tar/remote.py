@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from foreload.datasets.shards import ShardIndex, scan
+from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, Range
 

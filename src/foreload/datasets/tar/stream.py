@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
-from foreload.datasets.tarfiles import Shard, list_streams, name_of, samples_of
+from foreload.datasets.tar.files import Shard, list_streams, name_of, samples_of
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
 

@@ -12,8 +12,8 @@ from typing import Any
 import cachetools
 import numpy as np
 
-from foreload.datasets.chunks import Chunks
-from foreload.datasets.h5file import HDF5File, Stamp
+from foreload.datasets.hdf5.chunks import Chunks
+from foreload.datasets.hdf5.file import HDF5File, Stamp
 from foreload.machine import granted_memory
 from foreload.stages.store import SampleStore
 

@@ -22,8 +22,8 @@ from torch.utils.data import (
 )
 
 from foreload import _native
-from foreload.datasets.bands import Bands, Want
-from foreload.datasets.chunks import Chunks
+from foreload.datasets.hdf5.bands import Bands, Want
+from foreload.datasets.hdf5.chunks import Chunks
 from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.datasets.rowgroups import load_pyarrow
+from foreload.datasets.parquet.rowgroups import load_pyarrow
 
 __all__ = ["collated", "values_of"]
 
