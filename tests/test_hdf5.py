@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset, default_collate
 
 import foreload as fl
-from foreload.datasets import bands, window
+from foreload.datasets.hdf5 import bands, window
 from foreload.datasets.hdf5.chunks import Chunks
 from foreload.errors import DecodeError
 from foreload.stages.buffers import Buffers
@@ -740,7 +740,7 @@ def test_eager_reads_each_chunk_once_and_nothing_later(path: Path, reads: list[t
 MEMORY = """
     import gc, os, sys
     import foreload as fl, psutil, torch
-    from foreload.datasets import bands, window
+    from foreload.datasets.hdf5 import bands, window
     bands._KEPT, window._BYTES = 4 << 20, 4 << 20
     small, large, mode = sys.argv[1:]
     me = psutil.Process()

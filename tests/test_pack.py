@@ -105,9 +105,7 @@ def test_names_and_labels(tmp_path: Path) -> None:
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
-KILLED = (
-    "import sys; from foreload.datasets.tar.pack import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
-)
+KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
 
 
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
