@@ -163,7 +163,8 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.device is not None:
             check_device(self.device)
         self._moving: weakref.ref[MovedAhead] | None = None
-        self.memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
+        self.memory = memory
+        self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._cache: LoaderCache | None = None
         self._order: Order | None = None  # of the epoch begun last
         self._resumed: dict[str, Any] | None = None
@@ -282,7 +283,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         return {
             "cache": None if self._cache is None else self._cache.stats(),
-            "memory": self.memory.stats(),
+            "memory": self._memory.stats(),
             "restarts": [asdict(restart) for restart in self.restarts],
             "workers": {
                 "kind": "processes" if self.by_processes else "threads",
@@ -382,7 +383,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _plan_cache(self, draws: tuple[bool, bool], *, resumed: bool) -> None:
         if self._cache is not None:
-            self.memory.begin(self._cache.store)
+            self._memory.begin(self._cache.store)
             self._cache.begin(self, draws, resumed=resumed)
 
     @property

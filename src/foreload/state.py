@@ -75,7 +75,7 @@ class Order(Iterator[Any]):
         )
         self.key = (seed, number & 0xFFFFFFFF) if state is None else tuple(state["key"])
         self._drew = kept is None and loader.generator is None
-        self.memory = loader.memory
+        self.memory = loader._memory
         self.store = None if loader._cache is None else loader._cache.store
         self._errors, self._max_errors = loader.errors, loader.max_errors
         self._most_errors = len(self._errors) + self._max_errors

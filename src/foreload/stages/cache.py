@@ -60,7 +60,7 @@ class LoaderCache:
         self._router = _router(loader) if options.route else None
 
         def make() -> SampleStore:
-            room = loader.memory.cache_room(options.bytes)
+            room = loader._memory.cache_room(options.bytes)
             return SampleStore(samples, room, accesses=self._accesses * _world(loader))
 
         name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"

@@ -104,6 +104,18 @@ class SampleStore:
 
         return first
 
+    def _reader_of_many(self, read: Callable[[list[int]], Any]) -> Callable[[list[int]], Any]:
+        missing = object()
+
+        def first(indices: list[int]) -> list[Any]:
+            kept = {index: self._ahead.pop(index, missing) for index in indices}
+            found = {index: sample for index, sample in kept.items() if sample is not missing}
+            others = [index for index in indices if index not in found]
+            found |= dict(zip(others, read(others), strict=True)) if others else {}
+            return [found[index] for index in indices]
+
+        return first
+
     def _load_spilled(self, index: int, read: Callable[[int], Any]) -> Any:
         kept = self.native.spilled(index)
         if kept is None:
@@ -142,8 +154,10 @@ class SampleStore:
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
         indices = list(indices)
-        if self.spill is not None or self._ahead:
+        if self.spill is not None:
             return self._load_each(indices, read)
+        if self._ahead:
+            read = self._reader_of_many(read)
         samples: list[Any] = [None] * len(indices)
         missing: dict[int, int] = {}  # index to position
         later: list[int] = []
