@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
@@ -31,6 +31,7 @@ class Order(Iterator[Any]):
         finished: whether the epoch is over.
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
+        gave: notes that a batch, the how-manieth that was asked for from 0, is with the loop.
         memory: what the loader may take.
         store: of its cache.
         stream_epoch: how a MosaicML ``StreamingDataset`` numbers this epoch, if it begins it.
@@ -62,6 +63,7 @@ class Order(Iterator[Any]):
         router = None if loader._cache is None else loader._cache.router
         self._indices = batches(loader, router, start)
         self._given = Given(start, self._indices.size, getattr(self._indices, "each", 1))
+        self.gave: Callable[[int], None] = self._given.add
         # Torch's persistent workers keep the seed that they were started with.
         kept = loader._base_seed
         if state is not None and loader.generator is None:
@@ -91,10 +93,6 @@ class Order(Iterator[Any]):
     def asked(self) -> int:
         """Count the batches that were asked for."""
         return self._asked
-
-    def gave(self, batch: int) -> None:
-        """Note that a batch, the how-manieth that was asked for from 0, is with the loop."""
-        self._given.add(batch)
 
     def check_errors(self) -> None:
         """Raise RuntimeError where too many samples of this epoch failed."""

@@ -67,6 +67,9 @@ class Given:
 
     def add(self, batch: int) -> None:
         """Note that a batch, counted from 0 at the start, was given."""
+        if batch == self._batches and not self._later:
+            self._batches += 1
+            return
         self._later.add(batch)
         while self._batches in self._later:
             self._later.remove(self._batches)
