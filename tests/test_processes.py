@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import json
 import os
 import pathlib
 import random
@@ -301,6 +302,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(end: Any, method: str) 
     assert [restart["worker"] for restart in restarts] == [1, 1]
     assert restarts[0]["exitcode"] == (-end if isinstance(end, signal.Signals) else end)
     assert any(13 in indices for indices in restarts[0]["indices"])
+    assert json.loads(json.dumps(restarts)) == restarts
 
 
 @pytest.mark.filterwarnings("ignore:DataLoader worker")

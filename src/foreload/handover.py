@@ -11,6 +11,7 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import IterableDataset
 
 from foreload.epoch import Epoch
@@ -184,7 +185,10 @@ class ProcessEpoch(Epoch):
             self._pool.close()
             raise RuntimeError(message)
         self._restarts_left -= 1
-        restart = Restart(worker.number, process.pid, process.exitcode, list(worker.asked.values()))
+        lost = [
+            indices.tolist() if isinstance(indices, np.ndarray) else indices for indices in worker.asked.values()
+        ]
+        restart = Restart(worker.number, process.pid, process.exitcode, lost)
         self._restarts.append(restart)
         if len(self._restarts) == 1:
             warnings.warn(
