@@ -50,7 +50,7 @@ def hit_costs(folder: Path, rounds: int, record: Record) -> None:
             for _ in range(4):
                 where = np.arange(64)
                 native = None if store is None else store.native
-                arguments = data._files, transform.native, where, 0, 0, out, decode_with_pillow, 1
+                arguments = data._files, transform.native, where, 0, 0, out, decode_with_pillow
                 job = _native.ImageJob(*arguments, native, forms if form else None)
                 job.run_here()
                 assert not job.failures()
