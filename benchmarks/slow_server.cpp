@@ -57,7 +57,7 @@ void prepare(Connection& connection) {
   const std::string path = folder + request.substr(space + 1, end - space - 1);
   auto& file = files.try_emplace(path, -1).first->second;
   if (file < 0) file = ::open(path.c_str(), O_RDONLY);
-  struct stat status {};
+  struct stat status{};
   if (file < 0 || ::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     connection.head = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     connection.left = 0;
@@ -72,13 +72,15 @@ void prepare(Connection& connection) {
       first = last + 1 - std::stoul(range.substr(1));
     } else {
       first = std::stoul(range);
-      if (dash + 1 < range.size()) last = std::min(last, static_cast<size_t>(std::stoul(range.substr(dash + 1))));
+      if (dash + 1 < range.size())
+        last = std::min(last, static_cast<size_t>(std::stoul(range.substr(dash + 1))));
     }
-    std::snprintf(line, sizeof(line),
-                  "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes %zu-%zu/%lld\r\nContent-Length: %zu\r\n"
-                  "ETag: \"%lld\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nAccept-Ranges: bytes\r\n\r\n",
-                  first, last, static_cast<long long>(status.st_size), last + 1 - first,
-                  static_cast<long long>(status.st_mtim.tv_sec));
+    std::snprintf(
+        line, sizeof(line),
+        "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes %zu-%zu/%lld\r\nContent-Length: %zu\r\n"
+        "ETag: \"%lld\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nAccept-Ranges: bytes\r\n\r\n",
+        first, last, static_cast<long long>(status.st_size), last + 1 - first,
+        static_cast<long long>(status.st_mtim.tv_sec));
   } else {
     std::snprintf(line, sizeof(line),
                   "HTTP/1.1 200 OK\r\nContent-Length: %lld\r\nETag: \"%lld\"\r\n"
@@ -95,7 +97,8 @@ void watch(int socket, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = socket;
-  if (::epoll_ctl(waiter, EPOLL_CTL_MOD, socket, &event) != 0) ::epoll_ctl(waiter, EPOLL_CTL_ADD, socket, &event);
+  if (::epoll_ctl(waiter, EPOLL_CTL_MOD, socket, &event) != 0)
+    ::epoll_ctl(waiter, EPOLL_CTL_ADD, socket, &event);
 }
 
 void drop(int socket) {
@@ -136,7 +139,8 @@ int main(int count, char** arguments) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::atoi(arguments[2])));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 || ::listen(listener, 4096) != 0) {
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener, 4096) != 0) {
     std::perror("slow_server");
     return 1;
   }

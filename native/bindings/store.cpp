@@ -208,12 +208,13 @@ void bind_store(nb::module_& module) {
       .def("spill_to", &SampleStore::spill_to, nb::arg("folder"), nb::arg("first"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("spilled", &spilled, nb::arg("sample"))
-      .def("is_spilled",
-           [](const SampleStore& store, size_t sample) {
-             checked(store, sample);
-             return store.spill() != nullptr && store.spill()->holds(sample);
-           },
-           nb::arg("sample"))
+      .def(
+          "is_spilled",
+          [](const SampleStore& store, size_t sample) {
+            checked(store, sample);
+            return store.spill() != nullptr && store.spill()->holds(sample);
+          },
+          nb::arg("sample"))
       .def("spill", &spill, nb::arg("sample"), nb::arg("parts"))
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
