@@ -71,12 +71,17 @@ def test_a_containers_limit_counts(version: int, monkeypatch: pytest.MonkeyPatch
 
 def test_real_memory_that_is_taken_is_seen() -> None:
     monitor = fl.MemoryMonitor()
-    before = monitor.update()["used_gb"]
-    held = np.ones(GIB // 2, np.uint8)
-    after = monitor.update()["used_gb"]
-    assert after - before > 0.25
-    del held
-    assert monitor.get_memory_stats()["peak_gb"] >= after
+
+    def rise() -> float:
+        before = monitor.update()["used_gb"]
+        held = np.ones(GIB // 2, np.uint8)
+        after = monitor.update()["used_gb"]
+        assert monitor.get_memory_stats()["peak_gb"] >= after
+        del held
+        return after - before
+
+    # Others on this machine may free as much at the same moment, but not each time.
+    assert any(0.25 < rise() < 0.75 for _ in range(20))
 
 
 @pytest.mark.parametrize(

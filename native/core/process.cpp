@@ -5,6 +5,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #ifdef __linux__
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -78,6 +82,12 @@ void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {
 void wake_all([[maybe_unused]] std::atomic<uint32_t>& word) {
 #ifdef __linux__
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+#endif
+}
+
+void release_freed() {
+#ifdef __GLIBC__
+  malloc_trim(0);
 #endif
 }
 

@@ -20,4 +20,7 @@ void end_with(uint64_t process, int pipe);
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen);
 void wake_all(std::atomic<uint32_t>& word);
 
+// Gives the system back the memory that this process has freed, which the C library keeps for later.
+void release_freed();
+
 }  // namespace foreload

@@ -11,6 +11,7 @@ from typing import NamedTuple
 __all__ = ["available_memory", "granted_cores", "granted_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
+_PROCESS = Path("/proc/self")
 
 
 def granted_cores() -> int:
@@ -70,16 +71,36 @@ def _own_folders(root: Path, controller: str) -> list[Path]:
     """List the cgroup folders that bind this process, the root's and those on the way to its own."""
     base = root / controller if controller else root
     folders = [base]
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return folders
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            for part in Path(path.lstrip("/")).parts:
+    for controllers, path in _own_groups():
+        if controller in controllers:
+            for part in path.relative_to("/").parts:
                 folders.append(folders[-1] / part)
     return folders
+
+
+def _own_groups() -> list[tuple[list[str], Path]]:
+    """List the groups of this process by their controllers, as seen from where they are mounted.
+
+    A container without a namespace of its own for them is told its path on the host, but mounts its own
+    group only (cgroups(7), /proc/PID/cgroup; proc(5), the root of a mount in mountinfo).
+    """
+    try:
+        mounts = [line.split(" - ") for line in _PROCESS.joinpath("mountinfo").read_text().splitlines()]
+        groups = [line.split(":", 2) for line in _PROCESS.joinpath("cgroup").read_text().splitlines()]
+    except OSError:
+        return []
+    roots = {}  # by controller, "" is version 2
+    for before, after in mounts:
+        kind, _, options = after.split(" ", 2)
+        for controller in {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, []):
+            roots[controller] = Path(before.split()[3])
+    own = []
+    for _, names, path in groups:
+        controllers = names.split(",")
+        root = roots.get(controllers[0], Path("/"))
+        inside = Path(path)
+        own.append((controllers, Path("/") / (inside.relative_to(root) if inside.is_relative_to(root) else inside)))
+    return own
 
 
 def _cpu_quota(root: Path) -> float | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from foreload import _native
 from foreload.machine import available_memory, granted_memory
 from foreload.stages.nested import tensors
 
@@ -44,7 +45,7 @@ class Pressure:
         self._looked = float("-inf")
         self._seen = 0  # bytes of batches since then
 
-    def check(self, store: SampleStore, batch: int = 0, ahead: int = 0) -> None:
+    def check(self, store: SampleStore | None, batch: int = 0, ahead: int = 0) -> None:
         """Look at the memory, unless little has happened since the last look.
 
         Args:
@@ -57,9 +58,14 @@ class Pressure:
         if now - self._looked < _PERIOD and self._seen < self._free // 2:
             return
         self._looked, self._seen = now, 0
-        available, floor = self._available(), self._free + ahead * batch
-        used = int(store.native.counts()["used"])
-        if available >= floor or used == 0:
+        floor = self._free + ahead * batch
+        available = self._available()
+        if available < floor:
+            # What samples of several threads leave behind, the C library may keep for long.
+            _native.release_freed()
+            available = self._available()
+        used = 0 if store is None else int(store.native.counts()["used"])
+        if store is None or available >= floor or used == 0:
             return
         # Somewhat below what would do, so that this is not needed again at once.
         left = max(0, used - (floor + self._free - available))
@@ -125,7 +131,11 @@ class MemoryBudget:
 
         While a batch is collated its samples are there too: two ``copies``.
         """
-        self._ahead = wanted * copies + 1
+        depth = self._depth(wanted, store, copies)
+        self._ahead = depth * copies + 1
+        return depth
+
+    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
         if self.limit is None:
             return wanted
         if self._batch == 0:
@@ -152,8 +162,7 @@ class MemoryBudget:
                 if room != store.native.counts()["room"]:
                     store.native.limit(room)
                     self.decisions.append(f"the cache may take {room:,} bytes beside batches of {size:,}")
-        if store is not None:
-            self.pressure.check(store, size, self._ahead)
+        self.pressure.check(store, size, self._ahead)
 
     def begin(self, store: SampleStore | None) -> None:
         """Take note that an epoch begins."""
