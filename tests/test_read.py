@@ -315,6 +315,7 @@ SHIM = r"""
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 static int faulty(int fd) {
   char link[64], path[4096];
@@ -332,6 +333,8 @@ static int faulty(int fd) {
 WRAP(read, (int fd, void* to, size_t n), (fd, to, n))
 WRAP(pread, (int fd, void* to, size_t n, off_t at), (fd, to, n, at))
 WRAP(pread64, (int fd, void* to, size_t n, off_t at), (fd, to, n, at))
+WRAP(preadv, (int fd, const struct iovec* to, int n, off_t at), (fd, to, n, at))
+WRAP(preadv64, (int fd, const struct iovec* to, int n, off_t at), (fd, to, n, at))
 // No io_uring.
 long syscall(long number, ...) {
   static long (*real)(long, ...);

@@ -42,6 +42,10 @@ class ReadJob : public foreload::Job {
   void run(size_t begin, size_t end, size_t) override {
     std::vector<size_t> samples(indices_.begin() + static_cast<ptrdiff_t>(begin),
                                 indices_.begin() + static_cast<ptrdiff_t>(end));
+    std::vector<foreload::Place> places;
+    for (size_t i = begin; i < end; ++i) {
+      places.push_back({out_.data() + starts_[i], static_cast<uint64_t>(starts_[i + 1] - starts_[i])});
+    }
     const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
       const size_t i = begin + k;
       const auto length = static_cast<size_t>(starts_[i + 1] - starts_[i]);
@@ -57,17 +61,23 @@ class ReadJob : public foreload::Job {
         failures_.emplace_back(i, error);
         return;
       }
-      if (length > 0) std::memcpy(out_.data() + starts_[i], bytes.data(), length);
+      if (bytes.data() != places[k].memory) std::copy(bytes.begin(), bytes.end(), places[k].memory);
     };
-    source_->reading.read(source_->files, samples, done);
+    for (const auto& [k, error] : source_->reading.read(source_->files, samples, places, done)) {
+      const std::lock_guard lock(mutex_);
+      failures_.emplace_back(begin + k, error);
+    }
   }
 
   std::vector<std::pair<size_t, nb::object>> failures() {
     std::vector<std::pair<size_t, nb::object>> failures;
     const std::lock_guard lock(mutex_);
     for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
-    std::sort(failures.begin(), failures.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+    // What failed, and lies in a shard that has changed, is here twice.
+    const auto position = [](const auto& failure) { return failure.first; };
+    std::ranges::stable_sort(failures, {}, position);
+    const auto again = std::ranges::unique(failures, {}, position);
+    failures.erase(again.begin(), again.end());
     return failures;
   }
 
@@ -99,7 +109,9 @@ void read_one(FileSource& source, size_t index, const Use& use) {
       failure = error;
       use(bytes);
     };
-    source.reading.read(source.files, std::span(&index, 1), done);
+    for (const auto& late : source.reading.read(source.files, std::span(&index, 1), {}, done)) {
+      if (!failure) failure = late.second;
+    }
   }
   if (failure) std::rethrow_exception(failure);
 }

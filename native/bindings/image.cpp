@@ -139,7 +139,11 @@ class ImageJob : public foreload::Job {
       load(*loader, positions[k], fallback);
       loader->give({});
     };
-    if (!missing.empty()) source_->reading.read(source_->files, missing, done);
+    if (!missing.empty()) {
+      for (const auto& [k, error] : source_->reading.read(source_->files, missing, {}, done)) {
+        fail(positions[k], error);
+      }
+    }
     source_->shelf.put_back(std::move(loader));
   }
 
@@ -147,8 +151,11 @@ class ImageJob : public foreload::Job {
     std::vector<std::pair<size_t, nb::object>> failures;
     const std::lock_guard lock(mutex_);
     for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
-    std::sort(failures.begin(), failures.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+    // What failed, and lies in a shard that has changed, is here twice.
+    const auto position = [](const auto& failure) { return failure.first; };
+    std::ranges::stable_sort(failures, {}, position);
+    const auto again = std::ranges::unique(failures, {}, position);
+    failures.erase(again.begin(), again.end());
     return failures;
   }
 

@@ -98,9 +98,22 @@ std::span<const uint8_t> Files::bytes(size_t sample, std::vector<uint8_t>& buffe
   const auto begin = std::chrono::steady_clock::now();
   const auto bytes = read_sample(*this, sample, buffer);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  note_read(took.count() > kWarmSeconds + static_cast<double>(bytes.size()) / kWarmRate);
+  note_read(took, bytes.size());
   keep(sample, bytes);
   return bytes;
+}
+
+void Files::note_read(std::chrono::duration<double> took, uint64_t bytes) {
+  note_read(took.count() > kWarmSeconds + static_cast<double>(bytes) / kWarmRate);
+}
+
+std::exception_ptr Files::change(uint32_t file, bool direct) {
+  try {
+    check_unchanged(file, shard(file, direct));
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
 }
 
 void Files::note_read(bool waited) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -61,10 +63,14 @@ class Files {
   // To be asked once more after each read of a shard: another process may write to it at any time. Throws as
   // shard() does.
   void check_unchanged(uint32_t file, int fd) const;
+  // What has happened to a shard since its index was made, if anything.
+  std::exception_ptr change(uint32_t file, bool direct);
   bool in_shards() const { return !extents_.empty(); }
 
   // What is kept of a sample; empty if nothing is.
   std::span<const uint8_t> kept(size_t sample) const;
+  // Whether a sample is one of those that are kept.
+  bool keeps(size_t sample) const { return sample < kept_.size(); }
   // Keeps what was read, if it is to be kept.
   void keep(size_t sample, std::span<const uint8_t> bytes);
 
@@ -75,6 +81,7 @@ class Files {
   // Whether reads have lately had to wait for the disk; told by those that read.
   bool cold() const { return coldness_.load(std::memory_order_relaxed) > 0.25F; }
   void note_read(bool waited);
+  void note_read(std::chrono::duration<double> took, uint64_t bytes);
   void expect_cold() { coldness_.store(1, std::memory_order_relaxed); }
 
  private:

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <new>
 #include <numeric>
 
@@ -41,6 +44,26 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
+// Whether the sample has just as many bytes as there are places.
+bool read_into(Files& files, size_t sample, const Place& place) {
+  const Extent extent = files.extent(sample);
+  const bool whole = extent.length == Extent::kWhole;
+  const Descriptor own(whole ? open_file(files.path(sample), false) : -1);
+  const int fd = whole ? int{own} : files.shard(extent.file, false);
+  uint64_t size = 0;
+  uint8_t more;
+  while (size < place.size) {
+    // Of a file, one byte more is asked for, to see that it has not grown.
+    const iovec parts[2] = {{place.memory + size, place.size - size}, {&more, 1}};
+    const ssize_t got = ::preadv(fd, parts, whole ? 2 : 1, static_cast<off_t>(extent.offset + size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(files.path(sample));
+    if (got == 0) break;
+    size += static_cast<uint64_t>(got);
+  }
+  return size == place.size;
+}
+
 // Past the page cache: whole blocks around what is wanted. What the system tells no size of goes to `buffer`.
 std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks,
                                      std::vector<uint8_t>& buffer) {
@@ -68,7 +91,6 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
     size += static_cast<uint64_t>(got);
     if (size % kDirectBlock != 0) break;  // the file's end
   }
-  if (!whole) files.check_unchanged(extent.file, fd);
   if (!whole && size < wanted)
     std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
   return {blocks.data() + skipped, std::min(size, wanted) - skipped};
@@ -177,16 +199,13 @@ std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<ui
   return bytes;
 }
 
-void PlainReader::read(Files& files, std::span<const size_t> samples, const Done& done) {
-  if (direct_) {
-    read_direct(files, samples, done);
-    return;
-  }
+void PlainReader::read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
+                       const Done& done) {
   for (size_t i = 0; i < samples.size(); ++i) {
     std::span<const uint8_t> bytes;
     std::exception_ptr error;
     try {
-      bytes = files.bytes(samples[i], buffer_);
+      bytes = read_one(files, samples[i], places.empty() ? Place{} : places[i]);
     } catch (...) {
       bytes = {};
       error = std::current_exception();
@@ -195,19 +214,19 @@ void PlainReader::read(Files& files, std::span<const size_t> samples, const Done
   }
 }
 
-void PlainReader::read_direct(Files& files, std::span<const size_t> samples, const Done& done) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    std::span<const uint8_t> bytes = files.kept(samples[i]);
-    std::exception_ptr error;
-    try {
-      if (bytes.empty()) bytes = read_blocks(files, samples[i], blocks_, buffer_);
-      files.keep(samples[i], bytes);
-    } catch (...) {
-      bytes = {};
-      error = std::current_exception();
-    }
-    done(i, bytes, error);
+std::span<const uint8_t> PlainReader::read_one(Files& files, size_t sample, const Place& place) {
+  if (direct_) {
+    std::span<const uint8_t> bytes = files.kept(sample);
+    if (bytes.empty()) bytes = read_blocks(files, sample, blocks_, buffer_);
+    files.keep(sample, bytes);
+    return bytes;
   }
+  if (place.size == 0 || files.keeps(sample)) return files.bytes(sample, buffer_);
+  const auto begin = std::chrono::steady_clock::now();
+  const bool whole = read_into(files, sample, place);
+  files.note_read(std::chrono::steady_clock::now() - begin, place.size);
+  // One that is not as large as it was: the caller finds out by its size.
+  return whole ? std::span<const uint8_t>(place.memory, place.size) : files.bytes(sample, buffer_);
 }
 
 Reading::~Reading() {
@@ -244,11 +263,25 @@ void Reading::put_back(std::unique_ptr<Reader> reader, bool many) {
   if (lock && process_ == ::getpid()) idle_[many].push_back(std::move(reader));
 }
 
-void Reading::read(Files& files, std::span<const size_t> samples, const Reader::Done& done) {
+std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
+                                                                 std::span<const size_t> samples,
+                                                                 std::span<const Place> places,
+                                                                 const Reader::Done& done) {
   const bool together = many(files);
   auto reader = take(together);
-  reader->read(files, samples, done);
+  reader->read(files, samples, places, done);
   put_back(std::move(reader), together);
+  std::vector<std::pair<size_t, std::exception_ptr>> changed;
+  if (!files.in_shards()) return changed;
+  // Once for each shard, now that all has been read from it.
+  std::map<uint32_t, std::exception_ptr> shards;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const uint32_t file = files.extent(samples[i]).file;
+    const auto [entry, is_new] = shards.try_emplace(file);
+    if (is_new) entry->second = files.change(file, direct_);
+    if (entry->second) changed.emplace_back(i, entry->second);
+  }
+  return changed;
 }
 
 }  // namespace foreload

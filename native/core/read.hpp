@@ -63,25 +63,36 @@ std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<ui
 // The Error for a sample of whose bytes only `got` are there.
 std::exception_ptr cut_short(const Files& files, size_t sample, uint64_t got);
 
+// Where a sample's bytes are wanted, if it is known how many there are.
+struct Place {
+  uint8_t* memory = nullptr;
+  uint64_t size = 0;
+};
+
 // How samples are read. One per thread at a time.
 class Reader {
  public:
-  // What became of samples[i]: its bytes, valid during the call only, or an error. Must not throw.
+  // What became of samples[i]: its bytes, valid during the call only (or in its place), or an error. Must not
+  // throw.
   using Done = std::function<void(size_t i, std::span<const uint8_t> bytes, std::exception_ptr error)>;
 
   virtual ~Reader() = default;
-  // Reads these samples and tells `done` of each as it comes, in any order, in this thread.
-  virtual void read(Files& files, std::span<const size_t> samples, const Done& done) = 0;
+  // Reads these samples and tells `done` of each as it comes, in any order, in this thread. `places` are
+  // none, or one for each sample: bytes are put there at once where that can be, so `done` must look where
+  // they are. What lies in shards must be checked afterwards, by Files::check_unchanged().
+  virtual void read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
+                    const Done& done) = 0;
 };
 
 // One read after the other.
 class PlainReader : public Reader {
  public:
   explicit PlainReader(bool direct) : direct_(direct) {}
-  void read(Files& files, std::span<const size_t> samples, const Done& done) override;
+  void read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
+            const Done& done) override;
 
  private:
-  void read_direct(Files& files, std::span<const size_t> samples, const Done& done);
+  std::span<const uint8_t> read_one(Files& files, size_t sample, const Place& place);
 
   const bool direct_;
   std::vector<uint8_t> buffer_;
@@ -96,8 +107,10 @@ class Reading {
   Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
   ~Reading();
 
-  // As Reader::read().
-  void read(Files& files, std::span<const size_t> samples, const Reader::Done& done);
+  // As Reader::read(). Returns which of samples[i] lie in shards that have changed, and were read in vain.
+  std::vector<std::pair<size_t, std::exception_ptr>> read(Files& files, std::span<const size_t> samples,
+                                                          std::span<const Place> places,
+                                                          const Reader::Done& done);
   // Whether many will be read at a time, so that a run of samples should be long.
   bool many(const Files& files) const { return depth_ > 0 && (direct_ || files.cold()); }
   bool direct() const { return direct_; }

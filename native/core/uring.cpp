@@ -47,9 +47,11 @@ class UringReader : public Reader {
     registered_ = ring_.register_buffers(buffers);
   }
 
-  void read(Files& files, std::span<const size_t> samples, const Done& done) override {
+  void read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
+            const Done& done) override {
     files_ = &files;
     samples_ = samples;
+    places_ = places;
     done_ = &done;
     const std::vector<Piece> pieces = join_neighbours(files, samples, order_);
     size_t next = 0, under_way = 0;
@@ -164,9 +166,12 @@ class UringReader : public Reader {
       waiting_.pop_back();
       bytes_under_way_ += slot.under_way = slot.wanted;
       try {
-        Blocks& room = slot.wanted <= kUsualBytes ? slot.usual : slot.large;
-        room.reserve(slot.wanted <= kUsualBytes ? kUsualBytes : slot.wanted + kDirectBlock);
-        slot.memory = room.data();
+        slot.memory = place_of(slot);
+        if (slot.memory == nullptr) {
+          Blocks& room = slot.wanted <= kUsualBytes ? slot.usual : slot.large;
+          room.reserve(slot.wanted <= kUsualBytes ? kUsualBytes : slot.wanted + kDirectBlock);
+          slot.memory = room.data();
+        }
         read_on(number);
       } catch (...) {
         finish(slot, std::current_exception());
@@ -175,6 +180,16 @@ class UringReader : public Reader {
       }
     }
     return ended;
+  }
+
+  // Where a sample is wanted, if it can be read to there: alone, and in whole blocks where that matters.
+  uint8_t* place_of(const Slot& slot) const {
+    if (places_.empty() || slot.piece.count != 1) return nullptr;
+    const Place& place = places_[order_[slot.piece.first]];
+    if (place.size != slot.wanted || files_->keeps(samples_[order_[slot.piece.first]])) return nullptr;
+    const auto address = reinterpret_cast<uintptr_t>(place.memory);
+    const bool in_blocks = (address | slot.wanted | (slot.piece.offset - slot.begin)) % kDirectBlock == 0;
+    return direct_ && !in_blocks ? nullptr : place.memory;
   }
 
   // Whether the piece needs another operation, now that one has ended.
@@ -227,7 +242,6 @@ class UringReader : public Reader {
 
   // Hands out the samples of a piece.
   void finish(Slot& slot, std::exception_ptr error) {
-    if (!error && files_->in_shards()) error = changed(slot);
     for (size_t k = 0; k < slot.piece.count; ++k) {
       const size_t i = order_[slot.piece.first + k];
       if (error) {
@@ -248,15 +262,6 @@ class UringReader : public Reader {
     }
   }
 
-  std::exception_ptr changed(const Slot& slot) const {
-    try {
-      files_->check_unchanged(slot.piece.file, slot.fd);
-      return nullptr;
-    } catch (...) {
-      return std::current_exception();
-    }
-  }
-
   const bool direct_;
   bool registered_ = false;
   Ring ring_;
@@ -267,6 +272,7 @@ class UringReader : public Reader {
   std::vector<uint8_t> sizeless_;
   Files* files_ = nullptr;
   std::span<const size_t> samples_;
+  std::span<const Place> places_;
   const Done* done_ = nullptr;
 };
 

@@ -81,7 +81,7 @@ template <typename Reads>
 std::vector<Outcome> outcomes(Reads& reader, Files& files, const std::vector<size_t>& samples) {
   std::vector<Outcome> all(samples.size());
   const auto thread = std::this_thread::get_id();
-  reader.read(files, samples, [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
+  reader.read(files, samples, {}, [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
     CHECK(std::this_thread::get_id() == thread && i < all.size() && !all[i].told);
     all[i].told = true;
     all[i].bytes.assign(bytes.begin(), bytes.end());

@@ -16,6 +16,7 @@ import numpy as np
 from foreload import _native
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.stream import runs_of
+from foreload.datasets.tar.members import Members
 from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
@@ -224,8 +225,9 @@ class TarDataset(BaseDataset):
 
     def _open(self) -> None:
         self._files = self.shards.files(self._extents, direct=self.direct_io)
-        first = [index.lengths[index.first[:-1]] for index in self.shards.indexes]
-        self._remote = self.shards.remote(self._extents, np.concatenate(first))
+        self._members = Members(self.shards.indexes)
+        first = self._members.lengths[self._members.first[:-1]]
+        self._remote = self.shards.remote(self._extents, first)
 
     def index(self) -> int:
         """Count the samples."""
@@ -233,26 +235,25 @@ class TarDataset(BaseDataset):
 
     def read(self, index: int) -> dict[str, Any]:
         """Read a sample's members."""
-        (piece,) = self._read([index])
-        return self._sample(index, piece)
+        return self._samples([index])[0]
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
         if self._remote is None:
             memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
-            return [memory[begin:end] for begin, end in pairwise(starts)]
+            data = memoryview(memory)
+            return [data[begin:end] for begin, end in pairwise(starts.tolist())]
         pieces, failures = self._remote.read(indices)
         survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
-        return pieces
+        return [memoryview(piece) for piece in pieces]
 
-    def _sample(self, index: int, data: Any) -> dict[str, Any]:
-        shard, number = self.shards.find(index)
-        known = self.shards.indexes[shard]
-        sample: dict[str, Any] = {"__key__": known.keys[number]}
-        begin = int(self._extents[index, 1])
-        for member in range(int(known.first[number]), int(known.first[number + 1])):
-            at = int(known.offsets[member]) - begin
-            sample[known.names[member]] = bytes(data[at : at + int(known.lengths[member])])
-        return sample
+    def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Read several samples, before the transform."""
+        samples = []
+        pieces = self._read(indices)
+        for data, (key, names, begins, ends) in zip(pieces, self._members.of(indices), strict=True):
+            fields = zip(names, begins, ends, strict=True)
+            samples.append({"__key__": key} | {name: bytes(data[begin:end]) for name, begin, end in fields})
+        return samples
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
@@ -262,11 +263,9 @@ class TarDataset(BaseDataset):
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         samples = []
-        for position, (index, piece) in enumerate(zip(indices, self._read(indices), strict=True)):
-            number = int(index) % len(self)
+        for position, (index, prepared) in enumerate(zip(indices, self._samples(indices), strict=True)):
             try:
-                prepared = self._sample(number, piece)
-                samples.append(self.__finish__(number, prepared))
+                samples.append(self.__finish__(int(index) % len(self), prepared))
             except Exception as error:
                 note_sample(error, index, position)
                 raise
@@ -276,8 +275,7 @@ class TarDataset(BaseDataset):
         """Load several samples, before the transform, or what kept them from being loaded."""
         if self._kept is None and type(self).read is TarDataset.read:
             try:
-                pieces = self._read(indices)
-                return [self._sample(int(index), piece) for index, piece in zip(indices, pieces, strict=True)]
+                return self._samples(indices)
             except Exception:  # one by one, to find out which it was
                 pass
         return super().read_many(indices)
@@ -288,7 +286,7 @@ class TarDataset(BaseDataset):
 
     def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
         """Load several samples for the cache."""
-        return [self._sample(*pair) for pair in zip(indices, self._read(indices), strict=True)]
+        return self._samples(indices)
 
     @property
     def __remote__(self) -> bool:
@@ -307,7 +305,7 @@ class TarDataset(BaseDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the index; the shards are opened again."""
-        return {**self.__dict__, "_files": None, "_remote": None}
+        return {**self.__dict__, "_files": None, "_remote": None, "_members": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the shards."""
