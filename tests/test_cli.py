@@ -162,6 +162,27 @@ def test_limits_of_containers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert machine.granted_memory() == 1 << 30
 
 
+@pytest.mark.parametrize("root", ["/", "/docker/4f2a", "/elsewhere"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_containers_own_group_is_found(
+    version: int, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / ("memory" if version == 1 else "") / "jobs/7"
+    own.mkdir(parents=True)
+    (own / ("memory.limit_in_bytes" if version == 1 else "memory.max")).write_text("1073741824\n")
+    seen = "/jobs/7" if root != "/docker/4f2a" else "/docker/4f2a/jobs/7"
+    kind, controller = (("cgroup", "rw,memory"), "4:memory:") if version == 1 else (("cgroup2", "rw"), "0::")
+    process = tmp_path / "self"
+    process.mkdir()
+    (process / "mountinfo").write_text(
+        "23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+        f"35 31 0:32 {root} /sys/fs/cgroup rw,relatime shared:7 master:1 - {kind[0]} {kind[0]} {kind[1]}\n"
+    )
+    (process / "cgroup").write_text(f"9:name=systemd:/\n{controller}{seen}\n")
+    monkeypatch.setattr(machine, "_PROCESS", process)
+    assert machine._memory_limit(tmp_path) == 1 << 30
+
+
 def test_plan_says_what_a_cache_would_give(tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     result = run("plan", 1000, "--budget", "25%,500", "--order", "replacement", "--json", kept, "--epochs", 5)

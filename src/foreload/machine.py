@@ -99,7 +99,9 @@ def _own_groups() -> list[tuple[list[str], Path]]:
         controllers = names.split(",")
         root = roots.get(controllers[0], Path("/"))
         inside = Path(path)
-        own.append((controllers, Path("/") / (inside.relative_to(root) if inside.is_relative_to(root) else inside)))
+        own.append(
+            (controllers, Path("/") / (inside.relative_to(root) if inside.is_relative_to(root) else inside))
+        )
     return own
 
 
