@@ -53,6 +53,7 @@ PUBLIC = [
     "get_val_transforms",
     "pack",
     "pack_sequences",
+    "publish",
     "transforms",
 ]
 

@@ -30,6 +30,7 @@ from foreload.efficient import EfficientDataLoader
 from foreload.loader import DataLoader
 from foreload.observe.memory import MemoryMonitor
 from foreload.observe.monitors import DataLoaderPerformanceMonitor
+from foreload.observe.publish import publish
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
@@ -82,5 +83,6 @@ __all__ = [
     "get_val_transforms",
     "pack",
     "pack_sequences",
+    "publish",
     "transforms",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import tempfile
 from collections.abc import Sequence
+from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +68,7 @@ def bench(
     multi_seed: Annotated[bool, typer.Option("--multi-seed", help="At least ten seeds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+    progress: Annotated[bool, typer.Option("--progress", help="Progress as JSON lines, for programs.")] = False,
 ) -> None:
     """Compare foreload with stock torch, on your images or in memory."""
     from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
@@ -77,15 +81,17 @@ def bench(
         if folder is not None:
             raise typer.BadParameter("DIR and --dataset-size exclude each other")
         rows, columns = _pair("--dataset-size", dataset_size)
-        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot)
+        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, progress)
         return
     if folder is not None:
         _check_images(folder)
-        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, progress)
         return
+    if progress:
+        _tell(0, 1, f"making {images:,} photos")
     with tempfile.TemporaryDirectory() as temporary:
         synth_images(Path(temporary), images)
-        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, progress)
 
 
 @app.command()
@@ -153,6 +159,24 @@ def doctor(
 
 
 @app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="0 takes any that is free.", min=0, max=65535)] = 5000,
+    host: Annotated[str, typer.Option(help="Beyond this machine, a token is asked for.")] = "127.0.0.1",
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token here too: others work on this machine.")
+    ] = False,
+) -> None:
+    """Show the loaders that run on this machine, after loader.publish(), on a live page."""
+    try:
+        from foreload.observe.serve.app import serve as run
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise ImportError(f"foreload serve needs {error.name}: pip install 'foreload[serve]'") from None
+    run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
+
+
+@app.command()
 def pack(
     source: Annotated[Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC")],
     folder: Annotated[Path, typer.Argument(help="Where the shards go.", metavar="DST")],
@@ -174,6 +198,10 @@ def pack(
         f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
         f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
     )
+
+
+def _tell(done: int, total: int, doing: str) -> None:
+    print(to_json({"done": done, "of": total, "doing": doing}), file=sys.stderr, flush=True)
 
 
 def _samples(what: str, keep: str, ranks: int) -> Any:
@@ -222,15 +250,32 @@ def _check_images(folder: Path) -> None:
 
 
 def _bench(
-    contestants: Sequence[Any], work: Any, seeds: int, unit: str, json: Path | None, plot: Path | None
+    contestants: Sequence[Any],
+    work: Any,
+    seeds: int,
+    unit: str,
+    json: Path | None,
+    plot: Path | None,
+    progress: bool,
 ) -> None:
     from foreload.bench import show
     from foreload.bench.measure import compare
 
+    names = [contestant.name for contestant in contestants]
+    steps = ["starting", *(f"{name}: warming up" for name in names), *names * seeds]
     errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1) + 1)
-        results = compare(contestants, work, seeds, lambda: progress.advance(task))
+    with Progress(console=errors, transient=True, disable=progress or not errors.is_terminal) as bar:
+        task = bar.add_task(f"{len(contestants)} contestants", total=len(steps))
+        done = itertools.count(1)
+
+        def tell() -> None:
+            bar.advance(task)
+            if progress and (count := next(done)) < len(steps):
+                _tell(count, len(steps), steps[count])
+
+        if progress:
+            _tell(0, len(steps), steps[0])
+        results = compare(contestants, work, seeds, tell)
     output = Console()
     # A file or pipe has no width of its own.
     (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))

@@ -173,6 +173,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
         self._epoch = 0
+        self._published: str | None = None  # the name it has on the page of `foreload serve`, "" for the usual one
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
@@ -293,8 +294,18 @@ class DataLoader(TorchDataLoader[T_co]):
             },
         }
 
+    def publish(self, *, name: str | None = None) -> Self:
+        """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.publish`."""
+        from foreload.observe.publish import publish
+
+        return publish(self, name=name)
+
     def __iter__(self) -> Any:
         """Begin an epoch."""
+        if self._published is not None:
+            from foreload.observe.publish import renew
+
+            renew(self)
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
         self._moving = None
