@@ -89,6 +89,10 @@ std::span<const uint8_t> Files::kept(size_t sample) const {
 void Files::keep(size_t sample, std::span<const uint8_t> bytes) {
   State expected = absent;
   if (sample >= kept_.size() || !kept_[sample].state.compare_exchange_strong(expected, filling)) return;
+  if (in_shards() && change(extent(sample).file, false)) {
+    kept_[sample].state.store(absent, std::memory_order_release);
+    return;
+  }
   kept_[sample].bytes.assign(bytes.begin(), bytes.end());
   kept_[sample].state.store(present, std::memory_order_release);
 }

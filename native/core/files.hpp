@@ -60,7 +60,7 @@ class Files {
   const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
   // The shard, open; it stays so. Throws Error(system), Error(decode) if it has changed.
   int shard(uint32_t file, bool direct);
-  // To be asked once more after each read of a shard: another process may write to it at any time. Throws as
+  // To be asked once more after reads of a shard: another process may write to it at any time. Throws as
   // shard() does.
   void check_unchanged(uint32_t file, int fd) const;
   // What has happened to a shard since its index was made, if anything.

@@ -271,14 +271,19 @@ std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
   auto reader = take(together);
   reader->read(files, samples, places, done);
   put_back(std::move(reader), together);
+  return in_changed_shards(files, samples, direct_);
+}
+
+std::vector<std::pair<size_t, std::exception_ptr>> in_changed_shards(Files& files,
+                                                                     std::span<const size_t> samples,
+                                                                     bool direct) {
   std::vector<std::pair<size_t, std::exception_ptr>> changed;
   if (!files.in_shards()) return changed;
-  // Once for each shard, now that all has been read from it.
   std::map<uint32_t, std::exception_ptr> shards;
   for (size_t i = 0; i < samples.size(); ++i) {
     const uint32_t file = files.extent(samples[i]).file;
     const auto [entry, is_new] = shards.try_emplace(file);
-    if (is_new) entry->second = files.change(file, direct_);
+    if (is_new) entry->second = files.change(file, direct);
     if (entry->second) changed.emplace_back(i, entry->second);
   }
   return changed;
