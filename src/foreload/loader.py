@@ -204,6 +204,11 @@ class DataLoader(TorchDataLoader[T_co]):
             return 1  # one stream, read ahead
         return granted_cores()
 
+    def check_worker_number_rationality(self) -> None:
+        """Warn of more worker processes than cores, as torch does; threads that wait take none."""
+        if self.workers == "processes":
+            super().check_worker_number_rationality()
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives; the ones after it follow by themselves.
 

@@ -30,7 +30,6 @@ __all__ = ["Fetch", "Range", "is_remote", "local_path"]
 Array = np.ndarray[Any, Any]
 
 _LENGTH = struct.Struct("<Q")
-_KEPT = 16  # pieces of memory that nobody uses
 _HELPERS = 3  # processes that may end while they are at one request
 _GONE = "the process that fetches has ended; what it wrote to stderr says why, or its memory was too little"
 _SCRIPT = Path(__file__).parent.parent / "fetcher.py"
@@ -150,20 +149,17 @@ class _Helper:
 class _File:
     """Memory that the helper can write to."""
 
-    descriptor = -1
-
     def __init__(self, size: int) -> None:
         self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
         os.ftruncate(self.descriptor, size)
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
 
 
 class _Lease:
     """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
+
+    _MOST = 16  # pieces that nobody uses
 
     def __init__(self, free: list[_File], size: int) -> None:
         size = round_up(max(1, size))
@@ -176,7 +172,7 @@ class _Lease:
         if hasattr(self, "file"):
             # Sizes change: what has been free for long is of one that was.
             self._free.append(self.file)
-            del self._free[:-_KEPT]
+            del self._free[: -self._MOST]
 
 
 def _taken(free: list[_File], size: int) -> _File | None:

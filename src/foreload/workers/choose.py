@@ -73,14 +73,14 @@ _IN_FAVOUR = 1.1
 
 
 # Samples of a server that are to be on their way at a time, and the fewest who ask for them.
-_ON_THEIR_WAY, _FEWEST_WAITERS = 512, 2
+_ON_THEIR_WAY, _FEWEST_WAITERS = 768, 2
 
 
 def waiters(batch_size: int | None) -> int:
     """Say how many threads to ask a server with, each for a batch at a time.
 
     >>> waiters(64), waiters(1), waiters(1024)
-    (8, 32, 2)
+    (12, 32, 2)
     """
     wanted = -(-_ON_THEIR_WAY // max(1, batch_size or 1))
     return max(_FEWEST_WAITERS, min(_MOST_THREADS, wanted))
