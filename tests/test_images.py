@@ -315,6 +315,19 @@ def test_a_custom_collate_sees_samples(photos: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(loader, plain, strict=True))
 
 
+@pytest.mark.parametrize("kind", [fl.ImageDataset, fl.HighPerformanceDataset])
+def test_a_subclass_is_asked_for_its_samples(photos: Path, kind: Any) -> None:
+    class Numbered(kind):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    dataset = Numbered(photos, transform=transforms.val(16))
+    assert dataset[5][2] == 5
+    for loader in (fl.DataLoader, TorchDataLoader):
+        batches = [numbers.tolist() for _, _, numbers in loader(dataset, 16)]
+        assert batches == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+
+
 def test_bytes_decode_as_pillow_decodes_them() -> None:
     from foreload.stages.decode import decode_image
 

@@ -175,14 +175,15 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
-        None where the transform is Python: then samples are loaded one by one.
+        None where the transform is Python, or a subclass loads samples itself: then they are loaded one by one.
         """
-        return self._load_batch if isinstance(self.transform, ImageTransform) else None
+        own = type(self).__getitem__ is ImageDataset.__getitem__
+        return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
+        batch = self._assembly(self.transform, (seed, 0), Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
 
@@ -242,13 +243,15 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
-        own = (
-            type(self).__getitem__ is ImageDataset.__getitem__
-            and type(self).__getitems__ is ImageDataset.__getitems__
-        )
+        own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return ImageAssembly(self, self.transform, key, buffers, making)
+        return self._assembly(self.transform, key, buffers, making)
+
+    def _assembly(
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+    ) -> ImageAssembly:
+        return ImageAssembly(self, transform, key, buffers, making)
 
     @property
     def __remote__(self) -> bool:
