@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ __all__ = ["MemoryEfficientDataset", "open_dataset"]
 
 _TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
+
+# So many files of a folder tell what it holds.
+_LOOKED_AT = 10_000
 
 
 def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
@@ -56,11 +61,10 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 
 def _kind_within(folder: Path) -> str:
-    for _, _, names in os.walk(folder):
-        for name in names:
-            if not name.startswith("."):
-                return os.path.splitext(name)[1].lower()
-    return ""
+    """Give the commonest suffix: a README or a table of labels may lie beside the data."""
+    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    kinds = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
+    return max(kinds, key=kinds.__getitem__, default="")
 
 
 class MemoryEfficientDataset(BaseDataset):
