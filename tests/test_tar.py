@@ -319,6 +319,9 @@ def test_shards_in_many_words(tmp_path: Path) -> None:
     assert tar[-1] == expected[-1]
     with pytest.raises(IndexError, match="index 60 is out of range for 60 samples"):
         tar[60]
+    (tmp_path / "._train-000.tar").write_bytes(b"what other systems leave beside their files")
+    assert list(fl.TarDataset(tmp_path)) == expected
+    assert len(list(fl.TarStream(tmp_path))) == 60
     one, other = tmp_path / "a-1" / "b-1.tar", tmp_path / "a-1" / "b-2.tar"
     assert list_shards(str(tmp_path / "a-{1..1}" / "b-{1..2}.tar")) == [str(one), str(other)]
     assert next(iter(fl.TarDataset([paths[2], paths[0]]))) == by_webdatasets_rules(paths[2])[0]
