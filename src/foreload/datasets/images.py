@@ -38,6 +38,9 @@ __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
 
+# Images that are asked of a server at a time.
+_TOGETHER = 256
+
 
 class ImageDataset(Dataset[tuple[Any, int]]):
     """Images in files, with labels: ``(image, target)``.
@@ -124,17 +127,27 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         self._remote: RemoteSamples | None = None
         if self.shards is not None:
             extents = self.shards.members([extension[1:] for extension in IMAGES])
-            self._remote = self.shards.remote(extents, extents[:, 2])
+            self._remote = self.shards.remote(extents, extents[:, 2], keep)
             files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
             files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
         self._paths = []
         if self.loading_mode is LoadingMode.EAGER:
-            with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(files.keep, range(count))
-                for _ in track(reading, "reading images", total=count, after=1):
-                    pass
+            self._load_all(files, count)
         return files
+
+    def _load_all(self, files: _native.ImageFiles, count: int) -> None:
+        if self._remote is not None:
+            for begin in track(
+                range(0, count, _TOGETHER), "reading images", total=-(-count // _TOGETHER), after=1
+            ):
+                _, failures = self._remote.read(range(begin, min(begin + _TOGETHER, count)))
+                for failure in failures.values():
+                    raise failure
+            return
+        with ThreadPoolExecutor(granted_cores()) as threads:
+            for _ in track(threads.map(files.keep, range(count)), "reading images", total=count, after=1):
+                pass
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept bytes are read again."""

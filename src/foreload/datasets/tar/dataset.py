@@ -121,9 +121,11 @@ class Shards:
         known = zip(self.paths, self.indexes, self._tags, strict=True)
         return [f"{path} {index.size} {tag}" for path, index, tag in known]
 
-    def remote(self, extents: Array, first: Array) -> RemoteSamples | None:
+    def remote(self, extents: Array, first: Array, keep: int = 0) -> RemoteSamples | None:
         """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
-        return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first, self.key)
+        if self.fetch is None:
+            return None
+        return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
 
     def blocks(self, size: int) -> Array:
         """Give where runs of at most so many samples of one shard begin (int64)."""
