@@ -198,8 +198,10 @@ class _Encoding:
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
             if texts:
                 self._encode(texts)  # type: ignore[arg-type]
-        except BaseException as error:
-            self._failures[begin] = error
+        except BaseException as error:  # of all that have nothing to show for it
+            for position in range(begin, end):
+                if self._samples[position] is None:
+                    self._failures.setdefault(position, error)
 
     def _encode(self, texts: dict[int, str]) -> None:
         try:
