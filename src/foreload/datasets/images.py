@@ -14,13 +14,14 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from foreload import _native, transforms
+from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.image_batches import ImageAssembly
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
-from foreload.machine import granted_cores
+from foreload.machine import granted_cores, granted_memory
 from foreload.options import Keep, LoadingMode
 from foreload.progress import track
 from foreload.stages.buffers import Buffers
@@ -72,6 +73,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     Raises:
         FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
         ValueError, TypeError: an argument makes no sense; the message names it.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
     OSError too) where it is damaged; the message names the sample and the file.
@@ -125,22 +127,26 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         keep = min(count, kept.get(self.loading_mode, 0))
         files: _native.ImageFiles
         self._remote: RemoteSamples | None = None
+        eager = self.loading_mode is LoadingMode.EAGER
         if self.shards is not None:
             extents = self.shards.members([extension[1:] for extension in IMAGES])
+            if eager:
+                _check_room(int(extents[:, 2].sum()))
             self._remote = self.shards.remote(extents, extents[:, 2], keep)
             files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
+            if eager:
+                _check_room(sum(map(os.path.getsize, self._paths)))
             files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
         self._paths = []
-        if self.loading_mode is LoadingMode.EAGER:
+        if eager:
             self._load_all(files, count)
         return files
 
     def _load_all(self, files: _native.ImageFiles, count: int) -> None:
         if self._remote is not None:
-            for begin in track(
-                range(0, count, _TOGETHER), "reading images", total=-(-count // _TOGETHER), after=1
-            ):
+            runs = range(0, count, _TOGETHER)
+            for begin in track(runs, "reading images", total=len(runs), after=1):
                 _, failures = self._remote.read(range(begin, min(begin + _TOGETHER, count)))
                 for failure in failures.values():
                     raise failure
@@ -307,3 +313,12 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         if self.shards is not None:
             return self.shards.name(index)
         return os.fsdecode(self._files.path(index))
+
+
+def _check_room(needed: int) -> None:
+    room = int(EAGER_SHARE * granted_memory())
+    if needed > room:
+        raise MemoryError(
+            f"the images take {needed:,} bytes, which do not fit into {room:,}; use LoadingMode.CACHED, which "
+            "keeps cache_size of them"
+        )
