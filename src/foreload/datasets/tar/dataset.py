@@ -242,11 +242,11 @@ class TarDataset(BaseDataset):
     def _read(self, indices: Sequence[int]) -> list[Any]:
         if self._remote is None:
             memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
-            data = memoryview(memory)
+            data = memory.data
             return [data[begin:end] for begin, end in pairwise(starts.tolist())]
         pieces, failures = self._remote.read(indices)
         survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
-        return [memoryview(piece) for piece in pieces]
+        return [piece.data for piece in pieces]
 
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read several samples, before the transform."""
