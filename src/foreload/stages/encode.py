@@ -15,6 +15,7 @@ from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.index import positions_of, some
 
 if TYPE_CHECKING:
     from foreload.datasets.text import TextDataset
@@ -117,13 +118,7 @@ class TextAssembly:
         return self._checked(work)
 
     def _work(self, indices: Any) -> _Characters | _Encoding:
-        where = np.asarray(indices, np.int64)
-        count = len(self._dataset)
-        if not len(where):
-            raise IndexError("the batch sampler gave a batch without samples, which cannot be collated")
-        if outside := where[(where < -count) | (where >= count)].tolist():
-            raise IndexError(f"index {outside[0]} is out of range for {count} samples")
-        where = np.where(where < 0, where + count, where)
+        where = some(positions_of(indices, len(self._dataset)))
         work = _Characters if self._dataset.is_native else _Encoding
         return work(self._dataset, where, self._buffers)
 

@@ -25,6 +25,7 @@ from foreload.progress import track
 from foreload.stages.batch import note_sample
 from foreload.stages.failure import survivors
 from foreload.stages.fetch import Fetch, Range, is_remote
+from foreload.stages.index import positions_of
 from foreload.stages.read import read_samples
 
 __all__ = ["Shards", "TarDataset"]
@@ -265,9 +266,10 @@ class TarDataset(BaseDataset):
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         samples = []
-        for position, (index, prepared) in enumerate(zip(indices, self._samples(indices), strict=True)):
+        numbers = positions_of(indices, len(self)).tolist()
+        for position, (index, prepared) in enumerate(zip(numbers, self._samples(numbers), strict=True)):
             try:
-                samples.append(self.__finish__(int(index) % len(self), prepared))
+                samples.append(self.__finish__(index, prepared))
             except Exception as error:
                 note_sample(error, index, position)
                 raise
