@@ -277,6 +277,18 @@ def test_modes_keep_images_of_a_server(mode: fl.LoadingMode, pictures: Path, ser
             fl.ImageDataset(urls, loading_mode=mode)
 
 
+def test_files_of_a_server_that_were_used_last_are_kept(pictures: Path, serve: Any) -> None:
+    server = serve(pictures)
+    urls = [server.url(path.name) for path in sorted(pictures.glob("*.tar"))]
+    for transform in (np.asarray, transforms.val(16)):
+        images = fl.HighPerformanceDataset(urls, transform=transform)
+        files = fl.ImageDataset(pictures, transform=transform)
+        assert np.array_equal(images[3][0], files[3][0])
+        server.asked.clear()
+        assert np.array_equal(images[3][0], files[3][0])
+        assert server.asked == []
+
+
 def test_indices_count_from_the_end_too(folder: Path, serve: Any) -> None:
     dataset = fl.TarDataset(serve(folder).url(SHARDS))
     assert [sample["__key__"] for sample in dataset.__getitems__([-1, np.int64(-90), 3])] == [

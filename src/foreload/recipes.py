@@ -159,7 +159,7 @@ class HighPerformanceDataset(ImageDataset):
     def _transformed(self, index: int) -> Any:
         if not self._kept:
             return super()._transformed(index)
-        return self._shown(decode_image(self._kept[1].load(index, self._files.read), self._path(index)))
+        return self._shown(decode_image(self._kept[1].load(index, self._encoded), self._path(index)))
 
 
 def create_dataloader(
