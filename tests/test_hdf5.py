@@ -582,6 +582,28 @@ def test_a_file_that_was_exchanged_is_noticed(path: Path) -> None:
         dataset[0]
 
 
+@pytest.mark.parametrize("layout", [{}, {"chunks": (5, 600)}, {"chunks": (5, 6), "compression": "lzf"}])
+def test_a_file_that_is_written_to_in_the_middle_of_an_epoch_is_noticed(
+    tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=np.ones((40, 600)), **layout)
+    dataset = fl.HDF5Dataset(path)
+    ends = os.stat(path).st_mtime_ns
+    assert dataset[0].eq(1).all()
+    dataset._opened().file.close_handle()  # or nobody could write to it
+    with h5py.File(path, "r+") as file:
+        file["data"][...] = 2
+    os.utime(path, ns=(ends, ends + 1))
+    for load in (lambda: dataset[39], lambda: dataset.__getitems__([38, 39])):
+        with pytest.raises(OSError, match="changed since the HDF5Dataset was made"):
+            load()
+    loader = fl.DataLoader(dataset, 20, on_error="skip")
+    assert all(batch.eq(1).all() for batch in loader)  # what was kept of it is right still
+    assert len(loader.errors) >= 35
+
+
 def test_without_h5py_it_says_what_to_install(path: Path) -> None:
     script = f"""
         import sys; sys.modules["h5py"] = None

@@ -253,6 +253,39 @@ def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, 
         assert same(ours, stock)
 
 
+def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
+    path = make(tmp_path, "images")
+    (path / "README.txt").write_text("Cats and dogs.")
+    (path / "labels.csv").write_text("name,label")
+    assert isinstance(fl.MemoryEfficientDataset(path).dataset, fl.ImageDataset)
+
+
+@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "shards"])
+@pytest.mark.parametrize("mode", list(fl.LoadingMode))
+def test_a_subclass_of_it_is_asked_for_its_samples(tmp_path: Path, kind: str, mode: fl.LoadingMode) -> None:
+    class Reads(fl.MemoryEfficientDataset):
+        def read(self, index: int) -> object:
+            return index, super().read(index)
+
+    class Gets(fl.MemoryEfficientDataset):
+        def __getitem__(self, index: int) -> object:
+            return index, super().__getitem__(index)
+
+    path = make(tmp_path, kind)
+    for dataset in (Reads(path, 0.5, mode), Gets(path, 0.5, mode)):
+        plain = dataset.dataset[1]
+        assert same(dataset[1], (1, plain))
+        for loader in (fl.DataLoader, TorchDataLoader):
+            assert [batch[0][0] for batch in loader(dataset, 2, collate_fn=list)] == list(
+                range(0, len(dataset), 2)
+            )
+        assert [sample[0] for sample in dataset.stream(shuffle=False)] == list(range(len(dataset)))
+    if mode is fl.LoadingMode.CACHED:
+        tenfold = Reads(path, 0.5, transform=lambda index: 10 * index)
+        seen = fl.DataLoader(tenfold, 2, cache="10MiB", collate_fn=list)
+        assert [batch[0][0] for _ in range(2) for batch in seen] == 2 * list(range(0, 10 * len(dataset), 20))
+
+
 def test_it_keeps_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path, "files")
     monkeypatch.setattr("foreload.datasets.efficient.granted_memory", lambda: 1000)

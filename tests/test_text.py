@@ -489,6 +489,23 @@ def test_a_subclass_is_asked_for_its_samples(lines: Path) -> None:
             assert first[0].tolist() == data[0].tolist()
 
 
+def test_texts_that_a_subclass_cannot_read_together_are_none(lines: Path) -> None:
+    class Together(fl.TextDataset):
+        def read_many(self, indices: Any) -> Any:
+            if 2 in indices:
+                raise ValueError("not these")
+            return super().read_many(indices)
+
+    data = Together(lines, lambda text: [1, *map(ord, text)], 4)
+    loader = fl.DataLoader(data, 2, num_workers=0, on_error="skip")
+    rows = [row for batch in loader for row in batch]
+    assert [error.index for error in loader.errors] == [2, 3]
+    assert len(rows) == len(data) - 2
+    assert all(row[0] == 1 for row in rows)
+    with pytest.raises(ValueError, match="not these"):
+        list(fl.DataLoader(data, 2, num_workers=0))
+
+
 def test_the_index_takes_four_bytes_a_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "x\n" * 100_000)
     source = _native.LineFile(os.fsencode(file), "lines", ",", 2)

@@ -44,12 +44,20 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
+// What a sample lies in.
+Opened open_sample(Files& files, size_t sample, bool direct) {
+  const Extent extent = files.extent(sample);
+  if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
+  Descriptor own(open_file(files.path(sample), direct));
+  const int fd = own;
+  return {fd, std::move(own)};
+}
+
 // Whether the sample has just as many bytes as there are places.
 bool read_into(Files& files, size_t sample, const Place& place) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
-  const Descriptor own(whole ? open_file(files.path(sample), false) : -1);
-  const int fd = whole ? int{own} : files.shard(extent.file, false);
+  const Opened fd = open_sample(files, sample, false);
   uint64_t size = 0;
   uint8_t more;
   while (size < place.size) {
@@ -70,8 +78,7 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
   const std::string& path = files.path(sample);
-  const Descriptor own(whole ? open_file(path, true) : -1);
-  const int fd = whole ? int{own} : files.shard(extent.file, true);
+  const Opened fd = open_sample(files, sample, true);
   const uint64_t begin = extent.offset / kDirectBlock * kDirectBlock, skipped = extent.offset - begin;
   uint64_t wanted = skipped + extent.length;
   if (whole) {
@@ -192,7 +199,7 @@ std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<ui
   const Extent extent = files.extent(sample);
   const std::string& path = files.path(sample);
   if (extent.length == Extent::kWhole) return read_file(path, buffer);
-  const int fd = files.shard(extent.file, false);
+  const Opened fd = files.shard(extent.file, false);
   const auto bytes = read_extent(fd, extent, buffer, path);
   files.check_unchanged(extent.file, fd);
   if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));

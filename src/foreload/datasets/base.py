@@ -19,10 +19,10 @@ from foreload.stages.memory import Pressure
 from foreload.stages.order import Indices
 from foreload.stages.store import SampleStore
 
-__all__ = ["BaseDataset"]
+__all__ = ["EAGER_SHARE", "BaseDataset"]
 
 # What a dataset may keep, of the memory that this process may use, where nobody says.
-_EAGER_SHARE = 0.9
+EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
@@ -109,7 +109,7 @@ class BaseDataset(Dataset[Any]):
     @property
     def memory(self) -> int:
         """The most bytes that the loading mode may keep."""
-        share = {LoadingMode.EAGER: _EAGER_SHARE, LoadingMode.CACHED: _CACHED_SHARE}
+        share = {LoadingMode.EAGER: EAGER_SHARE, LoadingMode.CACHED: _CACHED_SHARE}
         return int(share.get(self.loading_mode, 0) * granted_memory())
 
     def _keep(self) -> SampleStore | None:

@@ -16,6 +16,7 @@ from foreload.progress import track
 from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.index import as_indices, some
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -52,7 +53,7 @@ def gather(
     if isinstance(indices, slice):
         view = tensor[indices]
         return view if out is None else out.copy_(view)
-    rows = _as_indices(indices)
+    rows = as_indices(indices)
     shape = (len(rows), *tensor.shape[1:])
     if out is None:
         out = torch.empty(shape, dtype=tensor.dtype)
@@ -66,25 +67,6 @@ def gather(
     else:
         _native.gather(_byte_rows(tensor), rows, _byte_rows(out))
     return out
-
-
-def _as_indices(indices: Any) -> Array:
-    if isinstance(indices, torch.Tensor):
-        indices = indices.numpy()
-    elif not isinstance(indices, (np.ndarray, Sequence)):
-        indices = list(indices)
-    rows = np.asarray(indices)
-    if rows.size == 0:
-        rows = rows.astype(np.int64)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
-    return np.ascontiguousarray(rows, np.int64)
-
-
-def _some(rows: Array) -> Array:
-    if not len(rows):
-        raise IndexError("the batch sampler gave a batch without samples, which default_collate cannot collate")
-    return rows
 
 
 def _as_tensor(name: str, data: Any) -> torch.Tensor:
@@ -181,7 +163,7 @@ class CachedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Gather a batch; ``default_collate`` has nothing left to do with it."""
-        rows = _as_indices(indices)
+        rows = as_indices(indices)
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
@@ -225,14 +207,14 @@ class TensorAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        where = _some(_as_indices(indices))
+        where = some(as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
     def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
         """Gather several batches at once, which share one piece of memory but no storage."""
-        where = _some(_as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
+        where = some(as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
         counts = [len(where)] if len(batches) == 1 else [len(batch) for batch in batches]
         columns = []
         for field, source in zip(self._rows.fields, self._sources, strict=True):

@@ -12,13 +12,13 @@ import io
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -184,7 +184,7 @@ def _answers(pipe: int) -> tuple[Rates, str]:
     text = b""
     deadline = time.monotonic() + _PATIENCE
     trouble = "they took too long"
-    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while wait([pipe], max(0.0, deadline - time.monotonic())):
         part = os.read(pipe, 1 << 16)
         if not part:
             trouble = "the process that measured ended"

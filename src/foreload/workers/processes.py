@@ -114,7 +114,7 @@ class Worker:
         with suppress(OSError):
             os.kill(self.process.pid or 0, WHERE)
             text, patience = b"", _ANSWER
-            while select.select([self._stacks.fileno()], [], [], patience)[0]:
+            while self._stacks.poll(patience):
                 said_more = os.read(self._stacks.fileno(), 1 << 16)
                 if not said_more:
                     break

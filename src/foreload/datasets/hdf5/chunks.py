@@ -157,6 +157,7 @@ class Chunks:
             at = self._begin(row)
             if at < 0 or file.read_into(memory[position * size : (position + 1) * size], at) < size:
                 out[position] = self._by_h5py((slice(row, row + 1),), file)[0]
+        file.check()
 
     def _begin(self, row: int) -> int:
         if self._offset is not None:

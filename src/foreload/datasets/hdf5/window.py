@@ -28,6 +28,7 @@ from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.index import positions_of, some
 from foreload.stages.order import KeyedSampler
 
 if TYPE_CHECKING:
@@ -138,22 +139,9 @@ class Window:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        batch = _Rows(self, self._positions(indices))
+        batch = _Rows(self, some(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
-
-    def _positions(self, indices: Any) -> Array:
-        rows = np.asarray(indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices))
-        if not rows.size:
-            raise IndexError(
-                "the batch sampler gave a batch without samples, which default_collate cannot collate"
-            )
-        if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
-        wrong = (rows < -self.count) | (rows >= self.count)
-        if wrong.any():
-            raise IndexError(f"index {rows[wrong][0]} is out of range for {self.count} samples")
-        return np.where(rows < 0, rows + self.count, rows).astype(np.int64)
 
 
 class _Rows:

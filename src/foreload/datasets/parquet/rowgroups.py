@@ -114,6 +114,8 @@ class RowGroups:
             try:
                 names = self._schema.names
                 table = opened.read_row_group(group, columns=names, use_threads=False).select(names)
-                return table if table.schema.types == self._schema.types else table.cast(self._schema)
+                table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
+        check_stamp(path, self._stamps[file])  # it may have been written to meanwhile
+        return table

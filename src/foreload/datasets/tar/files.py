@@ -14,11 +14,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from foreload.datasets.tar.remote import RemoteFile
-from foreload.datasets.tar.shards import leads_out, list_shards, split_name
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.webfile import WebFile
@@ -55,7 +54,7 @@ def list_streams(shards: Any) -> list[Shard]:
                 "lambda: subprocess.Popen(command, stdout=subprocess.PIPE).stdout"
             )
         if os.path.isdir(text):
-            found = sorted(str(path) for path in Path(text).iterdir() if path.name.endswith(_SUFFIXES))
+            found = tars_in(text, _SUFFIXES)
             if not found:
                 raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
             return list(found)

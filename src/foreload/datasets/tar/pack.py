@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +80,7 @@ def pack(
     Raises:
         FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
             something else.
+        BlockingIOError: another process is packing into ``folder``.
         DecodeError: ``tiled`` met a damaged JPEG, or what was written does not read back.
 
     >>> import tempfile
@@ -95,31 +98,59 @@ def pack(
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
     times = np.array([one.st_mtime_ns for one in status], np.int64)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     keys = _keys(listing.paths, source)
     extensions = [_extension(path) for path in listing.paths]
     cuts = _cuts(sizes, shard_bytes)
     plan = _plan(listing, np.stack([sizes, times]), cuts, tiled)
-    _check_plan(target, plan)
     labelled = labels is not None or bool(listing.classes)
     packing = _Packing(listing, keys, extensions, labelled=labelled, tiled=tiled, verify=verify)
-    done = _packed(packing, target, cuts)
-    shards, resumed = [], 0
-    for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
-        shards.append(str(path))
-        resumed += was_there
-    manifest = plan | {"finished": True, "classes": listing.classes}
-    _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    with _alone_in(target):
+        _check_plan(target, plan)
+        done = _packed(packing, target, cuts)
+        shards, resumed = [], 0
+        for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
+            shards.append(str(path))
+            resumed += was_there
+        manifest = plan | {"finished": True, "classes": listing.classes}
+        _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
     after = sum(os.stat(path).st_size for path in shards)
     return Packed(shards, len(keys), packing.tiled_count, resumed, int(sizes.sum()), after)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep others from packing into the folder, for the block; who is killed lets go of it.
+
+    Raises:
+        BlockingIOError: somebody else is at it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        message = "another `foreload pack` is writing to this folder; wait for it, or give another folder"
+        raise BlockingIOError(error.errno, message, str(folder)) from None
+    except OSError:
+        pass  # a file system that has no locks
 
 
 def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
     for number, (begin, end) in enumerate(pairwise(cuts)):
         path = target / f"shard-{number:06}.tar"
         was_there = path.exists()
-        if not was_there:
+        if was_there:
+            index_of(path)  # which may be missing still
+        else:
             packing.write(path, begin, end)
         yield path, was_there, end - begin
 

@@ -133,21 +133,43 @@ class RemoteSamples:
         extents: rows of (shard, offset, length), one per sample, each beginning with a member's content.
         first: the length of each extent's first member.
         key_of: gives a sample's key.
+        keep: the first so many samples stay in memory once read.
     """
 
     def __init__(
-        self, fetch: Fetch, urls: Sequence[str], extents: Array, first: Array, key_of: Callable[[int], str]
+        self,
+        fetch: Fetch,
+        urls: Sequence[str],
+        extents: Array,
+        first: Array,
+        key_of: Callable[[int], str],
+        keep: int = 0,
     ) -> None:
         self._fetch = fetch
         self._urls = urls
         self._extents = extents
         self._first = first
         self._key_of = key_of
+        self._keep = keep
+        self._kept: dict[int, Array] = {}
 
     def read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
         """Read samples; what failed is given by its position, and is empty in the list."""
+        where = np.asarray(samples, np.int64)
+        wanted: list[int] = np.where(where < 0, where + len(self._extents), where).tolist()
+        missing = [position for position, sample in enumerate(wanted) if sample not in self._kept]
+        read, failed = self._read([wanted[position] for position in missing]) if missing else ([], {})
+        new = dict(zip(missing, read, strict=True))
+        failures = {missing[number]: error for number, error in failed.items()}
+        for position, piece in new.items():
+            if position not in failures and wanted[position] < self._keep:
+                self._kept[wanted[position]] = piece.copy()  # the piece holds all that was read with it
+        pieces = [new[at] if at in new else self._kept[sample] for at, sample in enumerate(wanted)]
+        return pieces, failures
+
+    def _read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
         ranges = []
-        for shard, offset, length in self._extents[np.asarray(samples, np.int64)].tolist():
+        for shard, offset, length in self._extents[samples].tolist():
             ranges.append(Range(self._urls[shard], offset - _HEADER, length + _HEADER))
         memory, starts, failures = self._fetch.read(ranges)
         found: list[Array] = []
