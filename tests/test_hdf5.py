@@ -475,6 +475,8 @@ def test_an_epoch_goes_on_where_it_was_left(path: Path) -> None:
 def test_wrong_arguments_are_named(path: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyError, match=r"dataset_name: 'nothing' is not there in .*'data', 'labels'"):
         fl.HDF5Dataset(path, "nothing")
+    with pytest.raises(KeyError, match=r"target_name: 'nothing' is not there in .*'data', 'labels'"):
+        fl.HDF5Dataset(path, target_name="nothing")
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file["group/data"] = np.zeros(3)
         file["scalar"] = 3.0
@@ -530,13 +532,17 @@ def test_files_that_cannot_be_read(path: Path, tmp_path: Path) -> None:
         assert caught.value.filename == str(bad)
     with pytest.raises(OSError, match="this is a folder"):
         fl.HDF5Dataset(tmp_path)
-    script = f"import h5py; file = h5py.File({str(path)!r}, 'r+'); print(); input()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        with pytest.raises(OSError, match="open for writing; close it there first"):
-            fl.HDF5Dataset(path)
-        writer.communicate(b"\n")
+    with h5py.File(tmp_path / "latest.h5", "w", libver="latest") as file:
+        file["data"] = np.zeros(3)
+    for name, mode in ((path, "flush()"), (tmp_path / "latest.h5", "swmr_mode = True")):
+        opened = f"file = h5py.File({str(name)!r}, 'r+', libver='latest'); file.{mode}"
+        command = [sys.executable, "-c", f"import h5py; {opened}; print(); input()"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            with pytest.raises(OSError, match="open for writing; close it there first"):
+                fl.HDF5Dataset(name)
+            writer.communicate(b"\n")
     with h5py.File(path, "r+"), pytest.raises(OSError, match="open for writing; close it there first"):
         fl.HDF5Dataset(path)
     assert len(fl.HDF5Dataset(path)) == 300

@@ -148,6 +148,17 @@ def test_an_open_epoch_whose_workers_were_closed_says_so() -> None:
         list(iterator)
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_persistent_workers_outlive_the_loader_with_an_epoch(workers: str) -> None:
+    loader = fl.DataLoader(Rows(6), batch_size=2, num_workers=2, workers=workers, persistent_workers=True)
+    epoch = iter(loader)
+    pool = loader._pool
+    del loader
+    assert torch.cat(list(epoch))[:, 0].tolist() == list(range(6))
+    del epoch
+    assert pool.closed
+
+
 def test_attributes_are_enough_to_make_the_loader_again() -> None:
     # As Lightning does, to put in another sampler.
     loader = fl.DataLoader(Rows(10), batch_size=3, shuffle=True, seed=5, num_workers=2, prefetch_factor=3)

@@ -12,6 +12,7 @@ from foreload import _native
 from foreload.stages.batch import Assembly, Batch, SampleAssembly
 from foreload.stages.failure import NothingLeft
 from foreload.state import Order
+from foreload.workers.keeper import Keeper
 from foreload.workers.threads import ThreadPool, no_job
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class ThreadEpoch(Epoch):
 
     Args:
         pool: the threads.
-        owned: end them with the epoch.
+        keeper: who ends them; if nobody does, they end with the epoch.
         timeout: seconds to wait for a batch, 0 for ever.
         in_order: give batches in the order of their indices, not of their completion.
     """
@@ -148,7 +149,7 @@ class ThreadEpoch(Epoch):
         pool: ThreadPool,
         *,
         depth: int,
-        owned: bool,
+        keeper: Keeper | None,
         timeout: float,
         in_order: bool,
     ) -> None:
@@ -157,7 +158,7 @@ class ThreadEpoch(Epoch):
         self._pool = pool
         self._depth = depth
         self._copies = 2 if isinstance(assembly, SampleAssembly) else 1
-        self._owned = owned
+        self._keeper = keeper
         self._timeout = timeout
         self._in_order = in_order
         self._completions = _native.Completions()
@@ -166,7 +167,7 @@ class ThreadEpoch(Epoch):
         self._finished: set[_native.Job] = set()
         self._exhausted = False
         # Also runs when the interpreter exits while an epoch is open.
-        self._close = weakref.finalize(self, _end, pool, self._completions, owned)
+        self._close = weakref.finalize(self, _end, pool, self._completions, keeper is None)
         pool.watch(self._completions)
 
     def _next(self) -> tuple[int, Callable[[], Any]]:

@@ -226,6 +226,8 @@ def describe(error: BaseException) -> tuple[str, str]:
     kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
     if kind == "other" and NOBODY in text:
         return "forbidden", text
+    if kind == "other" and "status code: 404" in text:
+        return "missing", text  # what lists a bucket has no class for it
     if kind == "other" and "status code: 416" in text:
         return "short", "it ends before what is asked for begins"
     return ("refused" if kind == "other" and REFUSED.search(text) else kind), text

@@ -18,6 +18,7 @@ from foreload.epoch import Epoch
 from foreload.stages.collate import pinned
 from foreload.state import Order
 from foreload.stream import warn_of_length
+from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool, Worker, death
 from foreload.workers.worker import Begin, Result
 
@@ -51,12 +52,13 @@ class ProcessEpoch(Epoch):
         loader: whose batches.
         order: what they are.
         pool: the workers.
-        owned: end them with the epoch.
+        keeper: who ends them; if nobody does, they end with the epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, owned: bool) -> None:
+    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: Keeper | None) -> None:
         super().__init__(order)
         self._pool = pool
+        self._keeper = keeper
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         self._length = loader._IterableDataset_len_called if self._is_stream else None
         self._given = 0
@@ -77,7 +79,7 @@ class ProcessEpoch(Epoch):
         self._begin = Begin(order.key, order.known)
         # How far each stream was read, which whoever replaces its worker must know.
         self._streams = dict(order.streams)
-        self._close = weakref.finalize(self, _end, pool, self._first, owned)
+        self._close = weakref.finalize(self, _end, pool, self._first, keeper is None)
         pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)

@@ -34,6 +34,7 @@ from foreload.state import Order, resume, save
 from foreload.stream import StreamEpoch
 from foreload.workers.choose import Choice, choose, waiters
 from foreload.workers.info import WorkerIdentity
+from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
@@ -176,7 +177,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
-        self._pool_end: weakref.finalize[Any, Any] | None = None
+        self._keeper: Keeper | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -224,9 +225,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def close(self) -> None:
         """End persistent workers, let go of the cache and of free buffers. The loader can be iterated again."""
-        if self._pool_end is not None:
-            self._pool_end()
-        self._pool = self._pool_end = None
+        if self._keeper is not None:
+            self._keeper.close()
+        self._pool = self._keeper = None
         self._iterator = None
         self._buffers = None
         self._copies = None
@@ -376,7 +377,7 @@ class DataLoader(TorchDataLoader[T_co]):
             assembly,
             self._lend_pool(order),
             depth=depth,
-            owned=not self.persistent_workers,
+            keeper=self._keeper,
             timeout=self.timeout,
             in_order=self.in_order,
         )
@@ -411,7 +412,7 @@ class DataLoader(TorchDataLoader[T_co]):
             self,
             order,
             self._lend_pool(order),
-            owned=not self.persistent_workers,
+            keeper=self._keeper,
         )
 
     def _lend_pool(self, order: Order) -> Any:
@@ -421,10 +422,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return pool
         pool = self._start_pool(order.base_seed)
         if self.persistent_workers:
-            if self._pool_end is not None:
-                self._pool_end.detach()
-            self._pool = pool
-            self._pool_end = weakref.finalize(self, pool.close)
+            self._pool, self._keeper = pool, Keeper(pool)
         return pool
 
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
@@ -462,7 +460,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return {
             **self.__dict__,
             "_pool": None,
-            "_pool_end": None,
+            "_keeper": None,
             "_buffers": None,
             "_copies": None,
             "_cache": None,

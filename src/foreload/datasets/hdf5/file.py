@@ -82,6 +82,8 @@ def _explained(error: OSError, path: str) -> OSError:
         text = "this is not an HDF5 file; give one that h5py wrote, or the like"
     elif "truncated" in text:
         text = f"this HDF5 file is cut short; copy or write it again ({text})"
+    elif "already open for" in text:
+        text = f"{_WRITING} ({text})"  # or a writer has ended without: h5clear helps
     elif "lock" in text:
         text = _WRITING
     return OSError(number, text, path)

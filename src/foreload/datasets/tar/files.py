@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
 
-from foreload.datasets.tar.remote import RemoteFile
+from foreload.datasets.tar.remote import RemoteFile, list_below
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.webfile import WebFile
 
-__all__ = ["Shard", "list_streams", "name_of", "samples_of"]
+__all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "samples_of"]
 
 Shard = str | Callable[[], BinaryIO]
 
@@ -68,6 +68,26 @@ def list_streams(shards: Any) -> list[Shard]:
     listed = [each for one in shards for each in list_streams(one)]
     if not listed:
         raise ValueError("shards is an empty list; give at least one")
+    return listed
+
+
+def is_stored(shard: Shard) -> bool:
+    """Whether it is in object storage."""
+    return is_remote(shard) and not str(shard).startswith(("http://", "https://"))
+
+
+def list_stored(fetch: Fetch, shards: Sequence[Shard]) -> list[Shard]:
+    """Replace each URL of object storage that ends with ``/`` by the shards below it, compressed or not.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    listed: list[Shard] = []
+    for shard in shards:
+        if is_stored(shard) and str(shard).endswith("/"):
+            listed += list_below(fetch, str(shard), _SUFFIXES)
+        else:
+            listed.append(shard)
     return listed
 
 

@@ -15,7 +15,7 @@ from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.stages.fetch import Fetch, Range
 
-__all__ = ["RemoteFile", "RemoteSamples", "list_remote", "remote_indexes"]
+__all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
 
 Array = np.ndarray[Any, Any]
 
@@ -42,11 +42,20 @@ def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
             continue
         if url.startswith(("http://", "https://")):
             raise OSError(f"shards: a web server does not list its files; name them: {url}train-{{000..099}}.tar")
-        found = [name for name in fetch.list(url) if name.endswith(".tar")]
-        if not found:
-            raise FileNotFoundError(f"shards: no *.tar below {url!r}")
-        listed += found
+        listed += list_below(fetch, url, (".tar",))
     return listed
+
+
+def list_below(fetch: Fetch, url: str, suffixes: tuple[str, ...]) -> list[str]:
+    """List the shards below a URL of object storage that ends with ``/``.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = [name for name in fetch.list(url) if name.endswith(suffixes)]
+    if not found:
+        raise FileNotFoundError(f"shards: no {', '.join(f'*{suffix}' for suffix in suffixes)} below {url!r}")
+    return found
 
 
 def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
