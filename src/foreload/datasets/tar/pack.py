@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.datasets.folders import Labels, Listing, list_files
+from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
@@ -92,6 +93,7 @@ def pack(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
     listing = list_files(source, labels)
+    _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
     times = np.array([one.st_mtime_ns for one in status], np.int64)
@@ -113,6 +115,17 @@ def pack(
     _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
     after = sum(os.stat(path).st_size for path in shards)
     return Packed(shards, len(keys), packing.tiled_count, resumed, int(sizes.sum()), after)
+
+
+def _warn_of_strays(paths: list[str]) -> None:
+    """Say now what would come up when hours of packing are over."""
+    strays = [path for path in paths if not path.lower().endswith(IMAGES)]
+    if 0 < len(strays) < len(paths):
+        warnings.warn(
+            f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
+            "read this pack; move them away, or read it with TarDataset",
+            stacklevel=3,
+        )
 
 
 def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
