@@ -225,12 +225,18 @@ def make(folder: Path, kind: str) -> Path:
         h5py = pytest.importorskip("h5py")
         with h5py.File(path, "w") as file:
             file["data"] = np.arange(12, dtype=np.float32).reshape(4, 3)
+    elif kind in ("rows.parquet", "tables"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table({"x": list(range(5))})
+        if kind == "tables":
+            path.mkdir()
+        parquet.write_table(table, path / "a.parquet" if kind == "tables" else path)
     else:
         fl.pack(make(folder, "files"), path)
     return path
 
 
-@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "shards"])
+@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "rows.parquet", "tables", "shards"])
 @pytest.mark.parametrize("mode", list(fl.LoadingMode))
 def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, mode: fl.LoadingMode) -> None:
     path = make(tmp_path, kind)
@@ -242,6 +248,8 @@ def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, 
         "files": fl.FileDataset,
         "lines.txt": fl.TextDataset,
         "rows.h5": fl.HDF5Dataset,
+        "rows.parquet": fl.ParquetDataset,
+        "tables": fl.ParquetDataset,
         "shards": fl.TarDataset,
     }[kind](path)
     assert len(dataset) == len(plain)
@@ -251,6 +259,18 @@ def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, 
         ours = list(fl.DataLoader(dataset, batch_size=2, num_workers=workers, workers="threads"))
         stock = list(TorchDataLoader(plain, batch_size=2))
         assert same(ours, stock)
+
+
+def test_a_note_beside_images_does_not_make_them_texts(tmp_path: Path) -> None:
+    path = make(tmp_path, "images")
+    (path / "README.txt").write_text("mine")
+    assert isinstance(fl.MemoryEfficientDataset(path).dataset, fl.ImageDataset)
+
+
+def test_mds_shards_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "shard.00000.mds").write_bytes(b"?")
+    with pytest.raises((FileNotFoundError, ImportError), match=r"index|mosaicml"):
+        fl.MemoryEfficientDataset(tmp_path)
 
 
 def test_it_keeps_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
