@@ -535,8 +535,8 @@ def test_files_that_cannot_be_read(path: Path, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "latest.h5", "w", libver="latest") as file:
         file["data"] = np.zeros(3)
     for name, mode in ((path, "flush()"), (tmp_path / "latest.h5", "swmr_mode = True")):
-        opened = f"file = h5py.File({str(name)!r}, 'r+', libver='latest'); file.{mode}"
-        command = [sys.executable, "-c", f"import h5py; {opened}; print(); input()"]
+        opening = f"import h5py; file = h5py.File({str(name)!r}, 'r+', libver='latest')"
+        command = [sys.executable, "-c", f"{opening}; file.{mode}; print(); input()"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()

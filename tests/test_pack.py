@@ -105,6 +105,19 @@ def test_names_and_labels(tmp_path: Path) -> None:
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
+def test_a_file_between_images_is_warned_of(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("cat/a.jpg", "cat/b.jpg", "dog/a.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(jpeg(photo(40, 30)))
+    (source / "cat" / "._a.jpg").write_bytes(b"hidden")
+    pack(source, tmp_path / "clean")
+    assert len(fl.ImageDataset(source)) == len(fl.ImageDataset(tmp_path / "clean")) == 3
+    (source / "cat" / "notes.txt").write_text("mine")
+    with pytest.warns(UserWarning, match=r"1 of 4 files are no images, such as .*notes\.txt.*move them away"):
+        pack(source, tmp_path / "mixed")
+
+
 KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
 
 

@@ -448,7 +448,7 @@ def test_wrong_folders_tokens_and_fields(tmp_path: Path, lines: Path, folder: Pa
     (folder / "none").mkdir()
     with pytest.raises(FileNotFoundError, match=r"class folder.*'none'"):
         fl.TextDataset(folder)
-    for tokens in (["a"], [0.5], [[1]]):
+    for tokens in (["a"], [0.5], [[1]], None, 7, {"input_ids": [1]}):
         with pytest.raises(TypeError, match="tokenizer must give a list of ints"):
             fl.TextDataset(lines, lambda text, tokens=tokens: tokens)[0]
     table = write(tmp_path / "a.csv", "text,y\na,1\n")

@@ -34,8 +34,10 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     """Open what lies at ``data_path`` with the dataset that reads it.
 
     Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
-    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); folders of
-    images: :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`.
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); ``.parquet``
+    files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
+    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. What a folder is of, most of
+    its first files tell.
 
     Raises:
         FileNotFoundError: there is nothing.
@@ -55,16 +57,25 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         from foreload.datasets.text import TextDataset
 
         return TextDataset(path)
+    if kind == ".parquet":
+        from foreload.datasets.parquet import ParquetDataset
+
+        return ParquetDataset(path, transform=transform)
+    if next(path.glob("shard.*.mds*"), None) is not None:
+        from foreload.datasets.mds import MDSDataset
+
+        return MDSDataset(path, transform)
     if path.is_file():
-        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are .tar, .h5, {', '.join(_TEXT)}")
+        known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
+        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
     return ImageDataset(path, transform=transform) if kind in IMAGES else FileDataset(path, transform)
 
 
 def _kind_within(folder: Path) -> str:
-    """Give the commonest suffix: a README or a table of labels may lie beside the data."""
+    """Give the commonest ending among the first files of a folder, where a README says nothing."""
     names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
-    kinds = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
-    return max(kinds, key=kinds.__getitem__, default="")
+    endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
+    return endings.most_common(1)[0][0] if endings else ""
 
 
 class MemoryEfficientDataset(BaseDataset):

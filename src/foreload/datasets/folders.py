@@ -32,7 +32,7 @@ def list_files(
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files.
         labels: one per file; by default they come from the class folders.
-        extensions: in lower case, of the files that count; none: all files but hidden ones.
+        extensions: in lower case, of the files that count; none: all. Hidden files never do.
 
     Raises:
         FileNotFoundError: there is no such folder, or no file in it or in one of its class folders.
@@ -94,7 +94,7 @@ def _files_below(folder: str, extensions: tuple[str, ...]) -> list[str]:
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if (name.lower().endswith(extensions) if extensions else not name.startswith("."))
+        if not name.startswith(".") and name.lower().endswith(extensions or "")
     ]
     return sorted(found)
 

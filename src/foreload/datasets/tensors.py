@@ -119,6 +119,11 @@ class _Rows:
         return list(fields) if batch else tuple(fields)
 
 
+def _are_samples(data: Any) -> bool:
+    """Whether a list is one of samples, not of tensors."""
+    return isinstance(data, list) and len(data) > 0 and isinstance(data[0], (tuple, Mapping))
+
+
 class CachedDataset(Dataset[Any]):
     """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
 
@@ -126,8 +131,8 @@ class CachedDataset(Dataset[Any]):
     it through. Worker processes map the memory, they do not copy it.
 
     Args:
-        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset, which is
-            loaded as a whole (its samples must collate to tensors).
+        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
+            list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
         pin: page-lock the memory for fast copies to the GPU; by default where CUDA is there.
         share: put it into shared memory (where /dev/shm is too small: private memory, with a warning).
 
@@ -142,7 +147,7 @@ class CachedDataset(Dataset[Any]):
     """
 
     def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True) -> None:
-        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)):
+        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)) or _are_samples(data):
             data = _preload(data)
         rows = _Rows(_contiguous(data))
         rows.fields = [_shared(field) if share else field for field in rows.fields]

@@ -301,6 +301,9 @@ def _error(url: str, kind: str, text: str) -> Exception:
         return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
     if kind == "short":
         return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+    if kind == "refused" and "range request" in text.lower():
+        advice = "shards can be read from the beginning, with TarStream"
+        return OSError(errno.EINVAL, f"the server gives no parts of files; {advice} ({text})", url)
     if kind == "refused":
         return OSError(errno.EINVAL, f"this cannot be read so: {text}", url)
     advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"

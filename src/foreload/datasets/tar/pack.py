@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.datasets.folders import Labels, Listing, list_files
+from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
@@ -95,6 +96,7 @@ def pack(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
     listing = list_files(source, labels)
+    _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
     times = np.array([one.st_mtime_ns for one in status], np.int64)
@@ -142,6 +144,17 @@ def _lock(descriptor: int, folder: Path) -> None:
         raise BlockingIOError(error.errno, message, str(folder)) from None
     except OSError:
         pass  # a file system that has no locks
+
+
+def _warn_of_strays(paths: list[str]) -> None:
+    """Say now what would come up when hours of packing are over."""
+    strays = [path for path in paths if not path.lower().endswith(IMAGES)]
+    if 0 < len(strays) < len(paths):
+        warnings.warn(
+            f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
+            "read this pack; move them away, or read it with TarDataset",
+            stacklevel=3,
+        )
 
 
 def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
