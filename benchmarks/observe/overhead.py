@@ -89,7 +89,8 @@ class Version:
             raise RuntimeError(f"{source} cannot be run")
 
     def rate(self, name: str, seconds: float) -> float:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{name}|{seconds}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())

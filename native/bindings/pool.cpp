@@ -10,9 +10,9 @@
 namespace {
 
 using foreload::Completions;
+using foreload::Glance;
 using foreload::Job;
 using foreload::Lane;
-using foreload::Measure;
 using foreload::Pool;
 using foreload::Stage;
 
@@ -35,14 +35,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
-    std::optional<Measure> measure;
-    if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
-    std::optional<Measure> measure;
-    if (stage_) measure.emplace(Stage::batch, samples_);
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }
@@ -81,9 +81,13 @@ nb::object wait(Completions& completions, double seconds) {
 
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch in the making.")
-      .def("run_here", &Job::run_here, nb::arg("lane").none() = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Makes all of it in the calling thread, which writes what it did to its lane, or the one given.")
+      .def(
+          "run_here", [](Job& job) { job.run_here(); }, nb::call_guard<nb::gil_scoped_release>(),
+          "Makes all of it in the calling thread.")
+      .def(
+          "run_here", [](Job& job, Lane& lane, uint32_t number) { job.run_here(&lane, number); },
+          nb::arg("lane"), nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+          "The same as that batch of an epoch; the thread writes what it did to its lane.")
       .def("set_number", &Job::set_number, nb::arg("number"), "Says which batch of the epoch it is.");
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
       .def(

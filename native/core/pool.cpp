@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cmath>
 #include <ctime>
-#include <optional>
 #include <utility>
 
 #include "error.hpp"
@@ -16,11 +15,14 @@ Job::Job(size_t count, size_t grain) : count_(count), grain_(grain), unfinished_
   if (count == 0 || grain == 0) throw Error(ErrorKind::value, "a job needs at least one sample per run");
 }
 
-void Job::run_here(Lane* lane) {
-  std::optional<Scope> scope;
-  if (lane != nullptr) scope.emplace(lane, number_);
+void Job::run_here() {
   run(0, count_, 0);
   finish(0);
+}
+
+void Job::run_here(Lane* lane, uint32_t number) {
+  const Scope scope(lane, number);
+  run_here();
 }
 
 Completions::Completions() {

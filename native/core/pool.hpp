@@ -25,9 +25,10 @@ class Job {
   // Called once, by the worker that ended the last run.
   virtual void finish(size_t worker) { (void)worker; }
 
-  // All of it, in the calling thread, which writes what it did to `lane` if there is one, and otherwise to
-  // the one it has.
-  void run_here(Lane* lane = nullptr);
+  // All of it, in the calling thread.
+  void run_here();
+  // The same as batch `number` of an epoch; the thread writes what it did to `lane`.
+  void run_here(Lane* lane, uint32_t number);
   // The batch of the epoch that spans will name.
   void set_number(uint32_t number) { number_ = number; }
 

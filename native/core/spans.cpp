@@ -58,6 +58,18 @@ int64_t CpuRate::saw(int64_t wall, int64_t cpu) {
   return cpu;
 }
 
+uint32_t Pace::weight() {
+  if (skipped_ < skip_) {
+    ++skipped_;
+    return 0;
+  }
+  return std::exchange(skipped_, 0) + 1;
+}
+
+void Pace::saw(int64_t wall) {
+  skip_ = static_cast<uint32_t>(std::min(kMost, kEach / std::max<int64_t>(1, wall)));
+}
+
 // Zeroed memory is an empty one.
 struct Lane::Memory {
   struct Sum {
@@ -174,22 +186,22 @@ void Measure::end() {
   CpuRate& rate = lane->cpu_rate(stage_);
   const int64_t cpu = with_cpu_ ? rate.saw(own, difference(cpu_end, cpu_) - now.inner_cpu) : rate.guess(own);
   const auto weight = static_cast<int64_t>(weight_);
-  const uint64_t each = counts_all_ ? weight_ : 1;
+  const uint64_t each = glances_ ? 1 : weight_;
+  if (glances_) lane->pace(stage_).saw(own);
   lane->add({begin_, end, stage_, now.batch, static_cast<uint32_t>(samples_), bytes_},
-            {weight_, static_cast<uint64_t>(weight * own), static_cast<uint64_t>(weight * cpu),
-             each * samples_, each * bytes_});
+            {each, static_cast<uint64_t>(weight * own), static_cast<uint64_t>(weight * cpu), each * samples_,
+             each * bytes_});
   now.inner = inner_ + now.inner + weight * own;
   now.inner_cpu = inner_cpu_ + now.inner_cpu + weight * cpu;
 }
 
 Glance::Glance(Stage stage, uint64_t samples) : stage_(stage), samples_(samples) {
-  thread_local std::array<uint32_t, kStages> turns{};
-  uint32_t& turn = turns[static_cast<size_t>(stage)];
-  if (turn % kEvery == 0) {
-    measure_.emplace(stage, samples, turn == 0 ? 1 : kEvery);
-    measure_->counts_all_ = false;
+  Lane* const lane = current().lane;
+  if (lane == nullptr) return;
+  if (const uint32_t weight = lane->pace(stage).weight(); weight > 0) {
+    measure_.emplace(stage, samples, weight);
+    measure_->glances_ = true;
   }
-  ++turn;
 }
 
 Glance::~Glance() {
@@ -197,7 +209,7 @@ Glance::~Glance() {
   if (measure_) {
     measure_->add_bytes(bytes_);
   } else if (lane != nullptr) {
-    lane->count(stage_, {0, 0, 0, samples_, bytes_});
+    lane->count(stage_, {1, 0, 0, samples_, bytes_});
   }
 }
 
@@ -250,8 +262,8 @@ void Loop::begun() {
 }
 
 void Loop::asked() {
-  const uint64_t now = now_ns();
-  marked_ = now;
+  const uint64_t now = marked_ = now_ns();
+  order_weight_ = lane_->pace(Stage::order).weight();
   if (!in_loop_) return;  // the last one was an exception
   const int64_t wall = difference(now, since_);
   const int64_t cpu = with_cpu_ ? rate_.saw(wall, difference(thread_cpu_ns(), cpu_)) : rate_.guess(wall);
@@ -264,13 +276,34 @@ void Loop::asked() {
   sums_.loop_cpu_ns += static_cast<uint64_t>(cpu - loop_cpu_);
 }
 
-void Loop::lap(Stage stage, uint64_t samples, uint64_t bytes, uint64_t count) {
+void Loop::mark() {
+  order_weight_ = lane_->pace(Stage::order).weight();
+  if (order_weight_ > 0) marked_ = now_ns();
+}
+
+void Loop::ordered(uint64_t samples) {
+  if (order_weight_ == 0) {
+    lane_->count(Stage::order, {1, 0, 0, samples, 0});
+    return;
+  }
+  const uint64_t begin = marked_;
+  lap(Stage::order, {1, 0, 0, samples, 0}, order_weight_);
+  lane_->pace(Stage::order).saw(difference(marked_, begin));
+}
+
+void Loop::gathered(uint64_t samples, uint64_t bytes, uint64_t batches) {
+  if (order_weight_ == 0) marked_ = since_;  // nobody looked where the order ended, which is soon
+  lap(Stage::batch, {batches, 0, 0, samples, bytes}, 1);
+}
+
+void Loop::lap(Stage stage, const Total& sums, uint64_t weight) {
   const uint64_t begin = marked_;
   marked_ = now_ns();
-  const uint64_t wall = marked_ - begin;
+  const uint64_t wall = weight * (marked_ - begin);
   // It is not known to wait for anything, and mostly too short to look.
-  lane_->add({begin, marked_, stage, static_cast<uint32_t>(given_), static_cast<uint32_t>(samples), bytes},
-             {count, wall, wall, samples, bytes});
+  lane_->add(
+      {begin, marked_, stage, static_cast<uint32_t>(given_), static_cast<uint32_t>(sums.samples), sums.bytes},
+      {sums.count, wall, wall, sums.samples, sums.bytes});
 }
 
 void Loop::gave(uint64_t samples, uint64_t batches) {

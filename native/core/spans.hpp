@@ -50,6 +50,18 @@ class CpuRate {
   int64_t credit_ = kEach, wall_ = 0, cpu_ = 0;
 };
 
+// Which of many short spans are measured: about one in a tenth of a millisecond.
+class Pace {
+ public:
+  // Of the next span: 0, or for how many it stands.
+  uint32_t weight();
+  void saw(int64_t wall);
+
+ private:
+  static constexpr int64_t kEach = 100'000, kMost = 64;  // nanoseconds, spans
+  uint32_t skipped_ = 0, skip_ = 0;
+};
+
 // The spans of one writer: sums, and the last ones in a ring. Readers do not hold it up, and never see half
 // of a span. Where the memory is shared, what is written outlives the writer, and another one may go on.
 class Lane {
@@ -76,6 +88,7 @@ class Lane {
 
   // For its writer only.
   CpuRate& cpu_rate(Stage stage) { return rates_[static_cast<size_t>(stage)]; }
+  Pace& pace(Stage stage) { return paces_[static_cast<size_t>(stage)]; }
 
  private:
   struct Memory;
@@ -83,6 +96,7 @@ class Lane {
   std::unique_ptr<Mapping> shared_;
   Memory* memory_;
   std::array<CpuRate, kStages> rates_;  // the writer's own
+  std::array<Pace, kStages> paces_;
 };
 
 // What the calling thread writes to.
@@ -123,13 +137,13 @@ class Measure {
 
   Lane* lane_;
   Stage stage_;
-  bool with_cpu_ = false, counts_all_ = true;  // whether its samples and bytes stand for those of others too
+  bool with_cpu_ = false, glances_ = false;  // whether only its time stands for that of others
   uint64_t samples_, weight_, bytes_ = 0, begin_ = 0, cpu_ = 0;
   int64_t inner_ = 0, inner_cpu_ = 0;  // of the spans around it
 };
 
-// The same where spans are too short to be measured each time: now and then one is, and stands for those
-// since the last. Samples and bytes are counted each time.
+// The same where spans may be too short to be measured each time: then one of several is, and its time stands
+// for theirs. They are counted each time.
 class Glance {
  public:
   Glance(Stage stage, uint64_t samples);
@@ -140,10 +154,9 @@ class Glance {
   void add_bytes(uint64_t bytes) { bytes_ += bytes; }
 
  private:
-  static constexpr uint32_t kEvery = 16;
-
-  Stage stage_;
-  uint64_t samples_, bytes_ = 0;
+  const Stage stage_;
+  const uint64_t samples_;
+  uint64_t bytes_ = 0;
   std::optional<Measure> measure_;
 };
 
@@ -177,11 +190,9 @@ class Loop {
   // A batch is asked for; its order begins; is known; it is given, or several are that the loop takes one by
   // one.
   void asked();
-  void mark() { marked_ = now_ns(); }
-  void ordered(uint64_t samples) { lap(Stage::order, samples, 0, 1); }
-  void gathered(uint64_t samples, uint64_t bytes, uint64_t batches) {
-    lap(Stage::batch, samples, bytes, batches);
-  }
+  void mark();
+  void ordered(uint64_t samples);
+  void gathered(uint64_t samples, uint64_t bytes, uint64_t batches);
   void gave(uint64_t samples, uint64_t batches);
   // Of those given last, so many were never taken.
   void take_back(uint64_t samples, uint64_t batches);
@@ -190,7 +201,7 @@ class Loop {
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
  private:
-  void lap(Stage stage, uint64_t samples, uint64_t bytes, uint64_t count);
+  void lap(Stage stage, const Total& sums, uint64_t weight);
 
   std::shared_ptr<Lane> lane_;
   Sums sums_;
@@ -198,6 +209,7 @@ class Loop {
   bool in_loop_ = false, first_ = false, with_cpu_ = false;
   uint64_t iter_ = 0, ready_ = 0, since_ = 0, marked_ = 0;  // when
   uint64_t given_ = 0, together_ = 1;
+  uint32_t order_weight_ = 0;
   int64_t loop_ = 0, loop_cpu_ = 0;  // since the last batch was given
   uint64_t cpu_ = 0, process_cpu_ = 0, looked_ = 0;
 };

@@ -176,6 +176,15 @@ void test_weights() {
   }
   const Total read = lane.total(Stage::read);
   CHECK(read.count == 33 && read.samples == 66 && read.bytes == 99);
+  size_t looked = 0;
+  for (const Span& span : lane.recent()) looked += span.stage == Stage::read;
+  CHECK(looked >= 1 && looked < 33);
+  for (int i = 0; i < 5; ++i) {
+    Glance glance(Stage::decode, 1);
+    sleep_ms(1);
+  }
+  // What is long is measured each time.
+  CHECK(lane.total(Stage::decode).wall_ns >= 5'000'000 && lane.recent().size() == 2 + looked + 5);
 }
 
 void test_laps() {
@@ -295,7 +304,7 @@ void test_pool() {
   }
   CHECK(batches == 0b1111);
   Timed here;
-  here.run_here(&lanes[2]);
+  here.run_here(&lanes[2], 3);
   CHECK(lanes[2].total(Stage::sample).samples == 6);
 }
 

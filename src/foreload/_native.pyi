@@ -1,7 +1,7 @@
 """The native core of foreload; ``native/bindings`` has a file per group below."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -55,7 +55,10 @@ class Loop:
 
 # pool
 class Job:
-    def run_here(self, lane: Lane | None = None) -> None: ...
+    @overload
+    def run_here(self) -> None: ...
+    @overload
+    def run_here(self, lane: Lane, number: int) -> None: ...
     def set_number(self, number: int) -> None: ...
 
 class PythonJob(Job):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foreload import _native
+from foreload.observe.monitors import count_samples
 from foreload.stages.batch import Assembly, Batch, SampleAssembly
 from foreload.stages.failure import NothingLeft
 from foreload.state import Order
@@ -58,7 +59,7 @@ class Epoch(Iterator[Any]):
                 self.pass_on().end()
                 raise
             order.gave(number)
-            failed = order.failed
+            failed = order.failed if order.skips else 0
             try:
                 batch = take()
             except NothingLeft:
@@ -107,8 +108,7 @@ class InlineEpoch(Epoch):
 
         def make() -> Any:
             batch = self._assembly.start(indices)
-            batch.job.set_number(number)
-            batch.job.run_here(self._lane)
+            batch.job.run_here(self._lane, number)
             return batch.take()
 
         return number, samples, make
@@ -124,7 +124,6 @@ class GatherEpoch(Epoch):
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
-        self._sizes: list[int] = []
         self._given: tuple[int, int] | None = None
         self._asked: deque[Any] = deque()
         self._number = -1
@@ -148,22 +147,23 @@ class GatherEpoch(Epoch):
                 self._asked.extend(together)
         self._number += 1
         if self._ready:
-            return self._number, self._sizes[len(self._ready) - 1], self._ready.pop
+            samples = count_samples(self._ready[-1]) if self._given is None else 0
+            return self._number, samples, self._ready.pop
         indices = self._asked.popleft()
         return self._number, len(indices), lambda: self._alone(indices)
 
     def _gather(self, together: list[Any]) -> None:
-        sizes = [len(indices) for indices in reversed(together)]
-        samples = sum(sizes)
-        self._loop.ordered(samples)
+        batches = len(together)
+        samples = (batches - 1) * len(together[0]) + len(together[-1])
+        loop = self._loop
+        loop.ordered(samples)
         self._ready = list(self._assembly.gather(together))
-        self._loop.gathered(samples, samples * self._assembly.sample_bytes, len(sizes))
+        loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
         self._ready.reverse()
-        self._sizes = sizes
         if not self._watched:
             # They are given together, as far as the clock is concerned.
-            self._given = samples, len(sizes)
-            self._watch.ready, self._watch.sizes = self._ready, sizes
+            self._given = samples, batches
+            self._watch.ready = self._ready
 
     def _give(self, samples: int) -> None:
         given, self._given = self._given, None

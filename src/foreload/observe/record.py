@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from foreload import _native
+from foreload.observe.monitors import count_samples
 from foreload.observe.spans import Lane, Spans
 
 __all__ = ["Recorder", "Watch", "ended_children"]
@@ -21,7 +22,6 @@ class Watch:
         loop: counts batches, and the time between them.
         depth: how many batches are kept in the making.
         ready: batches that were made together, and that the loop has not taken yet.
-        sizes: their samples.
         inner: counts in the place of ``loop`` where somebody is between the epoch and the loop.
     """
 
@@ -31,15 +31,14 @@ class Watch:
         self.loop = recorder.loop(lane)
         self.depth = 0
         self.ready: list[Any] = []
-        self.sizes: list[int] = []
         self.inner: _native.Loop | None = None
         self._passed = 0
         self.loop.begin()
 
     def untaken(self) -> tuple[int, int]:
         """Count samples and batches that were counted, and not taken by the loop."""
-        count = len(self.ready)
-        return sum(self.sizes[:count]), count
+        ready = list(self.ready)
+        return sum(map(count_samples, ready)), len(ready)
 
     def passed(self) -> int:
         """Count the samples of the batch that the epoch gave last, to who is between it and the loop."""
