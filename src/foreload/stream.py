@@ -80,7 +80,7 @@ class StreamBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Read the samples of a batch, and collate them."""
-        with _native.Measure(Stage.sample) as measure:
+        with _native.Measure(Stage.sample, 0) as measure:
             samples = self._samples()
             self.samples = measure.samples = 1 if self._size is None else len(samples)
         with _native.Measure(Stage.batch, self.samples), lending(self._buffers):
