@@ -16,7 +16,7 @@ def idle_share(device: torch.device | None) -> float | None:
     Returns:
         0 to 1; None where this process uses no GPU, or nvidia-ml-py is not there to ask it.
     """
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     try:
         busy = torch.cuda.utilization(device if device is not None and device.type == "cuda" else None)
