@@ -1,20 +1,33 @@
 #include "pool.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+
+#include <optional>
 
 #include "bindings.hpp"
 
 namespace {
 
 using foreload::Completions;
+using foreload::Glance;
 using foreload::Job;
+using foreload::Lane;
 using foreload::Pool;
+using foreload::Stage;
 
-// Samples made by Python. `run(begin, end)` and `finish()` record their own failures.
+// Samples made by Python. `run(begin, end)` and `finish()` record their own failures. What they do is `stage`
+// and Stage::batch; waiting for the GIL is part of that, but not of its time on a core.
 class PythonJob : public Job {
  public:
-  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish)
-      : Job(count, grain), run_(std::move(run)), finish_(std::move(finish)) {}
+  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish, std::optional<Stage> stage,
+            size_t samples)
+      : Job(count, grain),
+        run_(std::move(run)),
+        finish_(std::move(finish)),
+        stage_(stage),
+        samples_(samples == 0 ? count : samples),
+        is_whole_(count == 1) {}
   ~PythonJob() override {
     const nb::gil_scoped_acquire acquire;
     run_.reset();
@@ -22,10 +35,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }
@@ -41,6 +58,9 @@ class PythonJob : public Job {
   }
 
   nb::object run_, finish_;
+  const std::optional<Stage> stage_;
+  const size_t samples_;
+  const bool is_whole_;
 };
 
 nb::object wait(Completions& completions, double seconds) {
@@ -61,11 +81,25 @@ nb::object wait(Completions& completions, double seconds) {
 
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch in the making.")
-      .def("run_here", &Job::run_here, nb::call_guard<nb::gil_scoped_release>(),
-           "Makes all of it in the calling thread.");
+      .def(
+          "run_here", [](Job& job) { job.run_here(); }, nb::call_guard<nb::gil_scoped_release>(),
+          "Makes all of it in the calling thread.")
+      .def(
+          "run_here", [](Job& job, Lane& lane, uint32_t number) { job.run_here(&lane, number); },
+          nb::arg("lane"), nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+          "The same as that batch of an epoch; the thread writes what it did to its lane.")
+      .def("set_number", &Job::set_number, nb::arg("number"), "Says which batch of the epoch it is.");
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
-      .def(nb::init<size_t, size_t, nb::callable, nb::callable>(), nb::arg("count"), nb::arg("grain"),
-           nb::arg("run"), nb::arg("finish"));
+      .def(
+          "__init__",
+          [](PythonJob* job, size_t count, size_t grain, nb::callable run, nb::callable finish,
+             std::optional<uint8_t> stage, size_t samples) {
+            std::optional<Stage> known;
+            if (stage) known = stage_of(*stage);
+            new (job) PythonJob(count, grain, std::move(run), std::move(finish), known, samples);
+          },
+          nb::arg("count"), nb::arg("grain"), nb::arg("run"), nb::arg("finish"),
+          nb::arg("stage").none() = nb::none(), nb::arg("samples") = 0);
   nb::class_<Completions>(module, "Completions",
                           "Where finished jobs arrive, in the order in which they end.")
       .def(nb::init<>())
@@ -76,6 +110,7 @@ void bind_pool(nb::module_& module) {
       .def(nb::init<>())
       .def("submit", &Pool::submit, nb::arg("job"), nb::arg("completions"))
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
-      .def("work", &Pool::work, nb::arg("worker"), nb::call_guard<nb::gil_scoped_release>())
+      .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
 }

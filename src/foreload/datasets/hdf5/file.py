@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from foreload import _native
+from foreload.observe.spans import Stage
+
 __all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
 
 Array = np.ndarray[Any, Any]
@@ -129,7 +132,9 @@ class HDF5File:
             OSError: the file is gone, or not what it was when the dataset was made.
         """
         file = self._file or self._open()
-        found = os.pread(file.number, size, offset)
+        with _native.Measure(Stage.read) as measure:
+            measure.bytes = size
+            found = os.pread(file.number, size, offset)
         self._compare(file)
         return found
 
@@ -157,7 +162,9 @@ class HDF5File:
                 self._open()
                 self._handle = _open_h5py(self._path)
                 _OPEN.add(self)
-            found = self._handle[name][rows]
+            with _native.Measure(Stage.read) as measure:
+                found = self._handle[name][rows]
+                measure.bytes = getattr(found, "nbytes", 0)
             self.check()
             return found
 
