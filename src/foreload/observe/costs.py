@@ -161,7 +161,7 @@ def _stages(stats: Any) -> dict[str, Cost]:
     samples = stats["samples"]
     entries = {name: stats["stages"].get(name) for name in WORK}
     known = {name: entry for name, entry in entries.items() if entry is not None}
-    told = sum(stage["cpu_seconds"] for stage in stats["stages"].values())
+    told = sum(entry["cpu_seconds"] for entry in known.values())
     unknown = sum(entry["seconds"] for entry in known.values() if entry["cpu_seconds"] <= 0)
     left = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"]) - told
     part = min(1.0, max(0.0, left) / unknown) if unknown > 0 else 0.0
@@ -185,20 +185,17 @@ def _moving(stats: Any) -> float:
 
 
 def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
-    """Give the CPU seconds per batch that belong to no stage: the consumer's, with its order, and the workers'.
-
-    One half each: what one side packs, the other one unpacks.
-    """
+    """Give the CPU seconds per batch that belong to no stage: the consumer's, with its order, and the workers'."""
     samples, batches = stats["samples"], stats["batches"]
     order = stats["stages"].get("order", {"seconds": 0.0})["seconds"]
-    made = {name: stage.share * stage.cpu * samples for name, stage in stages.items()}
+    made = sum(stage.share * stage.cpu for stage in stages.values()) * samples
     if stats["workers"]["count"] == 0:
         idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
-        return max(order, stats["wait_seconds"] - sum(made.values()) - idle - _moving(stats)) / batches, 0.0
+        return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
-    loose = max(0.0, _cpu(stats) - loop_cpu - sum(made.values()) - order)
-    handed = min(loose / 2, max(0.0, stats["wait_seconds"] - order))
-    return (order + handed) / batches, (loose - handed) / batches
+    loose = max(0.0, _cpu(stats) - loop_cpu - made)
+    own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
+    return own / batches, max(0.0, loose - own) / batches
 
 
 def _held(stats: Any) -> float | None:
