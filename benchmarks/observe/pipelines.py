@@ -19,9 +19,11 @@ import foreload as fl
 sys.path.append(str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "workers"))  # whose datasets.py is not the package
 
-from common import ROOT, images
+from common import RESULTS, ROOT, images, parser
 from datasets import Numpy, Pillow, PurePython, Sized, Sleeping, Tiny
 from files import BATCH, COUNT, SIZE, make_files
+
+__all__ = ["RESULTS", "Pipeline", "on_cores", "parser", "pipelines"]
 
 FILES = ROOT / "data" / "files8k"
 
@@ -68,15 +70,18 @@ def computing_loop(seconds: float) -> Callable[[Any], None]:
     return work
 
 
-def images_loader(**settings: Any) -> Any:
-    train = fl.ImageDataset(images(2000), transform=fl.transforms.train(224, dtype=torch.uint8))
+def images_loader(packed: bool = False, **settings: Any) -> Any:
+    source = ROOT / "data" / "bench2000-packed" if packed else images(2000)
+    if packed and not source.exists():
+        fl.pack(images(2000), source)
+    train = fl.ImageDataset(source, transform=fl.transforms.train(224, color_jitter=None, normalize=False))
     return fl.DataLoader(train, batch_size=64, shuffle=True, seed=0, **settings)
 
 
-def files_loader(packed: bool = False, **settings: Any) -> Any:
-    make_files(FILES, COUNT, SIZE)
-    data: Any = fl.FileDataset(FILES) if not packed else fl.TarDataset(ROOT / "data" / "files8k-tar")
-    return fl.DataLoader(data, batch_size=BATCH, shuffle=True, seed=0, **settings)
+def files_loader(**settings: Any) -> Any:
+    for path in make_files(FILES, COUNT, SIZE):
+        Path(path).read_bytes()  # they are in memory from here on
+    return fl.DataLoader(fl.FileDataset(FILES), batch_size=BATCH, shuffle=True, seed=0, **settings)
 
 
 def of(kind: type[Sized], size: int, **fixed: Any) -> Callable[..., Any]:
@@ -119,16 +124,16 @@ class Pipeline:
 
 
 def pipelines() -> dict[str, Pipeline]:
-    sleeping = of(Sleeping, 1000)
-    python, long_python = of(PurePython, 12_000), of(PurePython, 24_000)
-    pillow, numpy = of(Pillow, 1600), of(Numpy, 16_000)
+    sleeping = of(Sleeping, 600)
+    python, long_python = of(PurePython, 8_000), of(PurePython, 16_000)
+    pillow, numpy = of(Pillow, 1000), of(Numpy, 8_000)
     small = of(Records, 60_000, collate_fn=collate)
     kept = {"cache": "1GiB", "seed": 0, "shuffle": True}
     return {
         "sleep, threads 2 -> 8": Pipeline(sleeping, threads(2), threads(8), {"workers": 8}),
         "sleep, threads 4 -> 1": Pipeline(sleeping, threads(4), threads(1), {"workers": 1}),
         "sleep, processes 1 -> 4": Pipeline(sleeping, processes(1), processes(4), {"workers": 4}),
-        "sleep and work, threads 2 -> 8": Pipeline(of(SleepAndWork, 1600), threads(2), threads(8), {"workers": 8}),
+        "sleep and work, threads 2 -> 8": Pipeline(of(SleepAndWork, 1000), threads(2), threads(8), {"workers": 8}),
         "Python, threads 1 -> 2": Pipeline(python, threads(1), threads(2), {"workers": 2}),
         "Python, threads 2 -> processes 2": Pipeline(
             long_python, threads(2), processes(2), {"kind": "processes", "workers": 2}
@@ -152,11 +157,11 @@ def pipelines() -> dict[str, Pipeline]:
             epochs=2,
         ),
         "files, threads 1 -> 2": Pipeline(files_loader, threads(1), threads(2), {"workers": 2}, epochs=5),
-        "files, loose -> packed": Pipeline(
-            files_loader, threads(2), threads(2, packed=True), {"source": "packed"}, epochs=5
+        "images, loose -> packed": Pipeline(
+            images_loader, threads(2), threads(2, packed=True), {"source": "packed"}
         ),
-        "records, batch 4 -> 64": Pipeline(
-            small, threads(1, batch_size=4), threads(1, batch_size=64), {"batch_size": 64}
+        "records, heavy collation, processes 1 -> 2": Pipeline(
+            small, processes(1, batch_size=16), processes(2, batch_size=16), {"workers": 2}
         ),
         "tiny, processes, batch 16 -> 256": Pipeline(
             of(Tiny, 160_000),
@@ -173,7 +178,7 @@ def pipelines() -> dict[str, Pipeline]:
         ),
         "cache, half -> all": Pipeline(
             pillow,
-            threads(2, **{**kept, "cache": 1600 // 2 * (3 * 128 * 128 + 128)}),
+            threads(2, **{**kept, "cache": 1000 // 2 * (3 * 128 * 128 + 128)}),
             threads(2, **kept),
             {"cache": 1.0},
             epochs=2,

@@ -67,7 +67,7 @@ class PythonJob : public Job {
 
 using Clock = std::chrono::steady_clock;
 
-// How often the interpreter's lock is taken when a consumer that waits looks: about every 10 ms, at times
+// How often the interpreter's lock is taken when a consumer that waits looks: about every 20 ms, at times
 // that no rhythm of the workers can fall in with. Whoever looks has nothing else to do, and would need the
 // lock next.
 class LockWatch {
@@ -86,12 +86,13 @@ class LockWatch {
     ++looks_;
     if (end - begin > free_within) ++held_;
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    next_ = end + std::chrono::microseconds(5000 + (state_ >> 33) % 10000);
+    next_ = end + std::chrono::microseconds(10000 + (state_ >> 33) % 20000);
   }
 
  private:
-  // A lock that is free is taken in well under a microsecond; one that is not, by a switch of threads.
-  static constexpr std::chrono::microseconds free_within{4};
+  // A lock that is free is taken in a microsecond, or some where the core was asleep; one that is not, by a
+  // switch of threads.
+  static constexpr std::chrono::microseconds free_within{20};
   size_t looks_ = 0, held_ = 0;
   uint64_t state_ = 1;
   Clock::time_point next_ = Clock::now();

@@ -43,7 +43,7 @@ void ImageLoader::load(Files& files, size_t index, const Transform& transform, K
 std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
   const auto given = std::exchange(given_, {});
   const auto bytes = given.empty() ? files.bytes(index, file_) : given;
-  if (given.empty()) laps_.end(Stage::read, bytes.size());
+  if (given.empty()) read_seconds_ = laps_.end(Stage::read, bytes.size());
   if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", files.path(index));
   return bytes;
 }

@@ -101,7 +101,7 @@ class ImageLoader {
   std::vector<uint8_t> file_, upright_, jittered_;
   std::span<const uint8_t> given_;
   Laps laps_;
-  double decode_seconds_ = 0;  // of the last image shown
+  double read_seconds_ = 0, decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
   bool has_planes_ = false;
 };

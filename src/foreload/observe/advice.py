@@ -108,11 +108,13 @@ def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     rate = min(1.0, free / wanted)
     if stats["cache"] and rate <= stats["cache"]["hit_rate"] + 0.05:
         return
-    yield Advice(
-        f'cache="{size(max(1 << 20, min(wanted * 1.1, free))).replace(" ", "").replace(",", "")}", '
-        f"which keeps {rate:.0%} of the samples (from the second epoch on)",
-        _gain(stats, now, cache=rate, keep=keep),
-    )
+    room = size(max(1 << 20, min(wanted * 1.1, free))).replace(" ", "").replace(",", "")
+    change = f'cache="{room}", which keeps {rate:.0%} of the samples from the second epoch on'
+    if costs.stages["sample"].cpu + costs.stages["sample"].idle > 0:
+        # Nobody can see whether it gives the same each time.
+        yield Advice(f"{change}; for samples that are the same each time (what is random goes into transform=)")
+        return
+    yield Advice(change, _gain(stats, now, cache=rate, keep=keep))
 
 
 def _pack(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:

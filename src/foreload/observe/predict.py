@@ -15,11 +15,14 @@ __all__ = ["predict"]
 
 Keep = Literal["encoded", "decoded"]
 
-# Bytes per second of copying a hit out of the cache, where no cache was there to measure it.
-_COPY = 4e9
+# Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
+_COPY = 2e9
 
 # What is left of the CPU time of reading a small file when it is a part of a large one: no open, stat and close.
 _PACKED = 0.35
+
+# CPU seconds per batch of any collate function, however few the samples.
+_COLLATE = 1e-5
 
 # CPU seconds per batch of handing it from process to process, beside what threads need.
 _ACROSS = 1.5e-4
@@ -75,7 +78,7 @@ def predict(
         read = costs.stages["read"]
         costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED))
     if batch_size is not None:
-        costs = replace(costs, batch=float(batch_size))
+        costs = _batched(costs, batch_size)
     costs = _crewed(stats, costs, workers, kind or ("threads" if costs.crew.one_lock else "processes"), cores)
     pace = costs.pace()
     if costs is before:
@@ -123,6 +126,19 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
 
 
+def _batched(costs: Costs, batch_size: int) -> Costs:
+    """Let what comes with each batch come less often: handing over, calling the collate function, time lost."""
+    batch = costs.stages["batch"]
+    fixed = min(_COLLATE, batch.cpu * costs.batch)
+    cpu = batch.cpu + fixed * (1 / batch_size - 1 / costs.batch)
+    more = _with(replace(costs, batch=float(batch_size), gain=1.0), batch=replace(batch, cpu=cpu))
+    if costs.gain >= 1:
+        return replace(more, gain=costs.gain)
+    pace = costs.pace()
+    lost = (1 / pace - costs.gain / pace) * costs.batch  # seconds per batch
+    return replace(more, gain=1 / (1 + lost / batch_size * more.pace()))
+
+
 def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) -> Costs:
     """Let hits save what they save: reading; decoding too, where samples are kept decoded."""
     had = stats["cache"]["hit_rate"] if stats["cache"] else 0.0
@@ -134,15 +150,22 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
     decoded_hits = had > 0 and stages["decode"].share > 1 - had / 2
     keep = keep or ("encoded" if decoded_hits else "decoded")
     for name in ("read", "sample", *(["decode"] if keep == "decoded" else [])):
-        stages[name] = replace(stages[name], share=misses)
+        stages[name] = _of_misses(stages[name], had, misses)
     if keep == "encoded":
         stages["decode"] = replace(stages["decode"], share=1.0)
-    hit = stages["cache"]
+    hit = replace(stages["cache"], share=1.0)
     if hit.cpu + hit.idle <= 0 and rate > 0:
         size = stats["memory"]["batch_bytes"] / costs.batch
         hit = Cost(cpu=size / _COPY)
     stages["cache"] = replace(hit, share=rate)
     return replace(costs, stages=stages)
+
+
+def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
+    """Give what a stage costs with so many misses, where ``had`` of the samples were hits."""
+    # Where hits pass the stage too, they cost next to nothing there.
+    each = 1 - had if cost.share > 1 - had / 2 else 1.0
+    return Cost(cost.cpu / each, cost.idle / each, misses)
 
 
 def _with_start(stats: Any, pace: float) -> float:
