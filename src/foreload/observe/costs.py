@@ -30,6 +30,9 @@ LOCK_FULL = 0.85
 # Of two limits this near, either may be the one.
 _NEAR = 1.1
 
+# What a lock that is always taken may lose by being handed from thread to thread.
+_NEAR_LOCK = 1.25
+
 _STEPS = 25
 
 
@@ -219,7 +222,9 @@ def _locked(stats: Any, costs: Costs) -> float:
 def _fitted(costs: Costs, pace: float, held: float | None) -> Costs:
     """Choose what cannot be measured so that the model gives what was measured."""
     alone = replace(costs, blocked=0.0)
-    if costs.crew.workers == 0 or alone.pace() <= pace:
+    # Where the lock is always taken, what is idle waits for that.
+    near = 1.0 if held is None or held < LOCK_FULL else _NEAR_LOCK
+    if costs.crew.workers == 0 or alone.pace() <= pace * near:
         costs = costs if costs.crew.workers == 0 else alone
         return replace(costs, gain=pace / costs.pace())
     if costs.pace() > pace:
@@ -235,8 +240,7 @@ def _fitted(costs: Costs, pace: float, held: float | None) -> Costs:
             ),
         )
     # What is idle is blocked, or waits for cores or for the lock.
-    wanted = pace * 0.98 if held is not None and held > LOCK_FULL else pace
-    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > wanted, 1.0))
+    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > pace, 1.0))
 
 
 def _bisect(is_less: Callable[[float], bool], most: float) -> float:
