@@ -42,8 +42,9 @@ void ImageLoader::load(Files& files, size_t index, const Transform& transform, K
 
 std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
   const auto given = std::exchange(given_, {});
+  const bool kept = !files.kept(index).empty();
   const auto bytes = given.empty() ? files.bytes(index, file_) : given;
-  if (given.empty()) read_seconds_ = laps_.end(Stage::read, bytes.size());
+  read_seconds_ = given.empty() ? laps_.end(kept ? Stage::cache : Stage::read, bytes.size()) : 0;
   if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", files.path(index));
   return bytes;
 }
@@ -55,7 +56,7 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
     has_planes_ = false;
     decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     pixels_ = int64_t{image.width} * image.height;
-    show(image, index, transform, key, out);
+    show_decoded(image, index, transform, key, out);
     return;
   }
   Random random(key, index);
@@ -76,6 +77,12 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
 
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
                        void* out) {
+  laps_.begin();
+  show_decoded(image, index, transform, key, out);
+}
+
+void ImageLoader::show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key,
+                               void* out) {
   Random random(key, index);
   const View view = choose_view(transform, image.width, image.height, random);
   const size_t stride = static_cast<size_t>(image.width) * 3;

@@ -88,6 +88,7 @@ class ImageLoader {
   // Keeps a claimed image, if there is room; whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
+  void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
   // The box of the upright image that rows and columns of `view` need, at 1 / reduction of the size.
   Pixels decode_upright(const Box& box, int reduction, int orientation);

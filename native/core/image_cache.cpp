@@ -29,7 +29,8 @@ void ImageLoader::show_kept(const SampleStore::Found& found, const std::string& 
                 key, out);
     return;
   }
-  show({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform, key, out);
+  show_decoded({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform,
+               key, out);
 }
 
 void ImageLoader::show_planes(const Planes& planes, size_t index, const Transform& transform, Key key,
@@ -88,7 +89,7 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     if (to != nullptr) std::memcpy(to + sizeof(Picture), image.pixels, 3 * static_cast<size_t>(pixels_));
   }
   decode_seconds_ = laps_.end(Stage::decode, bytes.size());
-  show(image, index, transform, key, out);
+  show_decoded(image, index, transform, key, out);
   if (to != nullptr) {
     *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
     store.commit(index);
@@ -101,10 +102,13 @@ std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, Files& files
   if (spill == nullptr) return read(files, index);
   size_t size = 0;
   uint32_t form = 0;
-  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded)
+  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded) {
+    read_seconds_ = laps_.end(Stage::read, size);
     return {file_.data(), size};
+  }
   const std::span<const uint8_t> bytes = read(files, index);
   spill->write(index, static_cast<uint32_t>(Form::encoded), std::span(&bytes, 1));
+  laps_.end(Stage::cache, bytes.size());
   return bytes;
 }
 
@@ -125,12 +129,11 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
   const bool claimed = found.outcome == SampleStore::Outcome::claimed;
   try {
     const auto bytes = read(cache, files, index);
-    const double read_seconds = read_seconds_;
     if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
       show_encoded(path, bytes, index, transform, key, fallback, out);
     }
     ImageCosts& costs = *cache.costs;
-    costs.read[index].store(static_cast<float>(read_seconds), std::memory_order_relaxed);
+    costs.read[index].store(static_cast<float>(read_seconds_), std::memory_order_relaxed);
     costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
     costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
     costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <ctime>
+#include <optional>
 #include <utility>
 
 #include "error.hpp"
@@ -16,7 +17,8 @@ Job::Job(size_t count, size_t grain) : count_(count), grain_(grain), unfinished_
 }
 
 void Job::run_here(Lane* lane) {
-  const Scope scope(lane == nullptr ? current().lane : lane, number_);
+  std::optional<Scope> scope;
+  if (lane != nullptr) scope.emplace(lane, number_);
   run(0, count_, 0);
   finish(0);
 }

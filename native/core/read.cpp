@@ -269,6 +269,8 @@ std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
                                                                  std::span<const Place> places,
                                                                  const Reader::Done& done) {
   Measure measure(Stage::read, samples.size());
+  // What is kept in memory is not read again.
+  for (const size_t sample : samples) measure.add_bytes(-files.kept(sample).size());
   const Reader::Done counted = [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
     measure.add_bytes(bytes.size());
     done(i, bytes, std::move(error));

@@ -44,14 +44,14 @@ uint64_t thread_cpu_ns() {
 }
 
 int64_t CpuRate::guess(int64_t wall) {
-  credit_ = std::min(kMost, credit_ + wall / kShare);
+  credit_ = std::min(4 * kEach, credit_ + wall);
   if (wall_ <= 0) return wall;
   return static_cast<int64_t>(static_cast<double>(wall) * static_cast<double>(cpu_) /
                               static_cast<double>(wall_));
 }
 
 int64_t CpuRate::saw(int64_t wall, int64_t cpu) {
-  credit_ = std::min(kMost, credit_ - kCost + wall / kShare);
+  credit_ = std::min(4 * kEach, credit_ - kEach + wall);
   cpu = std::clamp<int64_t>(cpu, 0, std::max<int64_t>(0, wall));
   wall_ += wall;
   cpu_ += cpu;
@@ -89,13 +89,17 @@ Lane::~Lane() {
   if (!shared_) std::free(memory_);
 }
 
-void Lane::add(const Span& span, const Total& sums) {
-  Memory::Sum& sum = memory_->sums[static_cast<size_t>(span.stage)];
+void Lane::count(Stage stage, const Total& sums) {
+  Memory::Sum& sum = memory_->sums[static_cast<size_t>(stage)];
   add_to(sum.count, sums.count);
   add_to(sum.wall, sums.wall_ns);
   add_to(sum.cpu, sums.cpu_ns);
   add_to(sum.samples, sums.samples);
   add_to(sum.bytes, sums.bytes);
+}
+
+void Lane::add(const Span& span, const Total& sums) {
+  count(span.stage, sums);
   const uint64_t number = memory_->spans.load(std::memory_order_relaxed);
   Memory::Slot& slot = memory_->ring[number % kSpans];
   slot.number.store(0, std::memory_order_relaxed);
@@ -170,11 +174,31 @@ void Measure::end() {
   CpuRate& rate = lane->cpu_rate(stage_);
   const int64_t cpu = with_cpu_ ? rate.saw(own, difference(cpu_end, cpu_) - now.inner_cpu) : rate.guess(own);
   const auto weight = static_cast<int64_t>(weight_);
+  const uint64_t each = counts_all_ ? weight_ : 1;
   lane->add({begin_, end, stage_, now.batch, static_cast<uint32_t>(samples_), bytes_},
             {weight_, static_cast<uint64_t>(weight * own), static_cast<uint64_t>(weight * cpu),
-             weight_ * samples_, weight_ * bytes_});
-  now.inner += inner_ + weight * own;
-  now.inner_cpu += inner_cpu_ + weight * cpu;
+             each * samples_, each * bytes_});
+  now.inner = inner_ + now.inner + weight * own;
+  now.inner_cpu = inner_cpu_ + now.inner_cpu + weight * cpu;
+}
+
+Glance::Glance(Stage stage, uint64_t samples) : stage_(stage), samples_(samples) {
+  thread_local std::array<uint32_t, kStages> turns{};
+  uint32_t& turn = turns[static_cast<size_t>(stage)];
+  if (turn % kEvery == 0) {
+    measure_.emplace(stage, samples, turn == 0 ? 1 : kEvery);
+    measure_->counts_all_ = false;
+  }
+  ++turn;
+}
+
+Glance::~Glance() {
+  Lane* const lane = current().lane;
+  if (measure_) {
+    measure_->add_bytes(bytes_);
+  } else if (lane != nullptr) {
+    lane->count(stage_, {0, 0, 0, samples_, bytes_});
+  }
 }
 
 void Laps::begin() {

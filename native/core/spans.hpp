@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,15 +39,15 @@ struct Total {
 // afford now and then only; what the others took is guessed from those.
 class CpuRate {
  public:
-  bool due() const { return credit_ >= kCost; }
+  bool due() const { return credit_ >= kEach; }
   // What a span took on a core that was not looked at.
   int64_t guess(int64_t wall);
   // Takes note of one that was.
   int64_t saw(int64_t wall, int64_t cpu);
 
  private:
-  static constexpr int64_t kCost = 1000, kShare = 512, kMost = 4 * kCost;  // nanoseconds
-  int64_t credit_ = kCost, wall_ = 0, cpu_ = 0;
+  static constexpr int64_t kEach = 512'000;  // nanoseconds of spans for one look
+  int64_t credit_ = kEach, wall_ = 0, cpu_ = 0;
 };
 
 // The spans of one writer: sums, and the last ones in a ring. Readers do not hold it up, and never see half
@@ -65,6 +66,8 @@ class Lane {
 
   // `sums`: what it adds to the sums.
   void add(const Span& span, const Total& sums);
+  // Adds to the sums alone.
+  void count(Stage stage, const Total& sums);
   Total total(Stage stage) const;
   // What is in the ring, oldest first.
   std::vector<Span> recent() const;
@@ -116,11 +119,32 @@ class Measure {
   void end();
 
  private:
+  friend class Glance;
+
   Lane* lane_;
   Stage stage_;
-  bool with_cpu_ = false;
+  bool with_cpu_ = false, counts_all_ = true;  // whether its samples and bytes stand for those of others too
   uint64_t samples_, weight_, bytes_ = 0, begin_ = 0, cpu_ = 0;
   int64_t inner_ = 0, inner_cpu_ = 0;  // of the spans around it
+};
+
+// The same where spans are too short to be measured each time: now and then one is, and stands for those
+// since the last. Samples and bytes are counted each time.
+class Glance {
+ public:
+  Glance(Stage stage, uint64_t samples);
+  ~Glance();
+  Glance(const Glance&) = delete;
+  Glance& operator=(const Glance&) = delete;
+
+  void add_bytes(uint64_t bytes) { bytes_ += bytes; }
+
+ private:
+  static constexpr uint32_t kEvery = 16;
+
+  Stage stage_;
+  uint64_t samples_, bytes_ = 0;
+  std::optional<Measure> measure_;
 };
 
 // Spans one behind the other, which need one look at the clock each. A stopwatch where there is no lane.

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from foreload import _native
 from foreload.epoch import Epoch, count
+from foreload.observe.spans import Stage
 from foreload.stages.collate import pinned
 from foreload.state import Order
 from foreload.stream import warn_of_length
@@ -119,7 +121,10 @@ class ProcessEpoch(Epoch):
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        return pinned(result.batch(), self._pin_device)
+        if self._pin_device is None:
+            return result.batch()
+        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
+            return pinned(result.batch(), self._pin_device)
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""

@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from foreload import _native
 from foreload.datasets.text.tokens import IDS, Rows
+from foreload.observe.spans import Stage
 from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
@@ -188,7 +189,7 @@ class _Encoding:
 
     def job(self) -> _native.Job:
         """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
-        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish)
+        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
 
     def _run(self, begin: int, end: int) -> None:
         try:

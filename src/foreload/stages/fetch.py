@@ -22,7 +22,9 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from foreload import _native
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 from foreload.stages.buffers import round_up
 
 __all__ = ["Fetch", "Range", "is_remote", "local_path"]
@@ -276,7 +278,9 @@ class Fetch:
         with self._lock:
             lease = _Lease(self._free, int(starts[-1]))
         asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
-        answer = self._ask({"do": "ranges", "ranges": asked}, lease)
+        with _native.Measure(Stage.read, len(ranges)) as measure:
+            measure.bytes = int(starts[-1])
+            answer = self._ask({"do": "ranges", "ranges": asked}, lease)
         memory = np.asarray(lease)
         if "error" in answer:
             raise _error(ranges[0].url, *answer["error"])

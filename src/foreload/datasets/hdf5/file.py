@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from foreload import _native
+from foreload.observe.spans import Stage
+
 __all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
 
 Array = np.ndarray[Any, Any]
@@ -129,7 +132,9 @@ class HDF5File:
         file = self._file
         if file is None:
             file = self._open()
-        return os.pread(file.number, size, offset)
+        with _native.Measure(Stage.read) as measure:
+            measure.bytes = size
+            return os.pread(file.number, size, offset)
 
     def read_into(self, memory: memoryview, offset: int) -> int:
         """Read into ``memory``; gives how many bytes there were. Errors as :meth:`read_bytes`."""
@@ -149,7 +154,10 @@ class HDF5File:
                 self._open()
                 self._handle = _open_h5py(self._path)
                 _OPEN.add(self)
-            return self._handle[name][rows]
+            with _native.Measure(Stage.read) as measure:
+                found = self._handle[name][rows]
+                measure.bytes = getattr(found, "nbytes", 0)
+            return found
 
     def _open(self) -> _Descriptor:
         with _LOCK:

@@ -17,9 +17,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from foreload import _native
 from foreload.datasets.tar.remote import RemoteFile
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.webfile import WebFile
 
@@ -203,12 +205,16 @@ class _Joined(io.RawIOBase):
     def __init__(self, head: bytes, file: Any) -> None:
         self._head = head
         self._read = getattr(file, "read1", file.read)  # without waiting for all of it
+        self._counts = not isinstance(getattr(file, "raw", None), (RemoteFile, _Joined))  # which count themselves
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._head or self._read(len(buffer))
+        with _native.Measure(Stage.read, 0) as measure:
+            data = self._head or self._read(len(buffer))
+            if self._counts:
+                measure.bytes = len(data)
         self._head = data[len(buffer) :]
         data = data[: len(buffer)]
         buffer[: len(data)] = data
