@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +25,13 @@ def run(pipeline: Pipeline, settings: dict[str, Any], cores: int, warm: int = 0)
         for _ in range(warm):
             for _ in loader:
                 pass
-        samples = loader.stats()["samples"]
-        started = time.perf_counter()
+        before = loader.stats()
         for _ in range(pipeline.epochs):
             for batch in loader:
                 pipeline.loop(batch)
-        seconds = time.perf_counter() - started
-        stats = loader.stats()
+        after = loader.stats()
         loader.close()
-    return (stats["samples"] - samples) / seconds, stats
+    return (after["samples"] - before["samples"]) / (after["seconds"] - before["seconds"]), after
 
 
 def show(stats: Any) -> None:

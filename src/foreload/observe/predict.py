@@ -16,13 +16,19 @@ __all__ = ["predict"]
 Keep = Literal["encoded", "decoded"]
 
 # Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
-_COPY = 2e9
+_COPY = 4e9
+
+# How much larger pictures are decoded (as planes, 4:2:0) than as JPEG files.
+_DECODED = 3
 
 # What is left of the CPU time of reading a small file when it is a part of a large one: no open, stat and close.
 _PACKED = 0.35
 
 # CPU seconds per batch of any collate function, however few the samples.
 _COLLATE = 1e-5
+
+# Seconds in which worker processes start: the first, and each.
+_START, _START_EACH = 0.03, 0.005
 
 # CPU seconds per batch of handing it from process to process, beside what threads need.
 _ACROSS = 1.5e-4
@@ -83,7 +89,8 @@ def predict(
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    return _with_start(stats, pace)
+    starts_processes = costs.crew.workers and not costs.crew.one_lock and before.crew.one_lock
+    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts_processes else 0.0)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -155,10 +162,19 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
         stages["decode"] = replace(stages["decode"], share=1.0)
     hit = replace(stages["cache"], share=1.0)
     if hit.cpu + hit.idle <= 0 and rate > 0:
-        size = stats["memory"]["batch_bytes"] / costs.batch
-        hit = Cost(cpu=size / _COPY)
+        hit = Cost(cpu=_hit_bytes(stats, costs, keep) / _COPY)
     stages["cache"] = replace(hit, share=rate)
     return replace(costs, stages=stages)
+
+
+def _hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
+    """Guess how many bytes are gone through for a hit."""
+    read = stats["stages"].get("read", {"bytes": 0, "samples": 0})
+    encoded = float(read["bytes"] / read["samples"]) if read["samples"] else 0.0
+    if keep == "encoded" and encoded:
+        return encoded
+    # Pictures are kept whole, and cropped and resized from there.
+    return encoded * _DECODED if costs.native and encoded else float(stats["memory"]["batch_bytes"]) / costs.batch
 
 
 def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
@@ -168,12 +184,12 @@ def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
     return Cost(cost.cpu / each, cost.idle / each, misses)
 
 
-def _with_start(stats: Any, pace: float) -> float:
+def _with_start(stats: Any, pace: float, more: float) -> float:
     """Spread what an epoch's start costs over its samples."""
     epochs = max(1, stats["epochs"])
     samples = float(stats["samples"] / epochs)
     if pace <= 0 or pace == float("inf"):
         return pace
     steady = stats["samples"] / measured_pace(stats)
-    start = max(0.0, float(stats["seconds"]) - steady) / epochs
+    start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
     return samples / (samples / pace + start)
