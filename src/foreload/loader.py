@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
-from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -40,6 +40,9 @@ from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
+
+if TYPE_CHECKING:
+    from foreload.observe.report import Report
 
 __all__ = ["DataLoader"]
 
@@ -291,6 +294,15 @@ class DataLoader(TorchDataLoader[T_co]):
         for at any time, from any thread. :class:`~foreload.observe.stats.Stats` has every figure.
         """
         return collect(self)
+
+    def report(self) -> Report:
+        """Tell where the time went, what holds the loop back, what to change, and what that would give.
+
+        ``print(loader.report())`` anywhere; in a notebook, or with rich, it is a table.
+        """
+        from foreload.observe.report import Report
+
+        return Report(self.stats())
 
     @property
     def spans(self) -> Spans:
