@@ -136,11 +136,15 @@ class Seen:
     def stats(self, tree: Tree) -> dict[str, Any]:
         """Give what ``loader.stats()`` would."""
         counters, seconds = self.loop.counters, self.loop.counters["seconds"] / 1e9
-        wait = int(self.loop.stages[STAGES.index("wait"), 1]) / 1e9
+        wait, copying = (int(self.loop.stages[STAGES.index(stage), 1]) / 1e9 for stage in ("wait", "device"))
+        # A loop that copies a batch to the device still waits for its data.
+        copying = min(copying, counters["loop"] / 1e9)
+        wait += copying
         windows = [(int(begin), int(end)) for begin, end in self.loop.epochs]
         looked = sum(end - begin for begin, end in windows) / 1e9
         idle = tree.gpu_idle(windows)
         files = self._files()
+        stages, queued = self._stages(files)
         return {
             "epochs": counters["epochs"],
             "batches": counters["batches"],
@@ -152,9 +156,9 @@ class Seen:
             "first_batch_seconds": counters["first"] / 1e9,
             "wait_share": min(1.0, wait / seconds) if seconds else 0.0,
             "wait_seconds": wait,
-            "loop_seconds": counters["loop"] / 1e9,
+            "loop_seconds": counters["loop"] / 1e9 - copying,
             "loop_cpu_seconds": counters["loop_cpu"] / 1e9,
-            "stages": self._stages(files),
+            "stages": stages,
             "bytes_read": files["bytes"],
             "files": files,
             "cache": None,
@@ -169,6 +173,7 @@ class Seen:
             "cpu": {
                 "cores": granted_cores(),
                 "share": min(1.0, tree.cpu_seconds(windows) / max(1e-9, looked * granted_cores())),
+                "queued_seconds": queued,
             },
             "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
             "errors": 0,
@@ -217,17 +222,18 @@ class Seen:
             "page_cache_share": 1 - disk / read if read else None,
         }
 
-    def _stages(self, files: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _stages(self, files: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], float]:
+        """Give the stages, and the seconds in which threads were ready to run but had no core."""
         total = np.zeros((len(STAGES), len(STAGE_COUNTERS)))
+        queued = 0.0
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            _move_blocked(lane, stages)
+            queued += _move_idle(lane, stages) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
         # Handing a batch from process to process is a part of making it.
         between = sum(lane.counters["between"] for lane in self.others)
-        received = self.loop.counters["receive"] if self.others else 0
-        batch[1:3] += between + received
+        batch[1:3] += between
         total[STAGES.index("read"), 4] = files["bytes"]
         return {
             stage: {
@@ -238,7 +244,7 @@ class Seen:
                 "bytes": int(size),
             }
             for stage, (count, wall, cpu, samples, size) in zip(STAGES, total, strict=True)
-        }
+        }, queued
 
 
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
@@ -249,17 +255,18 @@ def _fetched(lane: Counted) -> int:
     return int(lane.stages[_FETCHING, 1].sum())
 
 
-def _move_blocked(lane: Counted, stages: npt.NDArray[np.float64]) -> None:
-    """Count the time in which a thread neither ran nor waited for a core as reading: it waited for data."""
-    wall, cpu = stages[_BLOCKING, 1], stages[_BLOCKING, 2]
-    idle = np.maximum(0, wall - cpu)
-    blocked = lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"])
-    blocked = min(blocked, idle.sum())
-    if blocked <= 0:
-        return
-    stages[_BLOCKING, 1] -= idle * (blocked / idle.sum())
+def _move_idle(lane: Counted, stages: npt.NDArray[np.float64]) -> float:
+    """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
+
+    The rest of it, the thread waited for something else: that counts as reading.
+    """
+    idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
+    blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
+    stages[_BLOCKING, 1] -= idle
     sample = stages[STAGES.index("sample")]
-    stages[STAGES.index("read")] += [sample[0], blocked, 0, sample[3], 0]
+    if blocked > 0:
+        stages[STAGES.index("read")] += [sample[0], blocked, 0, sample[3], 0]
+    return float(idle.sum() - blocked)
 
 
 def _granted() -> int:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from foreload.observe.profile.records import Loaded
 from foreload.observe.report import Report
-#from foreload.observe.trace import Recording, write_recordings
+from foreload.observe.trace import Recording, write_recordings
 
 __all__ = ["Profile"]
 

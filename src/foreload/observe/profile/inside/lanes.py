@@ -20,7 +20,6 @@ COUNTERS = (
     "loop",
     "loop_cpu",
     "first",
-    "receive",  # CPU time of the loop's thread in waiting, save what is in other stages
     "between",  # CPU time of a worker's thread between its batches
     "looked",  # the wall time of those fetches during which the next three were looked at
     "blocked",
@@ -35,6 +34,7 @@ SPAN = 5  # stage and batch, samples, bytes, begin, end
 
 _PLACE = {name: i for i, name in enumerate(COUNTERS)}
 _STAGE = {name: len(COUNTERS) + i * len(STAGE_COUNTERS) for i, name in enumerate(STAGES)}
+_NUMBER = {name: i for i, name in enumerate(STAGES)}
 _EPOCHS_AT = len(COUNTERS) + len(STAGES) * len(STAGE_COUNTERS)
 _SPANS_AT = _EPOCHS_AT + 2 * EPOCHS
 
@@ -68,6 +68,7 @@ class Lane:
             self.numbers = memoryview(mmap.mmap(file, size_of(spans))).cast("Q")
         finally:
             os.close(file)
+        self.batch = 0  # the number of the one that it works on
         self._spans = spans
         self._mark = mark
         self._stack: list[list[Any]] = []
@@ -121,14 +122,14 @@ class Lane:
         numbers[place + 3] += samples
         numbers[place + 4] += size
 
-    def keep(self, stage: str, began: int, ended: int, samples: int = 0, size: int = 0, batch: int = 0) -> None:
+    def keep(self, stage: str, began: int, ended: int, samples: int = 0, size: int = 0) -> None:
         """Keep a span, in the place of the oldest."""
         if not self._spans:
             return
         numbers = self.numbers
         kept = numbers[_PLACE["spans"]]
         place = _SPANS_AT + SPAN * (kept % self._spans)
-        numbers[place] = STAGES.index(stage) | batch << 8
+        numbers[place] = _NUMBER[stage] | self.batch << 8
         numbers[place + 1] = samples
         numbers[place + 2] = size
         numbers[place + 3] = began

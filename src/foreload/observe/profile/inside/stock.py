@@ -154,17 +154,13 @@ class _Loop:
         """Begin an epoch."""
         self.began = self._given = time.monotonic_ns()
         self.given = 0
+        self.loader.lane.batch = 0
         self._cpu = 0
         self.lengths.clear()
 
     def ask(self) -> None:
         """Take note that the loop wants a batch."""
         self._asked_cpu, self._asked = time.thread_time_ns(), time.monotonic_ns()
-        self._staged = self._cpu_of_stages()
-
-    def _cpu_of_stages(self) -> int:
-        numbers = self.loader.lane.numbers
-        return sum(numbers[place] for place in _CPU_PLACES)
 
     def give(self, batch: Any) -> None:
         """Take note that the loop is given this batch."""
@@ -180,26 +176,17 @@ class _Loop:
             lane.set("first", now - self.began)
             waited = self.began
         lane.add("seconds", now - self._given)
-        lane.add("receive", max(0, cpu - self._asked_cpu - self._cpu_of_stages() + self._staged))
-        self.given += 1
         samples = self.lengths.popleft() if self.lengths else 1
         if loader.is_stream:
             samples = _rows(batch, samples)  # the last batch of a stream may be smaller than was asked for
         lane.add("batches", 1)
         lane.add("samples", samples)
         lane.count("wait", now - waited, cpu - self._asked_cpu, samples)
-        lane.keep("wait", waited, now, samples, batch=self.given - 1)
+        lane.keep("wait", waited, now, samples)
         lane.epoch(loader.epochs - 1, self.began, now)
-        self._given, self._cpu = now, time.thread_time_ns()
-
-
-def _cpu_places() -> list[int]:
-    from .lanes import STAGE_COUNTERS, start_of
-
-    return [start_of(stage) + STAGE_COUNTERS.index("cpu") for stage in ("order", "sample", "decode", "transform", "batch")]
-
-
-_CPU_PLACES = _cpu_places()
+        self.given += 1
+        lane.batch = self.given
+        self._given, self._cpu = now, cpu
 
 
 def patch_loaders(session: Session, module: Any) -> None:
@@ -293,14 +280,20 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
         except BaseException as error:
             hide(error)
             raise
-        self._profiled_end = 0
+        self._profiled_end = self._profiled_batches = 0
+        worker = sys.modules["torch.utils.data"].get_worker_info()
+        self._profiled_worker = (0, 1) if worker is None else (worker.id, worker.num_workers)
 
     @functools.wraps(fetch)
     def timed_fetch(self: Any, possibly_batched_index: Any) -> Any:
         before = here.lane
         lane = here.lane = before or session.own_lane()
-        if self._profiled_end and before is None:
-            lane.add("between", max(0, time.thread_time_ns() - self._profiled_end))
+        if before is None:
+            first, step = self._profiled_worker
+            lane.batch = first + step * self._profiled_batches
+            self._profiled_batches += 1
+            if self._profiled_end:
+                lane.add("between", max(0, time.thread_time_ns() - self._profiled_end))
         lane.look()
         lane.begin("sample")
         samples = 0
@@ -314,7 +307,8 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
         finally:
             lane.looked(*lane.end(samples))
             here.lane = before
-            self._profiled_end = time.thread_time_ns()
+            if before is None:
+                self._profiled_end = time.thread_time_ns()
 
     kind.__init__, kind.fetch = __init__, timed_fetch
 

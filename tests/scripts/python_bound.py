@@ -1,0 +1,21 @@
+"""Pure Python in foreload's threads: only one of them runs at a time."""
+
+import torch
+
+import foreload
+
+
+class Words(torch.utils.data.Dataset):
+    def __len__(self):
+        return 240
+
+    def __getitem__(self, index):
+        total = 0
+        for i in range(30_000):
+            total += i * index % 7
+        return total
+
+
+for _ in range(2):
+    for batch in foreload.DataLoader(Words(), batch_size=8, num_workers=2, workers="threads"):
+        batch.sum()
