@@ -2,6 +2,9 @@
 
 #include <nanobind/stl/shared_ptr.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "bindings.hpp"
 
 namespace {
@@ -43,13 +46,60 @@ class PythonJob : public Job {
   nb::object run_, finish_;
 };
 
-nb::object wait(Completions& completions, double seconds) {
+using Clock = std::chrono::steady_clock;
+
+// How often the interpreter's lock is taken when a consumer that waits looks: about every 10 ms, at times
+// that no rhythm of the workers can fall in with. Whoever looks has nothing else to do, and would need the
+// lock next.
+class LockWatch {
+ public:
+  size_t looks() const { return looks_; }
+  size_t held() const { return held_; }
+  double seconds_left() const { return std::chrono::duration<double>(next_ - Clock::now()).count(); }
+
+  // Called without the lock.
+  void look() {
+    const Clock::time_point begin = Clock::now();
+    {
+      const nb::gil_scoped_acquire acquire;
+    }
+    const Clock::time_point end = Clock::now();
+    ++looks_;
+    if (end - begin > free_within) ++held_;
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    next_ = end + std::chrono::microseconds(5000 + (state_ >> 33) % 10000);
+  }
+
+ private:
+  // A lock that is free is taken in well under a microsecond; one that is not, by a switch of threads.
+  static constexpr std::chrono::microseconds free_within{4};
+  size_t looks_ = 0, held_ = 0;
+  uint64_t state_ = 1;
+  Clock::time_point next_ = Clock::now();
+};
+
+// Waits for at most `seconds` (0: for ever), and looks at the lock on the way.
+Completions::Wait wait_and_look(Completions& completions, double seconds, std::shared_ptr<Job>& job,
+                                LockWatch* watch) {
+  if (watch == nullptr) return completions.wait(seconds, job);
+  const Clock::time_point begin = Clock::now();
+  for (;;) {
+    const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
+    const double look = std::max(1e-6, watch->seconds_left());
+    if (seconds > 0 && left <= look) return completions.wait(std::max(1e-6, left), job);
+    const Completions::Wait outcome = completions.wait(look, job);
+    if (outcome != Completions::Wait::timeout) return outcome;
+    watch->look();
+  }
+}
+
+nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
   for (;;) {
     std::shared_ptr<Job> job;
     Completions::Wait outcome;
     {
       const nb::gil_scoped_release release;
-      outcome = completions.wait(seconds, job);
+      outcome = wait_and_look(completions, seconds, job, watch);
     }
     if (outcome == Completions::Wait::done) return nb::cast(std::move(job));
     if (outcome == Completions::Wait::timeout) return nb::none();
@@ -66,10 +116,14 @@ void bind_pool(nb::module_& module) {
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
       .def(nb::init<size_t, size_t, nb::callable, nb::callable>(), nb::arg("count"), nb::arg("grain"),
            nb::arg("run"), nb::arg("finish"));
+  nb::class_<LockWatch>(module, "LockWatch", "How often the interpreter's lock was taken when one looked.")
+      .def(nb::init<>())
+      .def_prop_ro("looks", &LockWatch::looks, "How often one looked.")
+      .def_prop_ro("held", &LockWatch::held, "How often it was taken.");
   nb::class_<Completions>(module, "Completions",
                           "Where finished jobs arrive, in the order in which they end.")
       .def(nb::init<>())
-      .def("wait", &wait, nb::arg("seconds"),
+      .def("wait", &wait, nb::arg("seconds"), nb::arg("watch") = nb::none(),
            "The next finished job, or None after that many seconds (0: no limit). Signals are handled.")
       .def("push", &Completions::push, nb::arg("job"));
   nb::class_<Pool>(module, "Pool", "Jobs, and the threads that call work().")
