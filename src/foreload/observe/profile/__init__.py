@@ -22,7 +22,7 @@ from foreload.observe.profile.script import environment, run_script
 from foreload.observe.profile.show import Profile
 from foreload.observe.profile.tree import Tree
 
-__all__ = ["profile"]
+__all__ = ["Profile", "profile"]
 
 # Seconds between two looks from outside, which take about two milliseconds.
 _EVERY = 0.25
