@@ -1,9 +1,11 @@
 #include "pool.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "bindings.hpp"
 
@@ -11,13 +13,23 @@ namespace {
 
 using foreload::Completions;
 using foreload::Job;
+using foreload::Lane;
+using foreload::Measure;
 using foreload::Pool;
+using foreload::Stage;
 
-// Samples made by Python. `run(begin, end)` and `finish()` record their own failures.
+// Samples made by Python. `run(begin, end)` and `finish()` record their own failures. What they do is `stage`
+// and Stage::batch; waiting for the GIL is part of that, but not of its time on a core.
 class PythonJob : public Job {
  public:
-  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish)
-      : Job(count, grain), run_(std::move(run)), finish_(std::move(finish)) {}
+  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish, std::optional<Stage> stage,
+            size_t samples)
+      : Job(count, grain),
+        run_(std::move(run)),
+        finish_(std::move(finish)),
+        stage_(stage),
+        samples_(samples == 0 ? count : samples),
+        is_whole_(count == 1) {}
   ~PythonJob() override {
     const nb::gil_scoped_acquire acquire;
     run_.reset();
@@ -25,10 +37,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    std::optional<Measure> measure;
+    if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
+    std::optional<Measure> measure;
+    if (stage_) measure.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }
@@ -44,6 +60,9 @@ class PythonJob : public Job {
   }
 
   nb::object run_, finish_;
+  const std::optional<Stage> stage_;
+  const size_t samples_;
+  const bool is_whole_;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -111,11 +130,21 @@ nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
 
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch in the making.")
-      .def("run_here", &Job::run_here, nb::call_guard<nb::gil_scoped_release>(),
-           "Makes all of it in the calling thread.");
+      .def("run_here", &Job::run_here, nb::arg("lane").none() = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Makes all of it in the calling thread, which writes what it did to its lane, or the one given.")
+      .def("set_number", &Job::set_number, nb::arg("number"), "Says which batch of the epoch it is.");
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
-      .def(nb::init<size_t, size_t, nb::callable, nb::callable>(), nb::arg("count"), nb::arg("grain"),
-           nb::arg("run"), nb::arg("finish"));
+      .def(
+          "__init__",
+          [](PythonJob* job, size_t count, size_t grain, nb::callable run, nb::callable finish,
+             std::optional<uint8_t> stage, size_t samples) {
+            std::optional<Stage> known;
+            if (stage) known = stage_of(*stage);
+            new (job) PythonJob(count, grain, std::move(run), std::move(finish), known, samples);
+          },
+          nb::arg("count"), nb::arg("grain"), nb::arg("run"), nb::arg("finish"),
+          nb::arg("stage").none() = nb::none(), nb::arg("samples") = 0);
   nb::class_<LockWatch>(module, "LockWatch", "How often the interpreter's lock was taken when one looked.")
       .def(nb::init<>())
       .def_prop_ro("looks", &LockWatch::looks, "How often one looked.")
@@ -130,6 +159,7 @@ void bind_pool(nb::module_& module) {
       .def(nb::init<>())
       .def("submit", &Pool::submit, nb::arg("job"), nb::arg("completions"))
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
-      .def("work", &Pool::work, nb::arg("worker"), nb::call_guard<nb::gil_scoped_release>())
+      .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
 }

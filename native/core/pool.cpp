@@ -15,7 +15,8 @@ Job::Job(size_t count, size_t grain) : count_(count), grain_(grain), unfinished_
   if (count == 0 || grain == 0) throw Error(ErrorKind::value, "a job needs at least one sample per run");
 }
 
-void Job::run_here() {
+void Job::run_here(Lane* lane) {
+  const Scope scope(lane == nullptr ? current().lane : lane, number_);
   run(0, count_, 0);
   finish(0);
 }
@@ -85,7 +86,7 @@ void Pool::cancel(const Completions* completions) {
   queue_.swap(kept);
 }
 
-void Pool::work(size_t worker) {
+void Pool::work(size_t worker, Lane* lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_->wait(lock, [&] { return closed_ || !queue_.empty(); });
@@ -97,6 +98,7 @@ void Pool::work(size_t worker) {
     job.claimed_ = end;
     if (end == job.count_) queue_.pop_front();
     lock.unlock();
+    const Scope scope(lane, job.number_);
     job.run(begin, end, worker);
     if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
       job.finish(worker);

@@ -7,7 +7,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import asdict
 from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
@@ -16,9 +15,12 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly
-from foreload.epoch import GatherEpoch, InlineEpoch, ThreadEpoch
+from foreload.epoch import Epoch, GatherEpoch, InlineEpoch, ThreadEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
+from foreload.observe.record import Recorder, Watch
+from foreload.observe.spans import Spans
+from foreload.observe.stats import Stats, collect
 from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
@@ -156,6 +158,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.max_restarts = _count("max_restarts", max_restarts)
         self.snapshot_every_n_steps = _count("snapshot_every_n_steps", snapshot_every_n_steps)
         self.restarts: list[Restart] = []
+        self._recorder = Recorder()
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
@@ -276,22 +279,17 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         self._resumed = resume(self, state_dict)
 
-    def stats(self) -> dict[str, Any]:
-        """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
-        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why;
-        ``memory``: its limit, and what was decided to keep it.
+    def stats(self) -> Stats:
+        """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the workers
+        did meanwhile, what it took of memory and cores; what failed, who loads, and why. It can be had at any time,
+        from any thread; see :class:`~foreload.observe.stats.Stats` for every figure.
         """
-        return {
-            "cache": None if self._cache is None else self._cache.stats(),
-            "memory": self._memory.stats(),
-            "restarts": [asdict(restart) for restart in self.restarts],
-            "workers": {
-                "kind": "processes" if self.by_processes else "threads",
-                "count": self.num_workers,
-                "why": "as was asked for" if self._choice is None else self._choice.why,
-                "samples_per_second": {} if self._choice is None else self._choice.rates,
-            },
-        }
+        return collect(self)
+
+    @property
+    def spans(self) -> Spans:
+        """What each worker did and when."""
+        return self._recorder.spans
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
@@ -340,6 +338,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
+        watch = self._recorder.begin()
+        try:
+            epoch = self._begin_epoch(watch)
+        except BaseException:
+            watch.end()
+            raise
+        watch.begun(epoch)
+        return epoch
+
+    def _begin_epoch(self, watch: Watch) -> Epoch:
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, (KeyedSampler, MixtureSampler)):
@@ -347,7 +355,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._choose()  # by what loading costs without a cache
         self._open_cache()
         resumed, self._resumed = self._resumed, None
-        order = self._order = Order(self, self._epoch, resumed)
+        order = self._order = Order(self, self._epoch, resumed, watch)
         self._epoch += 1
         self._warn_without_accelerator()
         self._plan_cache(draws=(False, not self.persistent_workers), resumed=resumed is not None)
@@ -425,9 +433,9 @@ class DataLoader(TorchDataLoader[T_co]):
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
         if self.by_processes:
             task = WorkerTask(WorkersMaking.of(self), self._prepared, self.worker_init_fn, self.num_workers, seed)
-            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing)
+            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing, self.spans)
         identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
-        return ThreadPool(self.num_workers, identity)
+        return ThreadPool(self.num_workers, identity, self.spans)
 
     def _warn_without_accelerator(self) -> None:
         if self.pin_memory and not torch.accelerator.is_available():
@@ -465,6 +473,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "_iterator": None,
             "_moving": None,
             "_order": None,
+            "_recorder": Recorder(),
             "errors": list(self.errors),
             "restarts": list(self.restarts),
         }

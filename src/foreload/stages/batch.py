@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from foreload import _native
+from foreload.observe.spans import Stage
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
 from foreload.stages.failure import LOST, NothingLeft, SampleError, repair
@@ -85,7 +86,10 @@ class SampleAssembly:
             indices = list(indices)
         samples = _Samples(self, indices)
         count = len(indices) if self._batched and not self._whole else 1
-        job = _native.PythonJob(max(1, count), self._grain(count), samples.run, samples.finish)
+        asked = len(indices) if isinstance(indices, (list, tuple)) else 1
+        job = _native.PythonJob(
+            max(1, count), self._grain(count), samples.run, samples.finish, Stage.sample, max(1, asked)
+        )
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:
