@@ -152,7 +152,7 @@ void bind_pool(nb::module_& module) {
   nb::class_<Completions>(module, "Completions",
                           "Where finished jobs arrive, in the order in which they end.")
       .def(nb::init<>())
-      .def("wait", &wait, nb::arg("seconds"), nb::arg("watch") = nb::none(),
+      .def("wait", &wait, nb::arg("seconds"), nb::arg("watch").none() = nb::none(),
            "The next finished job, or None after that many seconds (0: no limit). Signals are handled.")
       .def("push", &Completions::push, nb::arg("job"));
   nb::class_<Pool>(module, "Pool", "Jobs, and the threads that call work().")

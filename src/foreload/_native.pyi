@@ -69,8 +69,12 @@ class PythonJob(Job):
         samples: int = 0,
     ) -> None: ...
 
+class LockWatch:
+    looks: int
+    held: int
+
 class Completions:
-    def wait(self, seconds: float) -> Job | None: ...
+    def wait(self, seconds: float, watch: LockWatch | None = None) -> Job | None: ...
     def push(self, job: Job) -> None: ...
 
 class Pool:

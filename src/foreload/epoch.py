@@ -290,7 +290,7 @@ class ThreadEpoch(Epoch):
                 raise RuntimeError(
                     "this epoch's threads have ended, or stayed behind in a fork; begin another epoch"
                 )
-            job = self._completions.wait(self._timeout)
+            job = self._completions.wait(self._timeout, self._watch.lock)
             if self._pool.failure is not None:
                 self.close()
                 raise self._pool.failure

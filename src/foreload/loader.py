@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
-from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -39,6 +39,9 @@ from foreload.workers.info import WorkerIdentity
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
+
+if TYPE_CHECKING:
+    from foreload.observe.report import Report
 
 __all__ = ["DataLoader"]
 
@@ -285,6 +288,15 @@ class DataLoader(TorchDataLoader[T_co]):
         from any thread; see :class:`~foreload.observe.stats.Stats` for every figure.
         """
         return collect(self)
+
+    def report(self) -> Report:
+        """Tell where the time went, what holds the loop back, what to change, and what that would give.
+
+        ``print(loader.report())`` anywhere; in a notebook, or with rich, it is a table.
+        """
+        from foreload.observe.report import Report
+
+        return Report(self.stats())
 
     @property
     def spans(self) -> Spans:

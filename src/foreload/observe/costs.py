@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.observe.queueing import Crew, Demand, throughput
+from foreload.observe.queueing import Crew, Demand, bounds, throughput
 
 if TYPE_CHECKING:
     from foreload.observe.stats import Stats
@@ -103,7 +103,8 @@ class Costs:
 
     def pace(self) -> float:
         """Samples per second, by the model."""
-        return self.gain * throughput(self.demand, self.crew)
+        reached = throughput(self.demand, self.crew)
+        return max(reached, min(self.gain * reached, *bounds(self.demand, self.crew).values()))
 
     @classmethod
     def of(cls, stats: Stats | Mapping[str, Any]) -> Costs:
@@ -188,9 +189,8 @@ def _handing(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - named - own)
     if stats["workers"]["count"] == 0:
-        return (
-            max(own, stats["wait_seconds"] - sum(s.share * (s.cpu + s.idle) for s in stages.values()) * samples)
-        ) / batches, 0.0
+        made = sum(stage.share * (stage.cpu + stage.idle) for stage in stages.values()) * samples
+        return max(own, stats["wait_seconds"] - made) / batches, 0.0
     room = max(0.0, stats["wait_seconds"] - own)
     handed = min(loose, 0.5 * room)
     return (own + handed) / batches, (loose - handed) / samples

@@ -81,7 +81,7 @@ def predict(
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    return _with_start(stats, pace, costs)
+    return _with_start(stats, pace)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -140,12 +140,12 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
     return replace(costs, stages=stages)
 
 
-def _with_start(stats: Any, pace: float, costs: Costs) -> float:
+def _with_start(stats: Any, pace: float) -> float:
     """Spread what an epoch's start costs over its samples."""
     epochs = max(1, stats["epochs"])
-    samples = stats["samples"] / epochs
+    samples = float(stats["samples"] / epochs)
     if pace <= 0 or pace == float("inf"):
         return pace
     steady = stats["samples"] / measured_pace(stats)
-    start = max(0.0, stats["seconds"] - steady) / epochs
+    start = max(0.0, float(stats["seconds"]) - steady) / epochs
     return samples / (samples / pace + start)

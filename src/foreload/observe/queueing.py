@@ -7,8 +7,8 @@ own work, and time in which the loop is elsewhere (a GPU, a sleep).
 
 Assumptions: batches in flight are enough to even out the two parties (neither waits for the other while it could
 work); cores are shared fairly by whoever can run (processor sharing); the lock is served first come, first served,
-and service is about even (half of a service is left of the one that is met). Whoever is not the bottleneck idles as
-much as it takes for both to keep the same pace.
+and service is about even (half of a service is left of the one that is met). Whoever is not the bottleneck idles
+as much as it takes for both to keep the same pace.
 
 Sources: asymptotic bounds and the utilisation law, P. Denning and J. Buzen, "The operational analysis of queueing
 network models", Computing Surveys 10(3), 1978; the arrival theorem's approximation for closed networks by
@@ -23,7 +23,7 @@ from typing import NamedTuple
 __all__ = ["Crew", "Demand", "bounds", "throughput"]
 
 # Where the bisection of a rate and the fixed point of the stretches end.
-_STEPS, _ROUNDS, _CLOSE = 50, 200, 1e-6
+_STEPS, _ROUNDS, _CLOSE = 25, 100, 1e-5
 
 
 class Demand(NamedTuple):
@@ -87,21 +87,31 @@ def bounds(demand: Demand, crew: Crew) -> dict[str, float]:
 def throughput(demand: Demand, crew: Crew) -> float:
     """Give the samples per second that the crew reaches: the highest pace at which nobody's time runs out.
 
-    >>> throughput(Demand(blocked=0.01), Crew(workers=8, cores=2))   # waiting takes no core
-    800.0
+    >>> round(throughput(Demand(blocked=0.01), Crew(workers=8, cores=2)))   # waiting takes no core
+    800
     >>> round(throughput(Demand(locked=0.01), Crew(workers=8, cores=8)))   # one lock, one at a time
     100
     """
     most = min(bounds(demand, crew).values())
-    if crew.workers == 0 or most == float("inf") or _fits(most * (1 - _CLOSE), demand, crew):
+    if crew.workers == 0 or most == float("inf"):
         return most
-    low, high = 0.0, most
+    reached = 0.0
+    # One worker more is at worst one that idles.
+    for count in range(1, crew.workers + 1):
+        reached = _reached(demand, crew._replace(workers=count), reached)
+    return reached
+
+
+def _reached(demand: Demand, crew: Crew, low: float) -> float:
+    """Give the highest pace from ``low`` on at which nobody's time runs out."""
+    high = min(bounds(demand, crew).values()) * (1 - _CLOSE)
+    if high <= low or _fits(high, demand, crew):
+        return max(high, low)
+    if not _fits(low * (1 + _CLOSE), demand, crew):
+        return low
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if _fits(middle, demand, crew):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if _fits(middle, demand, crew) else (low, middle)
     return low
 
 
@@ -112,10 +122,7 @@ def _rate(servers: float, seconds: float) -> float:
 def _fits(pace: float, demand: Demand, crew: Crew) -> bool:
     """Whether workers and consumer have time for so many samples a second, with all that they wait for."""
     workers, cores = crew.workers, crew.cores
-    if crew.one_lock:
-        locked, free, handing, loop = demand.locked, demand.free, demand.handing, demand.loop
-    else:
-        locked, free, handing, loop = 0.0, demand.locked + demand.free, 0.0, demand.handing + demand.loop
+    locked, free, handing, loop = _by_lock(demand, crew)
     others = (workers - 1) / workers
     slow = [1.0, 1.0, 1.0]  # how much longer work takes because cores are taken: locked, free, the loop's
     for _ in range(_ROUNDS):
@@ -130,17 +137,32 @@ def _fits(pace: float, demand: Demand, crew: Crew) -> bool:
             _stretch(cores, workers - 1, running, looping, held * others),
             _stretch(cores, workers, running, 0.0, with_lock),
         ]
-        change = max(abs(new - old) for new, old in zip(stretched, slow, strict=True))
+        change = max(new - old for new, old in zip(stretched, slow, strict=True))
         slow = stretched
+        if not _has_time(pace, demand, crew, others, slow):
+            return False  # and it only gets worse
         if change < _CLOSE:
-            break
+            return True
+    return True
+
+
+def _has_time(pace: float, demand: Demand, crew: Crew, others: float, slow: list[float]) -> bool:
+    locked, free, handing, loop = _by_lock(demand, crew)
+    with_lock, of_consumer = pace * locked * slow[0], pace * handing * slow[0]
     if others * with_lock >= 1:
         return False
     # A worker that asks for the lock meets the others that do, of whom one is half through, and the consumer.
     queued = (1 - others * with_lock / 2 + of_consumer * (1 + with_lock) / 2) / (1 - others * with_lock)
-    busy = pace * (locked * slow[0] * queued + free * slow[1] + demand.blocked) / workers
+    busy = pace * (locked * slow[0] * queued + free * slow[1] + demand.blocked) / crew.workers
     taken = of_consumer * (1 + with_lock / 2) + pace * (loop * slow[2] + demand.away)
     return busy <= 1 and taken <= 1
+
+
+def _by_lock(demand: Demand, crew: Crew) -> tuple[float, float, float, float]:
+    """Give the CPU times of workers with and without a lock that is shared, and of the consumer."""
+    if crew.one_lock:
+        return demand.locked, demand.free, demand.handing, demand.loop
+    return 0.0, demand.locked + demand.free, 0.0, demand.handing + demand.loop
 
 
 def _stretch(cores: float, count: int, busy: float, first: float, second: float) -> float:

@@ -23,12 +23,14 @@ class Watch:
         ready: batches that were made together, and that the loop has not taken yet.
         sizes: their samples.
         inner: counts in the place of ``loop`` where somebody is between the epoch and the loop.
+        lock: looks at the interpreter's lock while the loop waits for threads.
     """
 
     def __init__(self, recorder: Recorder, lane: Lane) -> None:
         self._recorder = recorder
         self.lane = lane
         self.loop = recorder.loop(lane)
+        self.lock = recorder.lock
         self.depth = 0
         self.ready: list[Any] = []
         self.sizes: list[int] = []
@@ -65,6 +67,7 @@ class Recorder:
         last: the epoch begun last.
         since: when the first epoch began (``time.time()``); None before.
         children_before: CPU seconds of processes that had ended by then.
+        lock: what was seen of the interpreter's lock while loops waited for threads.
     """
 
     def __init__(self) -> None:
@@ -74,6 +77,7 @@ class Recorder:
         self._open: dict[str, Watch] = {}
         self.since: float | None = None
         self.children_before = 0.0
+        self.lock = _native.LockWatch()
         _all.add(self)
 
     def loop(self, lane: Lane) -> _native.Loop:
@@ -119,6 +123,7 @@ class Recorder:
 
     def _begin_anew(self) -> None:
         self.since = None
+        self.lock = _native.LockWatch()
         self.spans.begin_anew()
         for loop in self._loops.values():
             loop.clear()

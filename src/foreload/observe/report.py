@@ -21,6 +21,8 @@ __all__ = ["Report"]
 
 _WIDTH = 100
 
+_HEADS = ("stage", "seconds", "per sample", "on a core", "bytes")
+
 # Stages as users know them.
 _NAMES = {
     "order": "choosing the samples",
@@ -76,7 +78,7 @@ class Report:
             lines += ["", *(f"{name:{width}}  {value}" for name, value in facts)]
         rows = self._rows()
         if rows:
-            lines += ["", *_aligned([("stage", "seconds", "per sample", "on a core", "bytes"), *rows])]
+            lines += ["", *_aligned([_HEADS, *rows])]
         return "\n".join(lines)
 
     def _changes(self) -> list[str]:
@@ -94,7 +96,8 @@ class Report:
         facts = [
             (
                 "speed",
-                f"{number(stats['samples_per_second'])} samples/s, {number(stats['batches_per_second'])} batches/s",
+                f"{number(stats['samples_per_second'])} samples/s, "
+                f"{number(stats['batches_per_second'])} batches/s",
             ),
             (
                 "batch time",
@@ -162,7 +165,7 @@ class Report:
         from rich.table import Table
 
         grid = Table(box=None, padding=(0, 2, 0, 0))
-        for name in ("stage", "seconds", "per sample", "on a core", "bytes"):
+        for name in _HEADS:
             grid.add_column(name, justify="left" if name == "stage" else "right")
         for row in self._rows():
             grid.add_row(*row)

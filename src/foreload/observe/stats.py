@@ -14,6 +14,7 @@ from foreload.observe.tree import children_seconds, tree_bytes
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
+    from foreload.observe.record import Recorder
 
 __all__ = ["Stats", "collect"]
 
@@ -62,6 +63,13 @@ class GpuStats(TypedDict):
     idle_share: float  # of the time, 0 to 1
 
 
+class LockStats(TypedDict):
+    """The interpreter's lock (GIL), looked at now and then while the loop waited for threads."""
+
+    looks: int
+    held_share: float  # of the looks, those that found it taken, 0 to 1
+
+
 class WorkersStats(TypedDict):
     """Who loads, and why."""
 
@@ -104,6 +112,7 @@ class Stats(TypedDict):
     memory: MemoryStats
     cpu: CpuStats
     gpu: GpuStats | None
+    lock: LockStats | None  # None: nobody looked
     errors: int
     restarts: list[dict[str, Any]]
     workers: WorkersStats
@@ -146,11 +155,17 @@ def collect(loader: DataLoader[Any]) -> Stats:
         },
         "cpu": {"cores": cores, "share": min(1.0, on_cores / (seconds * cores)) if seconds else 0.0},
         "gpu": None if idle is None else {"idle_share": idle},
+        "lock": _lock(recorder),
         "errors": len(loader.errors),
         "restarts": [asdict(restart) for restart in loader.restarts],
         "workers": _workers(loader),
         "loader": _loader(loader, native=sums["batches"] > 0 and stages["sample"]["count"] == 0),
     }
+
+
+def _lock(recorder: Recorder) -> LockStats | None:
+    looks = recorder.lock.looks
+    return {"looks": looks, "held_share": recorder.lock.held / looks} if looks else None
 
 
 def _stages(spans: Spans) -> dict[str, StageStats]:

@@ -149,8 +149,8 @@ def _sentence(kind: Kind, stats: Any, costs: Costs) -> str:
     match kind:
         case "consumer-bound":
             return (
-                f"All is well: your loop waits for data only {percent(stats['wait_share'])} of the time, so faster "
-                "loading would gain next to nothing. What takes the time is the loop's own work."
+                f"All is well: your loop waits for data only {percent(stats['wait_share'])} of the time, so "
+                "faster loading would gain next to nothing. What takes the time is the loop's own work."
             )
         case "read-bound":
             what = "the dataset is waiting for something else (a disk, a network)"

@@ -26,11 +26,8 @@ def seconds(value: float) -> str:
     """
     if value <= 0:
         return "0 s"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            break
-    else:
-        unit, scale = "ns", 1e-9
+    units = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+    unit, scale = next((each for each in units if value >= each[1]), units[-1])
     return f"{number(value / scale)} {unit}"
 
 
