@@ -62,7 +62,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("python_bound.py", [], "python-bound", 480),
     ],
 )
-def test_what_was_planted_is_found(script: str, arguments: list[str], kind: str, samples: int, files: Path) -> None:
+def test_what_was_planted_is_found(
+    script: str, arguments: list[str], kind: str, samples: int, files: Path
+) -> None:
     found = profile(SCRIPTS / script, [str(files) if each == "FILES" else each for each in arguments])
     assert found.code == 0
     stats = only(found)

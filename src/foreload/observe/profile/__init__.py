@@ -1,10 +1,10 @@
 """``foreload profile``: what holds an unchanged training script back.
 
-The script runs in a Python of its own, as its user would start it. A module that Python imports when it starts
-(``inside/``) makes the loaders and image decoders that the script imports count what they do, there and in every Python
-process that it starts in turn. Each thread writes to a file of its own, mapped into memory, so that nothing is lost
-with a process that is killed; meanwhile the command looks at the processes from outside (``tree.py``), and when they
-have ended puts everything together (``records.py``) and says what it means (``show.py``).
+The script runs in a Python of its own, as its user would start it (``script.py``). A module that Python imports
+when it starts (``inside/``) makes the loaders and image decoders that the script imports count what they do,
+there and in every Python process that it starts in turn. Each thread writes to a file of its own, mapped into
+memory, so that nothing is lost with a process that is killed; meanwhile the command looks at the processes from
+outside (``outside.py``). In the end everything is put together (``records.py``), and said (``show.py``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foreload.observe.profile.nsys import nsys_command
+from foreload.observe.profile.outside import Tree
 from foreload.observe.profile.records import read_records
 from foreload.observe.profile.script import environment, run_script
 from foreload.observe.profile.show import Profile
-from foreload.observe.profile.tree import Tree
 
 __all__ = ["Profile", "profile"]
 
@@ -31,7 +31,9 @@ _EVERY = 0.25
 _SPANS = 1 << 16
 
 
-def profile(script: Path, arguments: Sequence[str] = (), *, trace: bool = False, nsys: Path | None = None) -> Profile:
+def profile(
+    script: Path, arguments: Sequence[str] = (), *, trace: bool = False, nsys: Path | None = None
+) -> Profile:
     """Run a script, and see what its loaders do.
 
     Args:

@@ -16,6 +16,7 @@ def nsys_command(command: list[str], output: Path) -> list[str]:
     which files are read and written.
 
     Args:
+        command: a program and its arguments.
         output: the file to write, without ``.nsys-rep``.
 
     Raises:
@@ -24,9 +25,9 @@ def nsys_command(command: list[str], output: Path) -> list[str]:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise FileNotFoundError(
-            "--nsys needs NVIDIA Nsight Systems, and there is no nsys on the PATH; install the package nsight-systems "
-            "from NVIDIA's repository, or the installer from https://developer.nvidia.com/nsight-systems, or leave "
-            "out --nsys: the report needs neither"
+            "--nsys needs NVIDIA Nsight Systems, and there is no nsys on the PATH; install the package "
+            "nsight-systems-cli from NVIDIA's repository, or what https://developer.nvidia.com/nsight-systems "
+            "offers, or leave out --nsys: the report does not need it"
         )
     known = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False).stdout
     files = ["--osrt-file-access=true"] if "--osrt-file-access" in known else []

@@ -10,31 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from foreload.machine import granted_cores
+from foreload.machine import granted_cores, granted_memory
 from foreload.observe.profile.inside.lanes import (
     COUNTERS,
     EPOCHS,
-    SPAN,
+    SPAN_NUMBERS,
     STAGE_COUNTERS,
     STAGES,
     start_of,
 )
-from foreload.observe.profile.tree import Tree
+from foreload.observe.profile.outside import Tree
+from foreload.observe.spans import SPAN
 
 __all__ = ["Counted", "Loaded", "Seen", "read_records"]
-
-# Of the array that loader.spans.recent() gives, too.
-SPANS = np.dtype(
-    [
-        ("lane", "u2"),
-        ("stage", "u1"),
-        ("batch", "u4"),
-        ("samples", "u4"),
-        ("bytes", "u8"),
-        ("begin", "u8"),
-        ("end", "u8"),
-    ]
-)
 
 
 class Lane(NamedTuple):
@@ -85,11 +73,11 @@ class Counted:
         self.stages = numbers[first : first + size].reshape(len(STAGES), -1).astype(np.int64)
         epochs = numbers[start_of("epochs") : start_of("epochs") + 2 * EPOCHS].reshape(-1, 2)
         self.epochs = epochs[epochs[:, 0] > 0]
-        self._rows = numbers[start_of("spans") :].reshape(-1, SPAN)[: self.counters["spans"]]
+        self._rows = numbers[start_of("spans") :].reshape(-1, SPAN_NUMBERS)[: self.counters["spans"]]
 
     def spans(self, lane: int) -> npt.NDArray[Any]:
         """Give the spans that were kept."""
-        spans = np.zeros(len(self._rows), SPANS)
+        spans = np.zeros(len(self._rows), SPAN)
         spans["lane"] = lane
         spans["stage"] = self._rows[:, 0] & 0xFF
         spans["batch"] = self._rows[:, 0] >> 8
@@ -128,7 +116,7 @@ class Seen:
         spans = [self.loop.spans(0)]
         for number, lane in enumerate(self.others, 1):
             process, thread = lane.name.split("-")[:2]
-            lanes.append(Lane(f"worker {process}" if process == thread else "pinning", "worker"))
+            lanes.append(Lane(f"worker {process}", "process") if process == thread else Lane("pinning", "thread"))
             spans.append(lane.spans(number))
         together = np.concatenate(spans)
         return together[np.argsort(together["begin"], kind="stable")], lanes
@@ -168,7 +156,7 @@ class Seen:
                 "decisions": [],
                 "tree_bytes": tree.memory,
                 "container_bytes": None,
-                "granted_bytes": _granted(),
+                "granted_bytes": granted_memory(),
             },
             "cpu": {
                 "cores": granted_cores(),
@@ -269,12 +257,6 @@ def _move_idle(lane: Counted, stages: npt.NDArray[np.float64]) -> float:
     return float(idle.sum() - blocked)
 
 
-def _granted() -> int:
-    from foreload.machine import granted_memory
-
-    return granted_memory()
-
-
 def read_records(folder: Path, tree: Tree) -> list[Loaded]:
     """Read what the processes have left in a folder: loaders that gave batches, the longest first."""
     loaders = [
@@ -283,7 +265,9 @@ def read_records(folder: Path, tree: Tree) -> list[Loaded]:
     for path in folder.glob("*.ours"):
         note = json.loads(path.read_text())
         if note["stats"]["batches"]:
-            spans, lanes = np.zeros(0, SPANS), []
+            kept = path.with_suffix(".npy")
+            spans = np.load(kept) if kept.exists() else np.zeros(0, SPAN)
+            lanes = [Lane(*lane) for lane in note["lanes"]]
             loaders.append(Loaded(note["title"], note["where"], note["stats"], spans, lanes))
     return sorted(loaders, key=lambda loader: -loader.stats["seconds"])
 

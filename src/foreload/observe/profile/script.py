@@ -23,7 +23,7 @@ _PASSED_ON = {
 
 # Is imported by every Python that the script starts, before anything else (see the site module). The file's folder
 # then leaves the path, and makes way for a module of this name that was there before.
-_START = '''\
+_START = """\
 import importlib, importlib.util, os, sys
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -43,7 +43,7 @@ except ImportError as error:
     if error.name != "sitecustomize":
         raise
 sys.modules.setdefault("sitecustomize", mine)
-'''
+"""
 
 
 def environment(folder: Path, *, spans: int, nvtx: bool = False) -> dict[str, str]:
@@ -67,6 +67,8 @@ def run_script(
     """Run a command, and pass on the signals that come meanwhile.
 
     Args:
+        command: the path of a program, and its arguments.
+        variables: of its environment.
         look: is called with the number of its process, about as often as said.
         every: seconds.
 

@@ -48,8 +48,8 @@ class Profile:
         yield Text(f"\n{self.command[0]} ran for {self.seconds:.1f} s{self._end()}", style="bold")
         if not self.loaders:
             yield Text(
-                "It iterated no DataLoader, neither torch's nor foreload's, so there is nothing to say about how it "
-                "loads data. (Batches count only once the loop has been given one.)"
+                "It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch: there is "
+                "nothing to say about how it loads data."
             )
         for number, (loader, report) in enumerate(zip(self.loaders, self.reports, strict=True)):
             yield Text(f"\n{loader.title}", style="bold")

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["COUNTERS", "EPOCHS", "SPAN", "STAGES", "STAGE_COUNTERS", "Here", "Lane", "size_of", "start_of"]
+__all__ = ["COUNTERS", "EPOCHS", "SPAN_NUMBERS", "STAGES", "STAGE_COUNTERS", "Here", "Lane", "size_of", "start_of"]
 
 STAGES = ("order", "read", "decode", "cache", "sample", "transform", "batch", "wait", "device")
 STAGE_COUNTERS = ("count", "wall", "cpu", "samples", "bytes")
@@ -30,7 +30,7 @@ COUNTERS = (
     "spans",
 )
 EPOCHS = 64  # of which begin and end are kept
-SPAN = 5  # stage and batch, samples, bytes, begin, end
+SPAN_NUMBERS = 5  # stage and batch, samples, bytes, begin, end
 
 _PLACE = {name: i for i, name in enumerate(COUNTERS)}
 _STAGE = {name: len(COUNTERS) + i * len(STAGE_COUNTERS) for i, name in enumerate(STAGES)}
@@ -44,7 +44,7 @@ _LOOK_EVERY = 1_000_000
 
 def size_of(spans: int) -> int:
     """Give the bytes of a file with room for so many spans."""
-    return 8 * (_SPANS_AT + SPAN * spans)
+    return 8 * (_SPANS_AT + SPAN_NUMBERS * spans)
 
 
 def start_of(part: str) -> int:
@@ -128,7 +128,7 @@ class Lane:
             return
         numbers = self.numbers
         kept = numbers[_PLACE["spans"]]
-        place = _SPANS_AT + SPAN * (kept % self._spans)
+        place = _SPANS_AT + SPAN_NUMBERS * (kept % self._spans)
         numbers[place] = _NUMBER[stage] | self.batch << 8
         numbers[place + 1] = samples
         numbers[place + 2] = size

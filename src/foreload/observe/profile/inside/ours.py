@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
+import multiprocessing.util
 import os
+import sys
 import threading
+import time
 import weakref
 from typing import Any
 
-from .stock import Session, where_of
+from .session import Session, where_of
 from .timed import hide
 
 __all__ = ["patch_foreload"]
 
 # Seconds between two notes of a loader that is being iterated: whoever is killed leaves the last one.
 _EVERY = 0.5
+
+# Memory is looked at for a note, which may take long: at most this share of the time.
+_SHARE = 0.01
 
 
 def patch_foreload(session: Session, module: Any) -> None:
@@ -44,31 +49,43 @@ class _Notes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._forked()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
         self._known: list[tuple[weakref.ref[Any], str, str]] = []  # loader, file, where
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
-        os.register_at_fork(after_in_child=self._forked)
-        atexit.register(self._end)
-
-    def _forked(self) -> None:
-        self._known = []
-        self._thread = None
-        self._over = threading.Event()
+        self._lock = threading.RLock()  # an epoch may be collected in the middle of a note
 
     def begin(self, loader: Any, epoch: Any, where: str) -> None:
         """Take note of an epoch."""
         if all(known() is not loader for known, _, _ in self._known):
-            path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}.ours")
+            path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}")
             self._known.append((weakref.ref(loader), path, where))
         weakref.finalize(epoch, self._note, weakref.ref(loader)).atexit = False
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="profile", daemon=True)
             self._thread.start()
+            # Also runs at the end of a process that multiprocessing has started, which ``atexit`` does not.
+            multiprocessing.util.Finalize(None, self._end, exitpriority=0)
 
     def _watch(self) -> None:
-        while not self._over.wait(_EVERY):
-            for loader, _, _ in list(self._known):
-                self._note(loader)
+        pause = _EVERY
+        while not self._over.wait(pause):
+            began = time.monotonic()
+            self._note_all()
+            pause = max(_EVERY, (time.monotonic() - began) / _SHARE)
+
+    def _end(self) -> None:
+        self._over.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._note_all()
+
+    def _note_all(self) -> None:
+        for loader, _, _ in list(self._known):
+            self._note(loader)
 
     def _note(self, wanted: Any) -> None:
         loader = wanted()
@@ -76,18 +93,20 @@ class _Notes:
             return
         for known, path, where in list(self._known):
             if known() is loader:
-                about = {"title": _title(loader, where), "where": where, "stats": loader.stats()}
-                # Nobody reads half a note.
-                with open(f"{path}.new", "w") as file:
-                    json.dump(about, file)
-                os.replace(f"{path}.new", path)
+                with self._lock:
+                    self._write(loader, path, where)
 
-    def _end(self) -> None:
-        self._over.set()
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join()
-        for loader, _, _ in list(self._known):
-            self._note(loader)
+    def _write(self, loader: Any, path: str, where: str) -> None:
+        lanes = [(lane.name, lane.kind) for lane in loader.spans.lanes]
+        about = {"title": _title(loader, where), "where": where, "lanes": lanes, "stats": loader.stats()}
+        # Nobody reads half a note.
+        if self._session.spans:
+            with open(f"{path}.new", "wb") as spans:
+                sys.modules["numpy"].save(spans, loader.spans.recent())
+            os.replace(f"{path}.new", f"{path}.npy")
+        with open(f"{path}.new", "w") as file:
+            json.dump(about, file)
+        os.replace(f"{path}.new", f"{path}.ours")
 
 
 def _title(loader: Any, where: str) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from .lanes import Here
 from .ours import patch_foreload
-from .stock import Session, patch_loaders
+from .session import Session
+from .stock import patch_loaders
 from .timed import time_attribute
 
 __all__ = ["start"]
@@ -22,7 +23,7 @@ _KNOWN = (
     ("decode", "PIL.ImageFile", "ImageFile", ("load",)),
     ("decode", "cv2", "", ("imread", "imdecode")),
     ("decode", "simplejpeg", "", ("decode_jpeg",)),
-    ("decode", "torchvision.io.image", "", ("decode_image", "decode_jpeg", "decode_png", "decode_webp", "read_image")),
+    ("decode", "torchvision.io.image", "", ("decode_image", "decode_jpeg", "decode_png", "decode_webp")),
     ("transform", "torchvision.transforms.transforms", "Compose", ("__call__",)),
     ("transform", "torchvision.transforms.v2._container", "Compose", ("forward",)),
     ("transform", "albumentations.core.composition", "Compose", ("__call__",)),

@@ -1,13 +1,16 @@
-"""What a tree of processes takes of processors, memory and graphics processors while it runs, seen from outside."""
+"""What a tree of processes takes of cores, memory and graphics processors while it runs, seen from outside."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import psutil
+
+from foreload.observe.tree import tree_bytes
 
 __all__ = ["Gpus", "Tree"]
 
@@ -49,25 +52,20 @@ class Tree:
             self._gpu.append((time.monotonic_ns(), self.gpus.busy()))
         if time.monotonic() >= self._next:
             began = time.monotonic()
-            self.memory = max(self.memory, sum(map(_memory, members)))
+            with suppress(psutil.Error):
+                self.memory = max(self.memory, tree_bytes(process))
             self._next = time.monotonic() + (time.monotonic() - began) / _SHARE
 
     def cpu_seconds(self, windows: Iterable[tuple[int, int]]) -> float:
         """Give the CPU time spent in these windows of time, begin and end in ns; linear between two looks."""
         times, seconds = (np.array(column, float) for column in zip(*self._cpu, strict=True))
-        return float(sum(np.interp(end, times, seconds) - np.interp(begin, times, seconds) for begin, end in windows))
+        ends = np.array(list(windows), float).reshape(-1, 2)
+        return float(np.diff(np.interp(ends, times, seconds), axis=1).sum())
 
     def gpu_idle(self, windows: Sequence[tuple[int, int]]) -> float | None:
-        """Give the share of these windows in which the graphics processors did nothing; None where there is none."""
+        """Give the share of these windows in which graphics processors did nothing; None where there is none."""
         busy = [share for at, share in self._gpu if any(begin <= at <= end for begin, end in windows)]
         return 1 - float(np.mean(busy)) if busy else None
-
-
-def _memory(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except (psutil.Error, AttributeError):  # it has ended, is another user's, or this is not Linux
-        return 0
 
 
 class Gpus:
