@@ -51,15 +51,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("script", "arguments", "kind", "samples"),
     [
-        ("slow_disk.py", ["FILES", "0"], "read-bound", 240),
-        ("slow_disk.py", ["FILES", "2"], "read-bound", 240),
+        ("slow_disk.py", ["FILES", "0"], "read-bound", 360),
+        ("slow_disk.py", ["FILES", "2"], "read-bound", 360),
         ("heavy_transform.py", ["0"], "decode-bound", 320),
         ("heavy_transform.py", ["2"], "decode-bound", 320),
         ("tiny_batches.py", [], "batch-bound", 6000),
         ("main_collation.py", [], "batch-bound", 800),
         ("slow_consumer.py", [], "consumer-bound", 1280),
         ("pageable.py", [], "transfer-bound", 1280),
-        ("python_bound.py", [], "python-bound", 480),
+        ("python_bound.py", [], "python-bound", 960),
     ],
 )
 def test_what_was_planted_is_found(
@@ -73,8 +73,8 @@ def test_what_was_planted_is_found(
     assert stats["loader"]["stock"] is (script != "python_bound.py")
     assert stats["wait_seconds"] + stats["loop_seconds"] == pytest.approx(stats["seconds"], rel=0.01)
     if script == "slow_disk.py":
-        assert 240 <= stats["files"]["opened"] <= 245
-        assert 0.9 * 240 * 4096 < stats["bytes_read"] < 2 * 240 * 4096
+        assert 360 <= stats["files"]["opened"] <= 365
+        assert 0.9 * 360 * 4096 < stats["bytes_read"] < 2 * 360 * 4096
     if script == "pageable.py":
         assert stats["stages"]["device"]["bytes"] == 2 * 640 * 10 * 4
         assert any("pin_memory" in advice.change for advice in found.reports[0].verdict.advice)
@@ -294,7 +294,7 @@ def test_traces_and_records_are_written(tmp_path: Path) -> None:
     assert "Rows" in result.stdout
     assert "script.py:" in result.stdout
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {"wait", "sample", "batch"} <= {event["name"] for event in events}
+    assert {"wait", "sample", "batch"} <= {event.get("name") for event in events}
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["loaders"][0]["verdict"]["kind"] == "too-short" or record["loaders"][0]["verdict"]["advice"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "script.py", "t.json"]

@@ -16,6 +16,7 @@ class Words(torch.utils.data.Dataset):
         return total
 
 
-for _ in range(2):
-    for batch in foreload.DataLoader(Words(), batch_size=8, num_workers=2, workers="threads"):
+loader = foreload.DataLoader(Words(), batch_size=8, num_workers=2, workers="threads")
+for _ in range(4):
+    for batch in loader:
         batch.sum()

@@ -28,7 +28,9 @@ class Files(Dataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Files(sys.argv[1]), batch_size=8, num_workers=int(sys.argv[2]))
-    for _ in range(2):
+    workers = int(sys.argv[2])
+    files = Files(sys.argv[1])
+    loader = DataLoader(files, batch_size=8, num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(3):
         for batch in loader:
             batch.sum()

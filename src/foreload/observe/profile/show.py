@@ -45,7 +45,7 @@ class Profile:
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         """Show everything."""
-        yield Text(f"\n{self.command[0]} ran for {self.seconds:.1f} s{self._end()}", style="bold")
+        yield Text(f"\n{Path(self.command[0]).name} ran for {self.seconds:.1f} s{self._end()}", style="bold")
         if not self.loaders:
             yield Text(
                 "It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch: there is "

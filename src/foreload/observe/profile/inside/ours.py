@@ -63,7 +63,9 @@ class _Notes:
         if all(known() is not loader for known, _, _ in self._known):
             path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}")
             self._known.append((weakref.ref(loader), path, where))
-        weakref.finalize(epoch, self._note, weakref.ref(loader)).atexit = False
+        # A loop may be all that is left of a loader; but one whose workers persist keeps its epoch itself.
+        held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
+        weakref.finalize(epoch, self._note, held).atexit = False
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="profile", daemon=True)
             self._thread.start()

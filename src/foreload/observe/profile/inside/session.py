@@ -72,7 +72,7 @@ class Loader:
         self._about = os.path.join(session.folder, f"{os.getpid()}-{number}.loader")
         self.lane = Lane(f"{self._about}.lane", _WAITS, session.mark)
         self.epochs = 0
-        self.is_stream = not hasattr(loader.dataset, "__getitem__")
+        self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
         torch = sys.modules["torch"]
         self._write(
             {

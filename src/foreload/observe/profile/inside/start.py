@@ -14,7 +14,7 @@ from .lanes import Here
 from .ours import patch_foreload
 from .session import Session
 from .stock import patch_loaders
-from .timed import time_attribute
+from .timed import time_attributes
 
 __all__ = ["start"]
 
@@ -84,9 +84,15 @@ def start(folder: str, root: int, spans: int, nvtx: bool) -> None:
 
 def _patch(here: Here, stage: str, owner: str, names: tuple[str, ...]) -> Callable[[Any], None]:
     def patch(module: Any) -> None:
-        time_attribute(here, stage, getattr(module, owner, None) if owner else module, *names)
+        where = getattr(module, owner, None) if owner else module
+        time_attributes(here, stage, where, names, _is_encoded if owner == "ImageFile" else None)
 
     return patch
+
+
+def _is_encoded(image: Any) -> bool:
+    """Whether a Pillow image has yet to be decoded; ``load`` is called again and again."""
+    return bool(getattr(image, "tile", None))
 
 
 def _count_files(here: Here) -> Callable[[str, tuple[Any, ...]], None]:

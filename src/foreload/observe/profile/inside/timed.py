@@ -8,7 +8,7 @@ from typing import Any
 
 from .lanes import Here
 
-__all__ = ["hide", "time_attribute", "timed"]
+__all__ = ["hide", "time_attributes", "timed"]
 
 
 def hide(error: BaseException) -> None:
@@ -17,13 +17,22 @@ def hide(error: BaseException) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-def timed(here: Here, stage: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function that counts what ``original`` takes, where that is part of loading."""
+def timed(
+    here: Here, stage: str, original: Callable[..., Any], when: Callable[[Any], bool] | None = None
+) -> Callable[..., Any]:
+    """Give a function that counts what ``original`` takes, where that is part of loading.
+
+    Args:
+        here: the present thread.
+        stage: what it counts as.
+        original: what is measured.
+        when: says by the first argument whether there is anything to do; None: there is.
+    """
 
     @functools.wraps(original)
     def call(*args: Any, **options: Any) -> Any:
         lane = here.lane
-        if lane is None or lane.within(stage):
+        if lane is None or lane.within(stage) or (when is not None and not when(args[0])):
             return original(*args, **options)
         lane.begin(stage)
         try:
@@ -37,9 +46,11 @@ def timed(here: Here, stage: str, original: Callable[..., Any]) -> Callable[...,
     return call
 
 
-def time_attribute(here: Here, stage: str, owner: Any, *names: str) -> None:
+def time_attributes(
+    here: Here, stage: str, owner: Any, names: tuple[str, ...], when: Callable[[Any], bool] | None = None
+) -> None:
     """Measure functions of a module or methods of a class, those that it has."""
     for name in names:
         original = getattr(owner, name, None)
         if original is not None:
-            setattr(owner, name, timed(here, stage, original))
+            setattr(owner, name, timed(here, stage, original, when))
