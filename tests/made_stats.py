@@ -39,7 +39,7 @@ def stats(
             "batch_bytes": 80_000,
             "decisions": [],
             "tree_bytes": 1 << 29,
-            "container_bytes": 1 << 30,
+            "container_bytes": 8 << 30,
             "granted_bytes": 8 << 30,
         },
         "cpu": {"cores": 4, "share": 0.025 * max(1, workers)},

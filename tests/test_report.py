@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from made_stats import stats
@@ -51,13 +52,18 @@ def test_there_are_colours_on_terminals_only() -> None:
     assert "\033[" not in shown(report, 80, terminal=False)
 
 
+def because(why: str) -> dict[str, Any]:
+    seen = stats()
+    seen["workers"]["why"] = why
+    return seen
+
+
 def test_text_in_brackets_is_text() -> None:
-    report = Report(stats(workers={"why": "[bold]measured[/bold]"} | {"kind": "threads", "count": 2, "depth": 4}))
-    assert "[bold]measured[/bold]" in shown(report, 120, terminal=True)
+    assert "[bold]measured[/bold]" in shown(Report(because("[bold]measured[/bold]")), 120, terminal=True)
 
 
 def test_a_notebook_gets_html() -> None:
-    page = Report(stats(workers={"kind": "threads", "count": 2, "depth": 4, "why": "<b> & so on"}))._repr_html_()
+    page = Report(because("<b> & so on"))._repr_html_()
     assert "read-bound" in page
     assert "&lt;b&gt; &amp; so on" in page
     assert "<b> &" not in page

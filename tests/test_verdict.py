@@ -9,31 +9,41 @@ from made_stats import stage, stats
 
 from foreload.observe.verdict import verdict
 
+NATIVE = {"native": True}
+LOCKED, FREE = {"looks": 500, "held_share": 0.99}, {"looks": 500, "held_share": 0.05}
+BUSY = {"sample": stage(10.0, 10.0)}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a loop that works": ("consumer-bound", stats(2, loop_seconds=4.9)),
     "nothing yet": ("too-short", stats(2, batches=0, samples=0, seconds=0.001, first_batch_seconds=0.0)),
     "a moment": ("too-short", stats(2, batches=6, samples=60, seconds=0.1)),
     "a dataset that sleeps": ("read-bound", stats(2)),
-    "a slow disk": ("read-bound", stats(2, stages={"read": stage(9.0), "decode": stage(1.0, 1.0)}, loader={"native": True})),
+    "a slow disk": (
+        "read-bound",
+        stats(2, stages={"read": stage(9.0), "decode": stage(1.0, 1.0)}, cpu={"share": 0.05}, loader=NATIVE),
+    ),
     "images": (
         "decode-bound",
-        stats(2, stages={"read": stage(0.5, 0.3), "decode": stage(9.0, 9.0)}, cpu={"share": 0.48}, loader={"native": True}),
+        stats(2, stages={"read": stage(0.5, 0.5), "decode": stage(9.5, 9.5)}, cpu={"share": 0.5}, loader=NATIVE),
     ),
-    "a heavy transform, in processes": (
-        "decode-bound",
-        stats(2, "processes", stages={"sample": stage(10.0, 10.0)}, cpu={"share": 0.5}),
-    ),
+    "a heavy transform, in processes": ("decode-bound", stats(2, "processes", stages=BUSY, cpu={"share": 0.5})),
     "Python in threads": (
         "python-bound",
-        stats(4, stages={"sample": stage(10.0, 10.0)}, seconds=10.0, cpu={"share": 0.25}, lock={"looks": 500, "held_share": 0.99}),
+        stats(4, stages={"sample": stage(40.0, 10.0)}, seconds=10.0, cpu={"share": 0.25}, lock=LOCKED),
     ),
-    "numpy in threads": (
-        "decode-bound",
-        stats(2, stages={"sample": stage(10.0, 10.0)}, cpu={"share": 0.5}, lock={"looks": 500, "held_share": 0.05}),
-    ),
+    "numpy in threads": ("decode-bound", stats(2, stages=BUSY, cpu={"share": 0.5}, lock=FREE)),
     "tiny batches": (
         "batch-bound",
-        stats(2, "processes", stages={"sample": stage(0.1, 0.1), "order": stage(0.5, 0.5)}, batches=1000, seconds=2.0, cpu={"share": 0.25}),
+        stats(
+            2,
+            "processes",
+            stages={"sample": stage(0.1, 0.1), "order": stage(0.2, 0.2)},
+            batches=1000,
+            seconds=1.0,
+            first_batch_seconds=0.01,
+            cpu={"share": 0.45},
+            loader={"batch_size": 1},
+        ),
     ),
     "collation in the loop's own thread": (
         "batch-bound",
@@ -41,12 +51,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "copies to a device": (
         "transfer-bound",
-        stats(2, stages={"sample": stage(0.5, 0.5), "device": stage(4.0, 4.0)}, cpu={"share": 0.2}, loader={"stock": True}),
+        stats(
+            2,
+            stages={"sample": stage(0.5, 0.5), "device": stage(4.5)},
+            cpu={"share": 0.025},
+            loader={"stock": True},
+        ),
     ),
-    "no memory": ("memory-bound", stats(2, memory={"limit": 200_000, "decisions": ["1 batches are made ahead, not 4"]})),
-    "a full container": ("memory-bound", stats(2, memory={"container_bytes": (8 << 30) - 1000})),
-    "workers that start in each epoch": ("startup-bound", stats(2, "processes", epochs=10, first_batch_seconds=0.4)),
-}  # fmt: skip
+    "no memory": ("memory-bound", stats(2, memory={"limit": 200_000, "decisions": ["1 batches are made ahead"]})),
+    "a full container": ("memory-bound", stats(2, memory={"tree_bytes": (8 << 30) - 1000})),
+    "workers that start in each epoch": (
+        "startup-bound",
+        stats(2, "processes", epochs=10, first_batch_seconds=0.4),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -62,7 +80,7 @@ def test_each_cause_is_named(case: str) -> None:
 
 @pytest.mark.parametrize("case", [name for name, (kind, _) in CASES.items() if kind != "too-short"])
 def test_no_gain_is_promised_that_the_loop_cannot_take(case: str) -> None:
-    kind, seen = CASES[case]
+    seen = CASES[case][1]
     # The same with a loop that works two thirds of the time.
     busy = {**seen, "seconds": 3 * seen["seconds"], "loop_seconds": 2 * seen["seconds"], "wait_share": 1 / 3}
     busy |= {"wait_seconds": seen["seconds"], "loop_cpu_seconds": 0.0, "epochs": 3 * seen["epochs"]}
@@ -91,7 +109,7 @@ def test_python_is_met_with_processes() -> None:
 
 
 def test_cores_that_are_full_are_met_with_more_cores_and_not_with_workers() -> None:
-    seen = stats(4, stages={"decode": stage(10.0, 10.0)}, cpu={"share": 0.99}, loader={"native": True})
+    seen = stats(4, stages={"decode": stage(10.0, 10.0)}, cpu={"share": 0.99}, loader=NATIVE)
     found = advice(seen)
     assert any(change.startswith("8 cores instead of 4") for change in found)
     assert not any(change.startswith("num_workers=") for change in found)
@@ -102,7 +120,7 @@ def test_tiny_batches_are_met_with_larger_ones() -> None:
 
 
 def test_stock_loaders_are_told_of_torchs_arguments_first() -> None:
-    found = advice(stats(0, stages={"sample": stage(10.0, 10.0)}, cpu={"share": 0.25}, loader={"stock": True}))
+    found = advice(stats(0, stages=BUSY, cpu={"share": 0.25}, loader={"stock": True}))
     assert any(change.startswith("num_workers=") for change in found)
     assert any("foreload.DataLoader" in change for change in found)
     assert not any(change.startswith(("cache=", "workers=")) for change in found)

@@ -84,6 +84,7 @@ class CharacterJob : public foreload::Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    const foreload::Measure measure(foreload::Stage::decode, end - begin);
     const size_t width = out_.shape(1);
     const auto visit = [&](size_t position, std::span<const uint8_t> text) {
       int64_t* const row = out_.data() + (begin + position) * width;

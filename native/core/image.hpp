@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "planes.hpp"
 #include "random.hpp"
 #include "resize.hpp"
+#include "spans.hpp"
 #include "store.hpp"
 #include "view.hpp"
 
@@ -53,11 +53,6 @@ struct ImageCache {
 
 // Throws Error(decode) where an image has more than that.
 void check_size(int width, int height);
-
-using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // One per thread; buffers are kept from image to image.
 class ImageLoader {
@@ -105,6 +100,7 @@ class ImageLoader {
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
   std::span<const uint8_t> given_;
+  Laps laps_;
   double decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
   bool has_planes_ = false;

@@ -15,6 +15,7 @@
 #include <numeric>
 
 #include "error.hpp"
+#include "spans.hpp"
 #include "uring.hpp"
 
 namespace foreload {
@@ -267,9 +268,14 @@ std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
                                                                  std::span<const size_t> samples,
                                                                  std::span<const Place> places,
                                                                  const Reader::Done& done) {
+  Measure measure(Stage::read, samples.size());
+  const Reader::Done counted = [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
+    measure.add_bytes(bytes.size());
+    done(i, bytes, std::move(error));
+  };
   const bool together = many(files);
   auto reader = take(together);
-  reader->read(files, samples, places, done);
+  reader->read(files, samples, places, counted);
   put_back(std::move(reader), together);
   std::vector<std::pair<size_t, std::exception_ptr>> changed;
   if (!files.in_shards()) return changed;

@@ -116,7 +116,8 @@ Total Lane::total(Stage stage) const {
 std::vector<Span> Lane::recent() const {
   const uint64_t end = memory_->spans.load(std::memory_order_acquire);
   std::vector<Span> spans;
-  uint64_t number = std::max(end > kSpans ? end - kSpans : 0, memory_->forgotten.load(std::memory_order_relaxed));
+  uint64_t number =
+      std::max(end > kSpans ? end - kSpans : 0, memory_->forgotten.load(std::memory_order_relaxed));
   for (; number < end; ++number) {
     const Memory::Slot& slot = memory_->ring[number % kSpans];
     if (slot.number.load(std::memory_order_acquire) != number + 1) continue;
@@ -237,6 +238,8 @@ void Loop::asked() {
   loop_cpu_ = cpu / static_cast<int64_t>(together_);
   sums_.loop_ns += static_cast<uint64_t>(wall - loop_);
   sums_.loop_cpu_ns += static_cast<uint64_t>(cpu - loop_cpu_);
+  waits_with_cpu_ = wait_rate_.due();
+  if (waits_with_cpu_) wait_cpu_ = thread_cpu_ns();
 }
 
 void Loop::lap(Stage stage, uint64_t samples, uint64_t bytes, uint64_t count) {
@@ -258,8 +261,13 @@ void Loop::gave(uint64_t samples, uint64_t batches) {
     lane_->add({iter_, ready_, Stage::wait, 0, 0, 0}, {0, ready_ - iter_, 0, 0, 0});
   }
   const uint64_t waited = now - since_;
+  const int64_t wall = static_cast<int64_t>(waited);
+  // What it does itself, to ask for batches and to take them over.
+  const int64_t cpu =
+      waits_with_cpu_ ? wait_rate_.saw(wall, difference(thread_cpu_ns(), wait_cpu_)) : wait_rate_.guess(wall);
+  waits_with_cpu_ = false;
   lane_->add({since_, now, Stage::wait, static_cast<uint32_t>(given_), static_cast<uint32_t>(samples), 0},
-             {batches, waited, 0, samples, 0});
+             {batches, waited, static_cast<uint64_t>(cpu), samples, 0});
   sums_.loop_ns += static_cast<uint64_t>(loop_);
   sums_.loop_cpu_ns += static_cast<uint64_t>(loop_cpu_);
   loop_ = loop_cpu_ = 0;

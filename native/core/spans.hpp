@@ -170,12 +170,12 @@ class Loop {
 
   std::shared_ptr<Lane> lane_;
   Sums sums_;
-  CpuRate rate_;
-  bool in_loop_ = false, first_ = false, with_cpu_ = false;
+  CpuRate rate_, wait_rate_;
+  bool in_loop_ = false, first_ = false, with_cpu_ = false, waits_with_cpu_ = false;
   uint64_t iter_ = 0, ready_ = 0, since_ = 0, marked_ = 0;  // when
   uint64_t given_ = 0, together_ = 1;
   int64_t loop_ = 0, loop_cpu_ = 0;  // since the last batch was given
-  uint64_t cpu_ = 0, process_cpu_ = 0, looked_ = 0;
+  uint64_t cpu_ = 0, wait_cpu_ = 0, process_cpu_ = 0, looked_ = 0;
 };
 
 }  // namespace foreload

@@ -11,6 +11,7 @@
 
 #include "error.hpp"
 #include "read.hpp"
+#include "spans.hpp"
 
 namespace foreload {
 
@@ -72,6 +73,8 @@ int OpenFile::descriptor() {
 }
 
 void OpenFile::read(uint64_t place, uint8_t* out, size_t size) {
+  Measure measure(Stage::read);
+  measure.add_bytes(size);
   read_at(descriptor(), path_, place, out, size);
 }
 
@@ -254,7 +257,12 @@ void WholeFiles::read(std::span<const int64_t> samples, size_t, const Visit& vis
   std::vector<uint8_t> buffer;
   for (size_t position = 0; position < samples.size(); ++position) {
     try {
-      std::span<const uint8_t> bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
+      std::span<const uint8_t> bytes;
+      {
+        Measure measure(Stage::read);
+        bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
+        measure.add_bytes(bytes.size());
+      }
       if (bytes.size() >= 3 && std::memcmp(bytes.data(), "\xEF\xBB\xBF", 3) == 0) bytes = bytes.subspan(3);
       visit(position, bytes);
     } catch (...) {

@@ -283,9 +283,9 @@ class DataLoader(TorchDataLoader[T_co]):
         self._resumed = resume(self, state_dict)
 
     def stats(self) -> Stats:
-        """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the workers
-        did meanwhile, what it took of memory and cores; what failed, who loads, and why. It can be had at any time,
-        from any thread; see :class:`~foreload.observe.stats.Stats` for every figure.
+        """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the
+        workers did meanwhile, what that took of memory and cores; what failed, who loads, and why. It can be asked
+        for at any time, from any thread. :class:`~foreload.observe.stats.Stats` has every figure.
         """
         return collect(self)
 

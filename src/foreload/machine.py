@@ -37,7 +37,7 @@ def granted_memory() -> int:
 
 
 def container_memory() -> int | None:
-    """Give the bytes of memory that the container's limit allows; None where nothing below the machine's is set."""
+    """Give the bytes of memory that the container's limit allows; None where it is not below the machine's."""
     limit = _memory_limit(_CGROUP)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None if limit is None or limit >= machine else limit

@@ -101,7 +101,7 @@ def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     keep = "encoded" if each and costs.stages["decode"].cpu else "decoded"
     each = each or stats["memory"]["batch_bytes"] / costs.batch
     memory = stats["memory"]
-    free = _FOR_CACHE * max(0, memory["granted_bytes"] - (memory.get("container_bytes") or memory["tree_bytes"]))
+    free = _FOR_CACHE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
     wanted = each * stats["samples"] / max(1, stats["epochs"])
     if wanted <= 0 or free <= 0:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,10 @@ _LOOKS = 20
 # From this share on, the lock is what workers wait for.
 LOCK_FULL = 0.85
 
-_STEPS = 40
+# Of two limits this near, either may be the one.
+_NEAR = 1.1
+
+_STEPS = 25
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,6 @@ class Cost:
         cpu: on a core.
         idle: not on one.
         share: of all samples, those that pass it.
-        samples: whether it was told how many pass it.
     """
 
     cpu: float = 0.0
@@ -53,11 +55,12 @@ class Costs:
     Attributes:
         stages: of the workers.
         locked: the share of the workers' Python CPU time that holds the interpreter's lock.
-        handing: CPU seconds per batch for taking it over.
+        handing: CPU seconds of the consumer per batch, for asking for it and taking it over.
+        dispatch: CPU seconds of the workers per batch, for taking the order and giving the batch.
         loop, away: seconds of the loop's own work per sample, on a core and off it.
         blocked: the share of the stages' idle time in which workers are blocked, and not waiting for each other.
-        gap: seconds per sample between the stages that nothing explains.
-        gain: what the model has to be multiplied with to give what was measured, where it is too low.
+        gap: seconds of a worker per batch that nothing explains.
+        gain: what the model has to be multiplied with to give what was measured.
         batch: samples per batch.
         crew: who worked.
         depth: batches kept in the making.
@@ -67,6 +70,7 @@ class Costs:
     stages: Mapping[str, Cost]
     locked: float
     handing: float
+    dispatch: float
     loop: float
     away: float
     batch: float
@@ -78,32 +82,31 @@ class Costs:
     gain: float = 1.0
 
     @property
+    def python(self) -> float:
+        """CPU seconds per sample in which workers run Python, or what Python calls."""
+        names = () if self.native else _PYTHON
+        own = sum(self.stages[name].share * self.stages[name].cpu for name in names)
+        return own + self.dispatch / self.batch
+
+    @property
     def demand(self) -> Demand:
         """What one sample costs, for the queueing model."""
-        python = free = idle = 0.0
-        for name, cost in self.stages.items():
-            idle += cost.share * cost.idle
-            if name in _PYTHON and not self.native:
-                python += cost.share * cost.cpu
-            else:
-                free += cost.share * cost.cpu
+        cpu = sum(cost.share * cost.cpu for cost in self.stages.values()) + self.dispatch / self.batch
+        idle = sum(cost.share * cost.idle for cost in self.stages.values())
         return Demand(
-            locked=python * self.locked,
-            free=free + python * (1 - self.locked),
-            blocked=idle * self.blocked + self.gap,
+            locked=self.python * self.locked,
+            free=cpu - self.python * self.locked,
+            blocked=idle * self.blocked + self.gap / self.batch,
             handing=self.handing / self.batch,
             loop=self.loop,
             away=self.away,
         )
 
-    @property
-    def work(self) -> float:
-        """Seconds of work of one sample by workers, without what they wait for."""
-        return self.demand.locked + self.demand.free + self.demand.blocked
-
     def pace(self) -> float:
         """Samples per second, by the model."""
         reached = throughput(self.demand, self.crew)
+        if self.gain <= 1:
+            return self.gain * reached
         return max(reached, min(self.gain * reached, *bounds(self.demand, self.crew).values()))
 
     @classmethod
@@ -120,25 +123,23 @@ class Costs:
         count = int(workers["count"])
         depth = int(workers.get("depth") or 2 * max(1, count))
         stages = _stages(stats)
-        handing, loose = _handing(stats, stages)
-        threads = workers["kind"] != "processes"
-        native = bool(stats["loader"]["native"])
-        if count and loose:
-            stages["batch"] = replace(stages["batch"], cpu=stages["batch"].cpu + loose)
+        handing, dispatch = _around(stats, stages)
         loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
+        # (Torch's own workers are processes.)
+        threads = workers["kind"] != "processes" and not stats["loader"].get("stock")
         costs = cls(
             stages=stages,
             locked=1.0,
             handing=handing,
+            dispatch=dispatch,
             loop=loop_cpu / samples,
-            away=(stats["loop_seconds"] - loop_cpu) / samples,
+            away=(stats["loop_seconds"] - loop_cpu + _moving(stats)) / samples,
             batch=samples / batches,
             crew=crew(count, "threads" if threads else "processes", float(stats["cpu"]["cores"]), depth),
             depth=depth,
-            native=native,
+            native=bool(stats["loader"]["native"]),
         )
-        locked = _locked(stats, costs) if threads and not native else 1.0
-        return _fitted(replace(costs, locked=locked), measured_pace(stats), _held(stats))
+        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), _held(stats))
 
 
 def crew(count: int, kind: WorkerKind, cores: float, depth: int) -> Crew:
@@ -160,7 +161,7 @@ def _stages(stats: Any) -> dict[str, Cost]:
     samples = stats["samples"]
     entries = {name: stats["stages"].get(name) for name in WORK}
     known = {name: entry for name, entry in entries.items() if entry is not None}
-    told = sum(stage["cpu_seconds"] for stage in stats["stages"].values())
+    told = sum(entry["cpu_seconds"] for entry in known.values())
     unknown = sum(entry["seconds"] for entry in known.values() if entry["cpu_seconds"] <= 0)
     left = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"]) - told
     part = min(1.0, max(0.0, left) / unknown) if unknown > 0 else 0.0
@@ -169,7 +170,7 @@ def _stages(stats: Any) -> dict[str, Cost]:
         entry = entries[name] or {"seconds": 0.0, "cpu_seconds": 0.0, "samples": 0}
         cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
         passed = entry["samples"] or samples
-        stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, min(1.0, passed / samples))
+        stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
     return stages
 
 
@@ -178,22 +179,23 @@ def _cpu(stats: Any) -> float:
     return float(stats["cpu"]["share"] * stats["cpu"]["cores"] * stats["seconds"])
 
 
-def _handing(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
-    """Give the CPU seconds that the consumer spends on a batch beside the loop, and what workers do per sample.
+def _moving(stats: Any) -> float:
+    """Give the seconds in which batches were copied to a device."""
+    return float(stats["stages"].get("device", {"seconds": 0.0})["seconds"])
 
-    CPU time that is in no stage is spent on handing batches over. That is the consumer's, as far as it had time.
-    """
+
+def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
+    """Give the CPU seconds per batch that belong to no stage: the consumer's, with its order, and the workers'."""
     samples, batches = stats["samples"], stats["batches"]
-    named = sum(stage.share * stage.cpu for stage in stages.values()) * samples
-    own = sum(stats["stages"][name]["seconds"] for name in ("order", "device") if name in stats["stages"])
-    loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
-    loose = max(0.0, _cpu(stats) - loop_cpu - named - own)
+    order = stats["stages"].get("order", {"seconds": 0.0})["seconds"]
+    made = sum(stage.share * stage.cpu for stage in stages.values()) * samples
     if stats["workers"]["count"] == 0:
-        made = sum(stage.share * (stage.cpu + stage.idle) for stage in stages.values()) * samples
-        return max(own, stats["wait_seconds"] - made) / batches, 0.0
-    room = max(0.0, stats["wait_seconds"] - own)
-    handed = min(loose, 0.5 * room)
-    return (own + handed) / batches, (loose - handed) / samples
+        idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
+        return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
+    loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
+    loose = max(0.0, _cpu(stats) - loop_cpu - made)
+    own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
+    return own / batches, max(0.0, loose - own) / batches
 
 
 def _held(stats: Any) -> float | None:
@@ -204,34 +206,43 @@ def _held(stats: Any) -> float | None:
 
 def _locked(stats: Any, costs: Costs) -> float:
     """Give the share of the workers' Python that holds the lock: all, where nothing is known about it."""
-    held = _held(stats)
-    python = sum(c.share * c.cpu for name, c in costs.stages.items() if name in _PYTHON)
-    if python <= 0:
+    python = costs.python
+    if not costs.crew.one_lock or python <= 0:
         return 1.0
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
-    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python)
+    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.crew.workers else 1.0
+    held = _held(stats)
     return most if held is None else min(most, held / (pace * python))
 
 
 def _fitted(costs: Costs, pace: float, held: float | None) -> Costs:
     """Choose what cannot be measured so that the model gives what was measured."""
-    if costs.crew.workers == 0:
-        return replace(costs, gain=pace / costs.pace())
     alone = replace(costs, blocked=0.0)
-    if alone.pace() <= pace:
-        return replace(alone, gain=pace / alone.pace())
+    if costs.crew.workers == 0 or alone.pace() <= pace:
+        costs = costs if costs.crew.workers == 0 else alone
+        return replace(costs, gain=pace / costs.pace())
     if costs.pace() > pace:
-        # Time between the stages: handing out of work, waking up.
-        low, high = 0.0, costs.crew.workers / pace
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if replace(costs, gap=middle).pace() > pace else (low, middle)
-        return replace(costs, gap=low)
+        limits = bounds(costs.demand, costs.crew)
+        if limits["workers"] > _NEAR * min(limits.values()):
+            # Something else than workers is used up; what is lost there (switching, cold caches) is lost again.
+            return replace(costs, gain=pace / costs.pace())
+        # Time between the stages: waking up, handing out.
+        return replace(
+            costs,
+            gap=_bisect(
+                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.crew.workers
+            ),
+        )
     # What is idle is blocked, or waits for cores or for the lock.
     wanted = pace * 0.98 if held is not None and held > LOCK_FULL else pace
-    low, high = 0.0, 1.0
+    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > wanted, 1.0))
+
+
+def _bisect(is_less: Callable[[float], bool], most: float) -> float:
+    """Give the least value up to ``most`` of which that is not true any more."""
+    low, high = 0.0, most
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if replace(costs, blocked=middle).pace() > wanted else (low, middle)
-    return replace(costs, blocked=low)
+        low, high = (middle, high) if is_less(middle) else (low, middle)
+    return low

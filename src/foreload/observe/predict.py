@@ -76,8 +76,7 @@ def predict(
         costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED))
     if batch_size is not None:
         costs = replace(costs, batch=float(batch_size))
-    now = str(stats["workers"]["kind"])
-    costs = _crewed(stats, costs, workers, kind or ("processes" if now == "processes" else "threads"), cores)
+    costs = _crewed(stats, costs, workers, kind or ("threads" if costs.crew.one_lock else "processes"), cores)
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
@@ -114,7 +113,13 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
     if kind != was and count and costs.crew.workers:
-        costs = replace(costs, handing=max(0.0, costs.handing + (_ACROSS if kind == "processes" else -_ACROSS)))
+        across = _ACROSS if kind == "processes" else -_ACROSS
+        costs = replace(
+            costs,
+            handing=max(0.0, costs.handing + across),
+            dispatch=max(0.0, costs.dispatch + across),
+            gain=max(1.0, costs.gain),  # the other lock's losses
+        )
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
 
 

@@ -121,6 +121,10 @@ class Recorder:
             first = max(first, (began, took))
         return {**sums, "first": first[1]}
 
+    def __reduce__(self) -> Any:
+        """Begin anew in another loader."""
+        return Recorder, ()
+
     def _begin_anew(self) -> None:
         self.since = None
         self.lock = _native.LockWatch()

@@ -44,7 +44,7 @@ class Stage(enum.IntEnum):
         read: getting bytes from a disk or a network.
         decode: making pixels, rows or tokens of bytes.
         cache: looking a sample up, copying it from there, keeping it there.
-        sample: the dataset's own code, whose inside cannot be seen: ``__getitem__``, ``__getitems__``, ``__iter__``.
+        sample: the dataset's own ``__getitem__``, ``__getitems__`` or ``__iter__``, which cannot be looked into.
         transform: the loader's ``transform=``, and native transforms that are a step of their own.
         batch: putting samples together: ``collate_fn``, gathering rows, pinning.
         wait: the loop waits for a batch.
@@ -145,8 +145,8 @@ class Spans:
     def totals(self) -> Array:
         """Give the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
 
-        ``wall_ns`` is without spans within spans, except for ``wait``, which is all that the loop waited; ``cpu_ns``
-        is the part of it that the thread was on a core, measured now and then. Both are in nanoseconds.
+        ``wall_ns`` is without spans within spans, except for ``wait``, which is all that the loop waited;
+        ``cpu_ns`` is the part of it that the thread was on a core, measured now and then. Both are nanoseconds.
         """
         lanes = list(self.lanes)
         words = np.array([lane.native.totals() for lane in lanes], np.uint64).reshape(-1, len(Stage), 5)
@@ -155,8 +155,8 @@ class Spans:
     def recent(self) -> Array:
         """Give the last spans of each lane, by when they began: an array of :data:`SPAN`.
 
-        ``lane`` is the number of a lane, ``batch`` of a batch in its epoch. ``begin`` and ``end`` are nanoseconds of
-        ``time.monotonic_ns()``.
+        ``lane`` is the number of a lane, ``batch`` of a batch in its epoch; ``begin`` and ``end`` are nanoseconds
+        of ``time.monotonic_ns()``.
         """
         found = [np.zeros(0, SPAN)]
         for number, lane in enumerate(list(self.lanes)):

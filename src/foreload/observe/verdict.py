@@ -40,7 +40,7 @@ _START = 0.4
 # Something is used up from this share of what there is of it on.
 _FULL = 0.8
 
-# A container this full has no memory left for batches.
+# Who uses so much of the memory has none left for batches.
 _NO_MEMORY = 0.95
 
 
@@ -96,7 +96,7 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         limits, pace = bounds(costs.demand, costs.crew), measured_pace(stats)
         if pace >= _FULL * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
-        if "lock" in limits and pace >= _FULL * limits["lock"] and not costs.native and costs.demand.locked > 0:
+        if "lock" in limits and pace >= _FULL * limits["lock"] and costs.demand.locked > costs.demand.handing:
             return "python-bound" if parts["batch"] < parts["sample"] + parts["decode"] else "batch-bound"
     groups: dict[Kind, float] = {
         "read-bound": parts["read"] + parts["blocked"],
@@ -113,8 +113,7 @@ def _is_short_of_memory(stats: Any) -> bool:
     # One batch ahead, beside the two that the loop holds: less cannot be made ahead.
     if limit is not None and batch and limit < 4 * batch:
         return True
-    container, granted = memory.get("container_bytes"), memory.get("granted_bytes")
-    return bool(container and granted and container > _NO_MEMORY * granted)
+    return bool(memory["tree_bytes"] > _NO_MEMORY * memory["granted_bytes"])
 
 
 def shares(stats: Any, costs: Costs) -> dict[str, float]:
@@ -137,7 +136,7 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
         "sample": sample.share * sample.cpu,
         "blocked": sample.share * sample.idle * costs.blocked,
         "batch": all_of("batch"),
-        "main": max(0.0, costs.demand.handing - device),
+        "main": costs.demand.handing + costs.dispatch / costs.batch,
         "device": device,
     }
 
