@@ -216,7 +216,7 @@ class Seen:
         queued = 0.0
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            queued += _move_idle(lane, stages) / 1e9
+            queued += _move_idle(lane, stages, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
         # Handing a batch from process to process is a part of making it.
@@ -243,14 +243,17 @@ def _fetched(lane: Counted) -> int:
     return int(lane.stages[_FETCHING, 1].sum())
 
 
-def _move_idle(lane: Counted, stages: npt.NDArray[np.float64]) -> float:
+def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], *, own: bool) -> float:
     """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
 
-    The rest of it, the thread waited for something else: that counts as reading.
+    The rest of it, the thread waited for something else: that counts as reading. Where the loop loads its samples
+    itself (``own``), waiting for a core is a part of computing: it makes each batch that much later.
     """
     idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
     blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
     stages[_BLOCKING, 1] -= idle
+    if own and idle.sum() > 0:
+        stages[_BLOCKING, 1:3] += (idle * (1 - blocked / idle.sum()))[:, None]
     sample = stages[STAGES.index("sample")]
     if blocked > 0:
         stages[STAGES.index("read")] += [sample[0], blocked, 0, sample[3], 0]

@@ -121,7 +121,7 @@ def where_of(above: int) -> str:
             if "site-packages" not in name and "dist-packages" not in name and not name.startswith(_LIBRARY):
                 break
         frame = frame.f_back  # type: ignore[assignment]
-    frame = frame or first  # type: ignore[assignment]
+    frame = frame or first
     return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 

@@ -47,7 +47,8 @@ class _Finder(MetaPathFinder):
                 break
         else:
             return None
-        execute = getattr(spec.loader, "exec_module", None)
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
         if execute is None:
             return spec
 
@@ -56,7 +57,7 @@ class _Finder(MetaPathFinder):
             for patch in self._patches.pop(name, ()):
                 patch(module)
 
-        spec.loader.exec_module = executed
+        loader.exec_module = executed
         return spec
 
 
