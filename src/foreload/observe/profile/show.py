@@ -15,7 +15,6 @@ from rich.text import Text
 
 from foreload.observe.profile.records import Loaded
 from foreload.observe.report import Report
-from foreload.observe.trace import Recording, write_recordings
 
 __all__ = ["Profile"]
 
@@ -84,6 +83,8 @@ class Profile:
 
     def write_trace(self, path: Path) -> None:
         """Write who did what when, for ui.perfetto.dev."""
+        from foreload.observe.trace import Recording, write_recordings
+
         write_recordings([Recording(loader.title, loader.spans, loader.lanes) for loader in self.loaders], path)
 
     def show(self) -> None:
