@@ -137,6 +137,45 @@ def plan(
         print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def profile(
+    script: Annotated[Path, typer.Argument(help="A Python script, run as it is.", metavar="SCRIPT")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own.", metavar="[ARGS]...")] = None,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write who did what when, for ui.perfetto.dev.")] = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with ranges for loading.")
+    ] = False,
+) -> None:
+    """Run a training script, and say what its data loaders make it wait for.
+
+    Options come before SCRIPT; what comes after it is the script's. The exit code is the script's, too.
+    """
+    from foreload.observe.profile import profile as run
+
+    for option, path in (("--json", json), ("--trace", trace)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise typer.BadParameter(f"{option} {path}: there is no folder {str(path.parent)!r}")
+    try:
+        found = run(
+            script,
+            arguments or (),
+            trace=trace is not None,
+            nsys=Path.cwd() / f"{script.stem}.nsys-rep" if nsys else None,
+        )
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    found.show()
+    if json is not None:
+        found.write_json(json)
+    if trace is not None:
+        found.write_trace(trace)
+        print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+    if nsys:
+        print(f"Nsight Systems: {script.stem}.nsys-rep")
+    found.exit()
+
+
 @app.command()
 def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),

@@ -12,15 +12,21 @@ __all__ = ["children_seconds", "tree_bytes"]
 _ROUNDING = 1.0
 
 
-def tree_bytes() -> int:
-    """Add up the memory of this process and all below it; what several share counts once (PSS).
+def tree_bytes(process: int | None = None) -> int:
+    """Add up the memory of a process and all below it; what several share counts once (PSS).
+
+    Args:
+        process: its number; None: this process.
+
+    Raises:
+        psutil.NoSuchProcess: there is none.
 
     >>> tree_bytes() > 1 << 20
     True
     """
     import psutil
 
-    own = psutil.Process()
+    own = psutil.Process(process)
     return _pss(own) + sum(_pss(child) for child in own.children(recursive=True))
 
 
