@@ -1,6 +1,8 @@
 """From the slow loader to the fast one, one change after the other.
 
-python one_at_a_time.py data/profiling
+    python one_at_a_time.py data/profiling
+
+The figures are those of each loader's last epoch.
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ def prepare(image: Image.Image) -> torch.Tensor:
     pixels = np.asarray(image).astype(np.float32) / 255
     pixels = (pixels - np.float32(MEAN)) / np.float32(STD)
     width, height = (SHORTER * side // min(image.size) for side in image.size)
-    planes = [
-        Image.fromarray(pixels[:, :, c]).resize((width, height), Image.Resampling.BILINEAR) for c in range(3)
-    ]
+    planes = [Image.fromarray(plane) for plane in np.moveaxis(pixels, 2, 0)]
+    planes = [plane.resize((width, height), Image.Resampling.BILINEAR) for plane in planes]
     left, top = (width - SIZE) // 2, (height - SIZE) // 2
     crops = [np.asarray(plane.crop((left, top, left + SIZE, top + SIZE))) for plane in planes]
     return torch.from_numpy(np.stack(crops))

@@ -3,8 +3,8 @@
     python which_cause.py data/profiling --io-ms 20 --workers 0 2 8
     python which_cause.py data/profiling --cpu-ms 20 --workers 0 2 8
 
-Nothing is done with the batches: this is how fast data comes. Storage that is slow to answer leaves the cores idle,
-and more workers than cores help; work for the CPU keeps them busy, and no number of workers makes it less.
+Nothing is done with the batches: this is how fast data comes. Storage that is slow to answer leaves the cores
+idle, and more workers than cores help; work for the CPU keeps them busy, and no number of workers makes it less.
 """
 
 from __future__ import annotations
@@ -21,15 +21,9 @@ import foreload as fl
 
 def main() -> None:
     arguments_of = parser(__doc__, epochs=1)
-    arguments_of.add_argument(
-        "--io-ms", type=milliseconds, default=0.0, help="what the storage takes, for each file"
-    )
-    arguments_of.add_argument(
-        "--cpu-ms", type=milliseconds, default=0.0, help="what the CPU takes, for each image"
-    )
-    arguments_of.add_argument(
-        "--workers", type=int, nargs="+", default=[0, 2, 8], help="how many, one after another"
-    )
+    arguments_of.add_argument("--io-ms", type=milliseconds, default=0.0, help="of the storage, for each file")
+    arguments_of.add_argument("--cpu-ms", type=milliseconds, default=0.0, help="of the CPU, for each image")
+    arguments_of.add_argument("--workers", type=int, nargs="+", default=[0, 2, 8], help="one number after another")
     arguments_of.add_argument("--loader", choices=("torch", "foreload"), default="torch")
     arguments = arguments_of.parse_args()
     if min(arguments.workers) < 0:
@@ -44,10 +38,8 @@ def main() -> None:
         for _ in range(arguments.epochs):
             by_workers[workers] = watch(loader, lambda images, labels: None)
         epoch = by_workers[workers]
-        print(
-            f"{workers} workers: {epoch.samples_per_second:,.0f} images/s, cores busy {epoch.cpu_share:.0%}",
-            flush=True,
-        )
+        speed, busy = epoch.samples_per_second, epoch.cpu_share
+        print(f"{workers} workers: {speed:,.0f} images/s, cores busy {busy:.0%}", flush=True)
     report(list(by_workers.values()), arguments.json, workers=arguments.workers)
 
 
