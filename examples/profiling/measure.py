@@ -31,11 +31,11 @@ HERE = Path(__file__).parent
 # What is run: by its name in the template, the script with its arguments, and whether more than once.
 RUNS: dict[str, tuple[str, bool]] = {
     "slow": ("slow_dataloader.py DATA", True),
-    "fast": ("fast_dataloader.py DATA", True),
+    "fast": ("fast_dataloader.py DATA --epochs 6", True),
     "steps": ("one_at_a_time.py DATA", False),
-    "train_slow": ("train_with_data.py DATA --loader slow", True),
-    "train_fast": ("train_with_data.py DATA --loader fast", True),
-    "train_dali": ("train_with_dali.py DATA", True),
+    "train_slow": ("train_with_data.py DATA --loader slow --epochs 4", True),
+    "train_fast": ("train_with_data.py DATA --loader fast --epochs 4", True),
+    "train_dali": ("train_with_dali.py DATA --epochs 4", True),
     "plain": ("which_cause.py DATA --workers 0 2 8", False),
     "io": ("which_cause.py DATA --io-ms 20 --workers 0 2 8", False),
     "cpu": ("which_cause.py DATA --cpu-ms 20 --workers 0 2 8", False),

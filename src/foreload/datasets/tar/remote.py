@@ -13,6 +13,7 @@ import numpy as np
 
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
+from foreload.progress import track
 from foreload.stages.fetch import Fetch, Range
 
 __all__ = ["RemoteFile", "RemoteSamples", "list_remote", "remote_indexes"]
@@ -59,7 +60,8 @@ def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tu
         DecodeError: it is no tar, or damaged.
     """
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        found = list(threads.map(lambda url: _index(fetch, url, folder), urls))
+        looking = threads.map(lambda url: _index(fetch, url, folder), urls)
+        found = list(track(looking, "indexing shards", total=len(urls), after=1))
     return [index for index, _ in found], [tag for _, tag in found]
 
 
