@@ -9,14 +9,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeVar
 
-__all__ = ["Progress", "track"]
+from foreload.machine import granted_cores
 
+__all__ = ["Progress", "track", "track_threads"]
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 # Seconds between two looks of a bar.
@@ -30,21 +34,30 @@ _shown = threading.Lock()
 def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Iterator[T]:
     """Iterate over ``items`` and show how many of ``total`` are done, as :class:`Progress` does.
 
-    Where the loop over it ends early, so does a generator that ``items`` is: an executor's ``map`` gives up what
-    it has not begun.
-
     >>> list(track([1, 2], "counting", total=2))
     [1, 2]
     """
-    iterator = iter(items)
+    with Progress(what, total, after=after) as progress:
+        for item in items:
+            yield item
+            progress.advance()
+
+
+def track_threads(
+    work: Callable[[S], T], items: Sequence[S], what: str, *, threads: int | None = None, after: float = 0
+) -> Iterator[T]:
+    """Call ``work`` with every item, in one thread per core, and give the results in order; as :func:`track`.
+
+    Where the loop over it ends early, what has not begun is given up.
+
+    >>> list(track_threads(abs, [-1, 2], "making positive"))
+    [1, 2]
+    """
+    pool = ThreadPoolExecutor(granted_cores() if threads is None else threads)
     try:
-        with Progress(what, total, after=after) as progress:
-            for item in iterator:
-                yield item
-                progress.advance()
+        yield from track(pool.map(work, items), what, total=len(items), after=after)
     finally:
-        if isinstance(iterator, Generator):
-            iterator.close()
+        pool.shutdown(cancel_futures=True)
 
 
 class Progress:
@@ -76,7 +89,11 @@ class Progress:
         self._began = time.monotonic()
         self._next = self._began + self._after
         if self._after <= 0:
-            self._show(self._began)
+            try:
+                self._show(self._began)
+            except BaseException:  # Ctrl-C, which may come at any time
+                self.__exit__()
+                raise
         return self
 
     def advance(self, count: int = 1) -> None:
@@ -109,9 +126,11 @@ class Progress:
         """Take the bar away."""
         bar, self._bar, self._next = self._bar, None, math.inf
         if bar is not None:
-            _shown.release()
-            with suppress(OSError):
-                bar.close()
+            try:
+                with suppress(OSError):
+                    bar.close()
+            finally:
+                _shown.release()
 
 
 def _pace(done: int, worked: int, total: int, seconds: float) -> str:
@@ -177,9 +196,9 @@ class _RichBar:
         to_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._progress = progress.Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal)
         self._task = self._progress.add_task(what, total=total, pace="")
-        self._progress.start()
 
     def show(self, done: int, pace: str) -> None:
+        self._progress.start()
         self._progress.update(self._task, completed=done, pace=pace)
 
     def close(self) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foreload.machine import granted_cores
-from foreload.progress import Progress, track
+from foreload.progress import Progress, track, track_threads
 
 __all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
 
@@ -66,9 +64,8 @@ def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, 
         data = _photo(fields, np.random.default_rng([seed, 1, index]))
         (folder / f"class_{index % classes:02}" / f"{index:06}.jpg").write_bytes(data)
 
-    with ThreadPoolExecutor(granted_cores()) as threads:
-        for _ in track(threads.map(write, range(count)), "images", total=count):
-            pass
+    for _ in track_threads(write, range(count), "images"):
+        pass
 
 
 def _fields(rng: np.random.Generator) -> list[Array]:

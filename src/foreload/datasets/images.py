@@ -6,7 +6,6 @@ import hashlib
 import operator
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -20,9 +19,8 @@ from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
-from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track_threads
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated
 from foreload.stages.decode import decode_image
@@ -130,10 +128,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
         self._paths = []
         if self.loading_mode is LoadingMode.EAGER:
-            with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(files.keep, range(count))
-                for _ in track(reading, "reading images", total=count, after=1):
-                    pass
+            for _ in track_threads(files.keep, range(count), "reading images", after=1):
+                pass
         return files
 
     def __getstate__(self) -> dict[str, Any]:
