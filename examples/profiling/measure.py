@@ -40,6 +40,8 @@ RUNS: dict[str, tuple[str, bool]] = {
     "io": ("which_cause.py DATA --io-ms 20 --workers 0 2 8", False),
     "cpu": ("which_cause.py DATA --cpu-ms 20 --workers 0 2 8", False),
 }
+# What foreload profile is asked about.
+PROFILED = ("slow_dataloader.py DATA", "fast_dataloader.py DATA --epochs 6")
 
 
 def measure(data: Path, repeats: int, more: list[str]) -> dict[str, Any]:
@@ -65,6 +67,27 @@ def measure(data: Path, repeats: int, more: list[str]) -> dict[str, Any]:
         if reports:
             runs[name] = {"command": " ".join(["python", command, *more]), "reports": reports}
     return runs
+
+
+def profile(data: Path, more: list[str]) -> dict[str, str]:
+    """Ask ``foreload profile`` about the pair; its verdicts, none where the command does not run here."""
+    verdicts = {}
+    for command in PROFILED:
+        print(f"foreload profile {command} {' '.join(more)}", flush=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            out = Path(temporary, "profile.json")
+            script, *arguments = [str(data) if word == "DATA" else word for word in command.split()]
+            ended = subprocess.run(
+                [sys.executable, "-c", "from foreload.cli import main; main()", "profile", "--json", str(out),
+                 str(HERE / script), *arguments, *more],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            if ended.returncode != 0 or not out.exists():
+                print(f"  left out: {ended.stderr.strip()}")
+                return {}
+            found = json.loads(out.read_text())
+        verdicts[" ".join(["foreload profile", command, *more])] = found["loaders"][0]["verdict"]["sentence"]
+    return verdicts
 
 
 def machine(data: Path) -> dict[str, Any]:
@@ -104,6 +127,8 @@ def figures(measured: dict[str, Any]) -> dict[str, Any]:
         io=names["io"].each[-1].samples_per_second / names["io"].each[1].samples_per_second,
         cpu=names["cpu"].each[-1].samples_per_second / names["cpu"].each[1].samples_per_second,
     )
+    verdicts = [f"- `{command}`: {says}" for command, says in measured["verdicts"].items()]
+    names["verdicts"] = "\n".join(verdicts or ["- (it did not run where this was measured)"])
     names["steps_table"] = "\n".join(
         f"| {name} | {epoch.samples_per_second:,.0f} | {epoch.idle_share:.0%} | {epoch.cpu_share:.0%} |"
         for name, epoch in zip(names["steps"].names, names["steps"].each, strict=True)
@@ -146,8 +171,10 @@ def main() -> None:
         except OSError as error:
             parser.error(str(error))
         more = [] if arguments.epochs is None else ["--epochs", str(arguments.epochs)]
+        verdicts = profile(arguments.data, more)
         runs = measure(arguments.data, arguments.repeats, more)
-        kept.write_text(json.dumps({"machine": machine(arguments.data), "runs": runs}, indent=1) + "\n")
+        measured = {"machine": machine(arguments.data), "runs": runs, "verdicts": verdicts}
+        kept.write_text(json.dumps(measured, indent=1) + "\n")
     elif not kept.exists():
         parser.error(f"there is no {kept}; measure first")
     (arguments.out / "analysis.md").write_text(render(json.loads(kept.read_text())))
