@@ -139,8 +139,8 @@ def test_all_loaders_give_the_same_samples(data: Path, scripts: None) -> None:
     [
         ("slow_dataloader.py", ("--step-ms", 1), {"epochs"}),
         ("fast_dataloader.py", ("--step-ms", 1), {"epochs", "cache"}),
-        ("train_with_data.py", ("--loader", "fast", "--epochs", 8, "--batch-size", 6), {"epochs", "losses"}),
-        ("train_with_data.py", ("--loader", "slow", "--epochs", 8, "--batch-size", 6), {"epochs", "losses"}),
+        ("train_with_data.py", ("--loader", "fast", "--epochs", 6, "--batch-size", 9), {"epochs", "losses"}),
+        ("train_with_data.py", ("--loader", "slow", "--epochs", 6, "--batch-size", 9), {"epochs", "losses"}),
         ("which_cause.py", ("--io-ms", 2, "--cpu-ms", 2, "--workers", 0, 3), {"epochs", "workers"}),
         ("which_cause.py", ("--io-ms", 2, "--workers", 3, "--loader", "foreload"), {"epochs", "workers"}),
     ],
