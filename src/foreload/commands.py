@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
+
+from foreload.progress import Progress, track
 
 __all__ = ["app"]
 
@@ -117,10 +118,8 @@ def plan(
         raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
     budgets = _budgets(budget, int(samples.sizes.sum()))
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("plans", total=len(budgets) * len(POLICIES))
-        points = curves.curves(samples, known, budgets, lambda: progress.advance(task))
+    with Progress("plans", len(budgets) * len(POLICIES)) as progress:
+        points = curves.curves(samples, known, budgets, progress.advance)
     output = Console()
     (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
     if json is not None:
@@ -181,10 +180,10 @@ def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
 ) -> None:
     """Say what this machine offers for loading data, and what each absence costs."""
-    from foreload.doctor import examine
+    from foreload.doctor import FINDINGS, examine
 
     table = Table(show_header=False, box=None)
-    for finding in examine(path):
+    for finding in track(examine(path), "looking", total=FINDINGS, after=1):
         mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
         advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
         table.add_row(mark, finding.name, finding.found + advice)
@@ -266,10 +265,9 @@ def _bench(
     from foreload.bench import show
     from foreload.bench.measure import compare
 
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1) + 1)
-        results = compare(contestants, work, seeds, lambda: progress.advance(task))
+    epochs = len(contestants) * (seeds + 1) + 1
+    with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
+        results = compare(contestants, work, seeds, progress.advance)
     output = Console()
     # A file or pipe has no width of its own.
     (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))

@@ -19,7 +19,9 @@ import numpy as np
 from foreload import _native
 from foreload.machine import granted_cores, granted_memory
 
-__all__ = ["Finding", "examine"]
+__all__ = ["FINDINGS", "Finding", "examine"]
+
+FINDINGS = 9  # how many there are
 
 _GIB = 1 << 30
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
 
 from foreload.datasets.stream import Stream, runs_of
-from foreload.machine import granted_cores, granted_memory
+from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track_threads
 from foreload.stages.memory import Pressure
 from foreload.stages.order import Indices
 from foreload.stages.store import SampleStore
@@ -122,10 +121,8 @@ class BaseDataset(Dataset[Any]):
             def load(index: int) -> None:
                 store.load(index, self.read)
 
-            with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(load, range(self._count))
-                for _ in track(reading, "reading samples", total=self._count, after=1):
-                    pass
+            for _ in track_threads(load, range(self._count), "reading samples", after=1):
+                pass
             if missing := self._count - int(store.residents().sum()):
                 self._too_large(missing)
         return store

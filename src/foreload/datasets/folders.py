@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foreload.progress import track
+
 __all__ = ["IMAGES", "Labels", "Listing", "list_files"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -75,7 +77,7 @@ def _looked_for(extensions: tuple[str, ...], where: str) -> str:
 def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...]) -> Listing:
     paths: list[str] = []
     counts: list[int] = []
-    for folder in folders:
+    for folder in track(folders, "listing folders", total=len(folders), after=1):
         found = _files_below(str(root / folder), extensions)
         paths.extend(found)
         counts.append(len(found))

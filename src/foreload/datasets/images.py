@@ -6,7 +6,6 @@ import hashlib
 import operator
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -21,9 +20,9 @@ from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
-from foreload.machine import granted_cores, granted_memory
+from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track, track_threads
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated
 from foreload.stages.decode import decode_image
@@ -151,9 +150,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
                 for failure in failures.values():
                     raise failure
             return
-        with ThreadPoolExecutor(granted_cores()) as threads:
-            for _ in track(threads.map(files.keep, range(count)), "reading images", total=count, after=1):
-                pass
+        for _ in track_threads(files.keep, range(count), "reading images", after=1):
+            pass
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept bytes are read again."""

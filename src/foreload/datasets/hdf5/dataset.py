@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,8 @@ from foreload.datasets.hdf5.file import HDF5File, load_h5py, opened, stamp_of
 from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
-from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track, track_threads
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
 from foreload.stages.nested import move
@@ -169,9 +167,8 @@ class HDF5Dataset(BaseDataset):
         places = [
             (number, band) for number, column in enumerate(self.columns) for band in range(len(column.chunks))
         ]
-        with ThreadPoolExecutor(granted_cores()) as threads:
-            for _ in track(threads.map(load, places), "reading chunks", total=len(places), after=1):
-                pass
+        for _ in track_threads(load, places, "reading chunks", after=1):
+            pass
         self.close()
         self._table = CachedDataset(outs[0] if len(outs) == 1 else tuple(outs), pin=False, share=False)
 

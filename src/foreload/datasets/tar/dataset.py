@@ -59,8 +59,8 @@ class Shards:
             folder = None if index_folder is None else Path(index_folder)
             self.indexes, self._tags = remote_indexes(self.fetch, self.paths, folder)
         else:
-            listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
-            self.indexes = [index_of(path) for path in listing]
+            paths = self.paths
+            self.indexes = [index_of(path) for path in track(paths, "indexing shards", total=len(paths), after=1)]
             self._tags = [str(index.modified) for index in self.indexes]
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:

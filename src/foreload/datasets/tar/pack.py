@@ -9,7 +9,7 @@ import os
 import tarfile
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
-from foreload.progress import track
+from foreload.progress import Progress
 from foreload.stages.decode import decode_with_pillow
 
 __all__ = ["MANIFEST", "Packed", "pack"]
@@ -110,11 +110,17 @@ def pack(
     target.mkdir(parents=True, exist_ok=True)
     with _alone_in(target):
         _check_plan(target, plan)
-        done = _packed(packing, target, cuts)
         shards, resumed = [], 0
-        for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
-            shards.append(str(path))
-            resumed += was_there
+        with Progress("packing", len(keys), after=1) as progress:
+            for number, (begin, end) in enumerate(pairwise(cuts)):
+                path = target / f"shard-{number:06}.tar"
+                if path.exists():
+                    index_of(path)  # which may be missing still
+                    resumed += 1
+                    progress.skip(end - begin)
+                else:
+                    packing.write(path, begin, end, progress.advance)
+                shards.append(str(path))
         manifest = plan | {"finished": True, "classes": listing.classes}
         _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
     after = sum(os.stat(path).st_size for path in shards)
@@ -155,17 +161,6 @@ def _warn_of_strays(paths: list[str]) -> None:
             "read this pack; move them away, or read it with TarDataset",
             stacklevel=3,
         )
-
-
-def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
-    for number, (begin, end) in enumerate(pairwise(cuts)):
-        path = target / f"shard-{number:06}.tar"
-        was_there = path.exists()
-        if was_there:
-            index_of(path)  # which may be missing still
-        else:
-            packing.write(path, begin, end)
-        yield path, was_there, end - begin
 
 
 def _plan(listing: Listing, stamps: Any, cuts: list[int], tiled: bool) -> dict[str, Any]:
@@ -254,8 +249,8 @@ class _Packing:
         self._labelled = labelled
         self.tiled_count = 0
 
-    def write(self, path: Path, begin: int, end: int) -> None:
-        """Write one shard and its index; it gets its name when it is whole."""
+    def write(self, path: Path, begin: int, end: int, tell: Callable[[], object]) -> None:
+        """Write one shard and its index; it gets its name when it is whole. ``tell`` is called for each sample."""
         temporary = path.with_name(f"{path.name}.part")
         checks: list[int] = []
         with ThreadPoolExecutor(granted_cores()) as threads, open(temporary, "wb") as file:
@@ -267,6 +262,7 @@ class _Packing:
                         checks.append(zlib.crc32(content))
                         self._add(tar, position, content)
                         self.tiled_count += was_tiled
+                        tell()
             file.flush()
             os.fsync(file.fileno())
             if self._verify:  # what is read back comes from the disk

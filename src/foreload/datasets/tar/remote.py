@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
+from foreload.progress import track_threads
 from foreload.stages.fetch import Fetch, Range
 
 __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
@@ -67,8 +67,10 @@ def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tu
         OSError: a shard cannot be read.
         DecodeError: it is no tar, or damaged.
     """
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        found = list(threads.map(lambda url: _index(fetch, url, folder), urls))
+    looking = track_threads(
+        lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1
+    )
+    found = list(looking)
     return [index for index, _ in found], [tag for _, tag in found]
 
 
