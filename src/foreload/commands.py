@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import tempfile
 from collections.abc import Sequence
-from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
+
+from foreload.progress import Progress, track
 
 __all__ = ["app"]
 
@@ -68,7 +67,7 @@ def bench(
     multi_seed: Annotated[bool, typer.Option("--multi-seed", help="At least ten seeds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
-    progress: Annotated[bool, typer.Option("--progress", help="Progress as JSON lines, for programs.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", hidden=True)] = False,  # for `foreload serve`
 ) -> None:
     """Compare foreload with stock torch, on your images or in memory."""
     from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
@@ -81,17 +80,15 @@ def bench(
         if folder is not None:
             raise typer.BadParameter("DIR and --dataset-size exclude each other")
         rows, columns = _pair("--dataset-size", dataset_size)
-        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, progress)
+        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, steps)
         return
     if folder is not None:
         _check_images(folder)
-        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, progress)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, steps)
         return
-    if progress:
-        _tell(0, 1, f"making {images:,} photos")
     with tempfile.TemporaryDirectory() as temporary:
         synth_images(Path(temporary), images)
-        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, progress)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, steps)
 
 
 @app.command()
@@ -123,10 +120,8 @@ def plan(
         raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
     budgets = _budgets(budget, int(samples.sizes.sum()))
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("plans", total=len(budgets) * len(POLICIES))
-        points = curves.curves(samples, known, budgets, lambda: progress.advance(task))
+    with Progress("plans", len(budgets) * len(POLICIES)) as progress:
+        points = curves.curves(samples, known, budgets, progress.advance)
     output = Console()
     (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
     if json is not None:
@@ -143,15 +138,54 @@ def plan(
         print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def profile(
+    script: Annotated[Path, typer.Argument(help="A Python script, run as it is.", metavar="SCRIPT")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own.", metavar="[ARGS]...")] = None,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write who did what when, for ui.perfetto.dev.")] = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with ranges for loading.")
+    ] = False,
+) -> None:
+    """Run a training script, and say what its data loaders make it wait for.
+
+    Options come before SCRIPT; what comes after it is the script's. The exit code is the script's, too.
+    """
+    from foreload.observe.profile import profile as run
+
+    for option, path in (("--json", json), ("--trace", trace)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise typer.BadParameter(f"{option} {path}: there is no folder {str(path.parent)!r}")
+    try:
+        found = run(
+            script,
+            arguments or (),
+            trace=trace is not None,
+            nsys=Path.cwd() / f"{script.stem}.nsys-rep" if nsys else None,
+        )
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    found.show()
+    if json is not None:
+        found.write_json(json)
+    if trace is not None:
+        found.write_trace(trace)
+        print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+    if nsys:
+        print(f"Nsight Systems: {script.stem}.nsys-rep")
+    found.exit()
+
+
 @app.command()
 def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
 ) -> None:
     """Say what this machine offers for loading data, and what each absence costs."""
-    from foreload.doctor import examine
+    from foreload.doctor import FINDINGS, examine
 
     table = Table(show_header=False, box=None)
-    for finding in examine(path):
+    for finding in track(examine(path), "looking", total=FINDINGS, after=1):
         mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
         advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
         table.add_row(mark, finding.name, finding.found + advice)
@@ -170,7 +204,7 @@ def serve(
     try:
         from foreload.observe.serve.app import serve as run
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if error.name not in ("starlette", "uvicorn", "plotly"):
             raise
         raise ImportError(f"foreload serve needs {error.name}: pip install 'foreload[serve]'") from None
     run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
@@ -198,10 +232,6 @@ def pack(
         f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
         f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
     )
-
-
-def _tell(done: int, total: int, doing: str) -> None:
-    print(to_json({"done": done, "of": total, "doing": doing}), file=sys.stderr, flush=True)
 
 
 def _samples(what: str, keep: str, ranks: int) -> Any:
@@ -256,26 +286,21 @@ def _bench(
     unit: str,
     json: Path | None,
     plot: Path | None,
-    progress: bool,
+    steps: bool,
 ) -> None:
     from foreload.bench import show
     from foreload.bench.measure import compare
 
-    names = [contestant.name for contestant in contestants]
-    steps = ["starting", *(f"{name}: warming up" for name in names), *names * seeds]
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=progress or not errors.is_terminal) as bar:
-        task = bar.add_task(f"{len(contestants)} contestants", total=len(steps))
-        done = itertools.count(1)
+    epochs = len(contestants) * (seeds + 1) + 1
+    done = itertools.count(1)
 
-        def tell() -> None:
-            bar.advance(task)
-            if progress and (count := next(done)) < len(steps):
-                _tell(count, len(steps), steps[count])
+    def advance() -> None:
+        progress.advance()
+        if steps:
+            print(f"{next(done)}/{epochs}", flush=True)
 
-        if progress:
-            _tell(0, len(steps), steps[0])
-        results = compare(contestants, work, seeds, tell)
+    with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
+        results = compare(contestants, work, seeds, advance)
     output = Console()
     # A file or pipe has no width of its own.
     (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))
