@@ -14,30 +14,20 @@ import secrets
 import selectors
 import socket
 import stat
-import sys
 import tempfile
 import threading
 import warnings
 import weakref
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["FORMAT", "publish", "renew", "runtime_folder"]
+__all__ = ["publish", "renew", "runtime_folder"]
 
 L = TypeVar("L")
 
-# Of the document; what shows it must know the same.
-FORMAT = 1
-
 # How long an onlooker that does not read is waited for.
 _PATIENCE = 1.0
-# How much of the latest past is told, and of how many samples that failed.
-_SECONDS = 4
-_SPANS = 2000
-_ERRORS = 20
-
 
 def publish(loader: L, *, name: str | None = None) -> L:
     """Make a loader visible to ``foreload serve`` on this machine, for the user who runs it.
@@ -151,13 +141,10 @@ class _Publisher:
             connection.sendall(json.dumps(self._document(), default=str).encode())
 
     def _document(self) -> dict[str, Any]:
-        loaders = []
-        for number, (name, reference) in list(self._loaders.items()):
-            loader = reference()
-            if loader is not None:
-                loaders.append({"number": number, **_describe(loader, name)})
-            del loader
-        return {"foreload": FORMAT, "pid": os.getpid(), "script": _script(), "rank": _rank(), "loaders": loaders}
+        from foreload.observe.told import tell
+
+        alive = ((number, name, reference()) for number, (name, reference) in list(self._loaders.items()))
+        return tell(entry for entry in alive if entry[2] is not None)
 
     def _retire(self) -> bool:
         """End where no loader is left."""
@@ -213,6 +200,7 @@ def _listen(folder: Path) -> tuple[socket.socket, Path]:
     try:
         # Under its name it must listen already: whoever finds that nobody does takes it for left behind.
         listener.bind(str(path.with_suffix(".new")))
+        path.with_suffix(".new").chmod(0o600)
         listener.listen(16)
         listener.setblocking(False)
         path.with_suffix(".new").rename(path)
@@ -220,60 +208,3 @@ def _listen(folder: Path) -> tuple[socket.socket, Path]:
         listener.close()
         raise OSError(f"no socket in {folder}: {error}") from error
     return listener, path
-
-
-def _describe(loader: Any, name: str | None) -> dict[str, Any]:
-    about: dict[str, Any] = {"name": name or type(getattr(loader, "dataset", loader)).__name__}
-    try:
-        about["stats"] = loader.stats()
-        about["errors"] = [_short(error) for error in list(getattr(loader, "errors", ()))[-_ERRORS:]]
-        about["spans"] = _latest(getattr(loader, "spans", None))
-    except Exception as error:  # it is told, since this thread must go on for the others
-        about["failure"] = f"{type(error).__name__}: {error}"
-    return about
-
-
-def _short(error: Any) -> dict[str, Any]:
-    return {key: value for key, value in asdict(error).items() if key != "traceback"}
-
-
-def _latest(spans: Any) -> dict[str, Any] | None:
-    """Give the latest spans, times in microseconds since the first of them."""
-    if spans is None:
-        return None
-    import numpy as np
-
-    from foreload.observe.spans import Stage
-
-    rows = spans.recent()
-    if len(rows):
-        last = int(rows["end"].max())
-        rows = rows[rows["end"] > max(0, last - _SECONDS * 10**9)]
-        rows = rows[np.sort(np.argsort(rows["end"], kind="stable")[-_SPANS:])]
-    first = int(rows["begin"].min()) if len(rows) else 0
-    begin = (rows["begin"] - np.uint64(first)) // 1000
-    length = (np.maximum(rows["end"], rows["begin"]) - rows["begin"]) // 1000
-    columns = {name: rows[name].tolist() for name in ("lane", "stage", "batch", "samples", "bytes")}
-    return {
-        "stages": [stage.name.lower() for stage in Stage],
-        "lanes": [[lane.name, str(lane.kind)] for lane in spans.lanes],
-        "begin": begin.tolist(),
-        "length": length.tolist(),
-        **columns,
-    }
-
-
-def _script() -> str:
-    """Name what runs, without its arguments, which may be nobody's business."""
-    path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("python")
-    if path.name == "__main__.py":
-        return f"python -m {path.parent.name}"
-    return "python -c" if path.name == "-c" else path.name
-
-
-def _rank() -> list[int] | None:
-    from torch import distributed
-
-    if not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return [distributed.get_rank(), distributed.get_world_size()]

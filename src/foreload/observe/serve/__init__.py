@@ -2,7 +2,8 @@
 
 - ``app.py``: what answers at which path, and the server
 - ``guard.py``: who is answered
-- ``watch.py``: looks at what is published, and keeps what was seen
+- ``watch.py``: looks at what is published, and tells all viewers
+- ``seen.py``: what was seen of one loader: rates, and the verdict
 - ``trial.py``: the benchmark that the page can start
-- ``page.html``, ``page.css``, ``page.js``, ``draw.js``: the page, which needs nothing from anywhere else
+- ``page/``: the page itself; its plots are drawn by the script that comes with plotly
 """

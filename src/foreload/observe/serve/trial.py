@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 __all__ = ["Trial", "arguments"]
 
 _KINDS = ("photos", "folder", "tensors")
-_PATIENCE = 5.0  # seconds that a benchmark which is stopped may take to end
+_PATIENCE = 2.0  # seconds that a benchmark which is stopped may take to end
 
 
 def arguments(wish: Any) -> list[str]:
@@ -62,17 +63,17 @@ class Trial:
 
     Args:
         tell: called when there is something new.
+
+    Attributes:
+        state: None before the first; then its ``command`` and ``state``: ``"running"`` with how many ``steps`` are
+            done of how many, ``"done"`` with its results and a ``sentence``, ``"failed"`` with an ``error``, or
+            ``"stopped"``.
     """
 
     def __init__(self, tell: Callable[[], Awaitable[None]]) -> None:
         self._tell = tell
-        self._state: dict[str, Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
-
-    def state(self) -> dict[str, Any] | None:
-        """Give ``state`` (running, done, stopped or failed), ``command``, ``progress``, and what came out."""
-        return self._state
+        self.state: dict[str, Any] | None = None
 
     @property
     def running(self) -> bool:
@@ -80,10 +81,10 @@ class Trial:
         return self._task is not None and not self._task.done()
 
     def start(self, arguments: list[str]) -> None:
-        """Start ``foreload bench`` with these arguments."""
-        assert not self.running
-        self._state = {"state": "running", "command": shlex.join(["foreload", "bench", *arguments]), "progress": None}
-        self._task = asyncio.create_task(self._run(arguments))
+        """Start ``foreload bench`` with these arguments; none may be running."""
+        command = shlex.join(["foreload", "bench", *arguments])
+        self.state = {"command": command, "state": "running", "steps": [0, 0]}
+        self._task = asyncio.create_task(self._run(command, arguments))
 
     async def stop(self) -> None:
         """End the benchmark that is running, if one is."""
@@ -93,55 +94,50 @@ class Trial:
         with suppress(asyncio.CancelledError):
             await self._task
 
-    async def _run(self, arguments: list[str]) -> None:
+    async def _run(self, command: str, arguments: list[str]) -> None:
+        end: dict[str, Any] = {"state": "stopped"}
+        try:
+            end = await self._bench(arguments)
+        except OSError as error:
+            end = {"state": "failed", "error": str(error)}
+        finally:
+            self.state = {**end, "command": command}
+            await self._tell()
+
+    async def _bench(self, arguments: list[str]) -> dict[str, Any]:
         # All that it leaves behind, however it ends, is in a folder that goes with it.
         with tempfile.TemporaryDirectory(prefix="foreload-bench-", ignore_cleanup_errors=True) as folder:
             results = Path(folder) / "results.json"
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "foreload.bench", *arguments, "--json", str(results), "--progress"),
+                *("-m", "foreload.bench", *arguments, "--json", str(results), "--steps"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
                 env={**os.environ, "TMPDIR": folder},
             )
+            assert process.stdout is not None
+            assert process.stderr is not None
             try:
-                _, words = await asyncio.gather(self._follow(process), _last_line(process))
+                said, wrong = await asyncio.gather(self._follow(process.stdout), process.stderr.read())
                 code = await process.wait()
                 if code == 0:
-                    self._set(state="done", sentence=words, **json.loads(results.read_text()))
-                else:
-                    said = (self._state or {}).get("said") or f"it ended with exit code {code}"
-                    self._set(state="failed", error=said)
-            except asyncio.CancelledError:
-                self._set(state="stopped")
-                raise
+                    return {"state": "done", "sentence": said, **json.loads(results.read_text())}
+                words = wrong.decode(errors="replace").strip().splitlines()
+                return {"state": "failed", "error": words[-1] if words else f"it ended with exit code {code}"}
             finally:
                 await _end(process)
+
+    async def _follow(self, output: asyncio.StreamReader) -> str:
+        """Take in its steps, and give the last line."""
+        line = ""
+        async for read in output:
+            line = read.decode(errors="replace").strip()
+            if step := re.fullmatch(r"(\d+)/(\d+)", line):
+                self.state = {**(self.state or {}), "steps": [int(number) for number in step.groups()]}
                 await self._tell()
-
-    def _set(self, **news: Any) -> None:
-        # The command that was shown is one that can be typed; the one that ran has our own files in it.
-        self._state = {**news, **{key: (self._state or {})[key] for key in ("command",)}, "progress": None}
-
-    async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        """Take in its progress; what else it says is the reason if it fails."""
-        assert process.stderr is not None
-        async for line in process.stderr:
-            words = line.decode(errors="replace").strip()
-            assert self._state is not None
-            if words.startswith('{"done"'):
-                self._state["progress"] = json.loads(words)
-                await self._tell()
-            elif words:
-                self._state["said"] = words
-
-
-async def _last_line(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    lines = (await process.stdout.read()).decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+        return line
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

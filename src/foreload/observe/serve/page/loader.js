@@ -1,0 +1,183 @@
+// One loader: what holds it back, its figures, curves, stages, troubles and settings.
+
+import { areas, curve, memory, timeline } from "./plots.js";
+import { $, build, bytes, count, element, many, percent, say, seconds, text } from "./words.js";
+
+const MEANING = {
+  order: "drawing the order, planning the cache",
+  read: "bytes from disk or network",
+  decode: "bytes to pixels, rows, tokens",
+  cache: "looking up and copying what is kept",
+  sample: "the dataset's own __getitem__",
+  transform: "transforms after the cache",
+  batch: "putting samples together",
+  wait: "the loop waits for a batch",
+  device: "copying to the GPU",
+};
+
+let held = false;
+
+export function showLoader(loader, points, name, now) {
+  const stats = loader.stats ?? {};
+  const { pid, rank, script } = loader;
+  say("name", name);
+  say("who", [script, `process ${pid}`, rank && `rank ${rank[0]} of ${rank[1]}`].filter(Boolean).join(", "));
+  $("loader").className = loader.state;
+  showNotice(loader, now);
+  showVerdict(loader.verdict, stats);
+  build($("figures"), figures(stats, loader.point ?? {}), cards);
+  showCurves(stats, points);
+  if (!held) showSpans(loader.spans);
+  build($("stages"), stats.stages ?? {}, stageTable);
+  build($("trouble"), [stats.errors ?? 0, loader.errors ?? [], stats.restarts ?? []], trouble);
+  build($("settings"), settings(stats), pairs);
+}
+
+function showNotice(loader, now) {
+  const ago = text(seconds(Math.max(1, Math.round(now - loader.until))));
+  const words = {
+    ended: `Ended ${ago} ago. These are its last figures.`,
+    silent: `Has not answered for ${ago}: its process is stopped, or holds Python's lock. These are its last figures.`,
+    running: loader.failure ? `Its figures cannot be read: ${loader.failure}` : "",
+  }[loader.state];
+  $("notice").hidden = !words;
+  say("notice", words);
+}
+
+function showVerdict(verdict, stats) {
+  $("verdict").hidden = !verdict;
+  if (!verdict) return;
+  const tone = { "consumer-bound": "good", "too-short": "" }[verdict.kind] ?? "warn";
+  $("verdict").className = `card ${tone} ${verdict.advice.length ? "" : "alone"}`;
+  say("kind", verdict.kind[0].toUpperCase() + verdict.kind.slice(1));
+  say("sentence", verdict.sentence);
+  build($("evidence"), verdict.evidence, (lines) => lines.map((line) => element("li", {}, line)));
+  $("changes").hidden = verdict.advice.length === 0;
+  const speed = stats.samples_per_second;
+  build($("advice"), verdict.advice.map(({ change, gain }) => [change, gain, gain && count(gain * speed)]), (all) =>
+    all.map(([change, gain, then]) => {
+      const tag = element("span", { class: "gain", title: `predicted: ${then} samples/s instead of ${count(speed)}` }, `${gain?.toFixed(1)}×`);
+      return element("li", {}, element("span", {}, change), ...(gain ? [tag] : []));
+    }),
+  );
+}
+
+// [name, value, unit, more]
+function figures(stats, point) {
+  const { batch_seconds: times = {}, cache, cpu, gpu } = stats;
+  const granted = stats.memory?.granted_bytes;
+  const [read, unit] = bytes(point.read);
+  return [
+    ["Throughput", count(point.samples_per_second), "samples/s", `${count(stats.samples_per_second)} on average`],
+    ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${many(stats.epochs, "epoch")}`],
+    ["Batch time", ...seconds(times.median), `95 % within ${text(seconds(times.p95))}, 99 % within ${text(seconds(times.p99))}`],
+    ["First batch after", ...seconds(stats.first_batch_seconds), "in the latest epoch"],
+    ["Waiting for data", ...percent(point.wait_share ?? stats.wait_share), `${text(percent(stats.wait_share))} since the start`],
+    ["Cache hits", ...percent(cache ? (point.hit_rate ?? cache.hit_rate) : null), cache ? `${text(percent(cache.hit_rate))} since the start` : "no cache is set"],
+    ["Memory", ...bytes(stats.memory?.tree_bytes), granted ? `of ${text(bytes(granted))} granted` : "of all its processes"],
+    ["Processor", ...percent(cpu?.share), cpu ? `of ${many(cpu.cores, "core")}` : ""],
+    ["Reading", read, unit && `${unit}/s`, `${text(bytes(stats.bytes_read))} since the start`],
+    ...(gpu ? [["GPU idle", ...percent(gpu.idle_share), "since the start"]] : []),
+  ];
+}
+
+const cards = (all) =>
+  all.map(([name, value, unit, more]) =>
+    element(
+      "div",
+      {},
+      element("dt", {}, name),
+      element("dd", {}, value, ...(unit ? [element("small", {}, unit)] : [])),
+      element("dd", { class: "more" }, more),
+    ),
+  );
+
+function showCurves(stats, points) {
+  const pick = (which) => points.map((point) => point[which]);
+  curve("throughput", points, pick("samples_per_second"), { unit: "samples/s", name: "Throughput" });
+  curve("waiting", points, pick("wait_share"), { share: true, name: "Waiting for data" });
+  $("hits").hidden = !stats.cache;
+  $("no-hits").hidden = Boolean(stats.cache);
+  if (stats.cache) curve("hits", points, pick("hit_rate"), { share: true, name: "Cache hits" });
+  say("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, all its processes`);
+  areas("busy", points);
+}
+
+function showSpans(spans) {
+  const some = spans?.begin.length > 0;
+  $("spans").hidden = !some;
+  if (some) say("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
+}
+
+$("hold").onclick = () => {
+  held = !held;
+  $("hold").setAttribute("aria-pressed", held);
+};
+
+function stageTable(stages) {
+  const busy = Object.entries(stages).filter(([, stage]) => stage.count > 0);
+  if (busy.length === 0) return [];
+  const total = busy.reduce((sum, [, stage]) => sum + stage.seconds, 0) || 1;
+  const heads = [["Stage"], ["Share"], ["Per sample"], ["On a core", "spare"], ["In all", "spare"], ["Bytes", "spare"]];
+  const rows = busy.map(([name, stage]) => {
+    const swatch = element("span", { class: "swatch" });
+    swatch.style.background = `var(--${name}, var(--stock))`;
+    const cells = [
+      text(percent(stage.seconds / total)),
+      stage.samples ? text(seconds(stage.seconds / stage.samples)) : "–",
+      stage.cpu_seconds ? text(percent(Math.min(1, stage.cpu_seconds / stage.seconds))) : "–",
+      text(seconds(stage.seconds)),
+      stage.bytes ? text(bytes(stage.bytes)) : "–",
+    ];
+    const meaning = element("span", { class: "spare quiet" }, MEANING[name] ?? "");
+    return element(
+      "tr",
+      {},
+      element("td", {}, swatch, name, meaning),
+      ...cells.map((words, i) => element("td", { class: heads[i + 1][1] }, words)),
+    );
+  });
+  const head = element("tr", {}, ...heads.map(([words, kind]) => element("th", { scope: "col", class: kind }, words)));
+  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+function trouble([errors, list, restarts]) {
+  if (!errors && !restarts.length) return element("p", { class: "fine" }, "No sample has failed, and no worker had to be replaced.");
+  const made = [];
+  const tell = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
+  if (errors) {
+    const items = list.slice(-5).reverse().map(({ action, error, index, source }) => {
+      const where = `${index == null ? "a sample of a stream" : `sample ${index}`}${source ? `, ${source}` : ""}`;
+      return element("li", {}, error, element("div", { class: "where" }, `${where}: ${action === "skip" ? "left out" : "replaced"}`));
+    });
+    tell(`${many(errors, "sample")} could not be loaded`, items);
+  }
+  if (restarts.length) {
+    const items = restarts.slice(-5).reverse().map(({ exitcode, pid, worker }) => {
+      const end = exitcode < 0 ? `was killed by signal ${-exitcode}` : `ended with exit code ${exitcode}`;
+      return element("li", {}, `Worker ${worker} (process ${pid}) ${end}`);
+    });
+    tell(`${many(restarts.length, "worker process", "worker processes")} replaced`, items);
+  }
+  return made;
+}
+
+function settings({ loader = {}, workers = {}, memory = {}, cache }) {
+  const kind = { processes: "process", threads: "thread" }[workers.kind] ?? workers.kind;
+  const who = workers.count ? many(workers.count, kind, workers.kind) : "none: batches are made in the loop";
+  return [
+    ["Dataset", loader.dataset],
+    ["Batch size", loader.batch_size],
+    ["Workers", workers.kind && (workers.count && workers.why ? `${who}, ${workers.why}` : who)],
+    ["Made ahead", workers.depth == null ? null : many(workers.depth, "batch", "batches")],
+    ["Assembled", loader.native == null ? null : loader.native ? "by the native core" : "by Python"],
+    ["Page-locked", loader.pin_memory == null ? null : loader.pin_memory ? "yes" : "no"],
+    ["Largest batch", memory.batch_bytes ? text(bytes(memory.batch_bytes)) : null],
+    ["Memory budget", memory.limit == null ? "the machine's" : text(bytes(memory.limit))],
+    ["Cached", cache ? many(cache.samples, "sample") : null],
+    ...(workers.tuning ?? []).map((change) => ["Tuned", change]),
+    ...(memory.decisions ?? []).map((decision) => ["Decided", String(decision)]),
+  ].filter(([, value]) => value != null);
+}
+
+const pairs = (list) => list.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, `${value}`)]);

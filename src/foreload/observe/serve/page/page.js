@@ -1,0 +1,94 @@
+// The page: takes in what the server tells, and shows the loader that is chosen.
+
+import { showTrial } from "./bench.js";
+import { showLoader } from "./loader.js";
+import { $, build, bytes, count, element, many, percent, say, text } from "./words.js";
+
+const POINTS = 900;
+
+let state = null;
+let past = {};
+let source = null;
+
+function listen() {
+  source = new EventSource("events");
+  source.addEventListener("past", (event) => {
+    past = JSON.parse(event.data);
+  });
+  source.onmessage = (event) => {
+    state = JSON.parse(event.data);
+    remember(state.loaders);
+    link("live", "live");
+    show();
+  };
+  source.onerror = () => {
+    link("lost", "no answer from foreload serve; trying again");
+    // After a refusal the browser does not try again by itself.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+  };
+}
+
+function remember(loaders) {
+  for (const { id, point } of loaders) {
+    const points = (past[id] ??= []);
+    if (point && !(points.at(-1)?.time >= point.time)) points.push(point);
+    if (points.length > POINTS) points.shift();
+  }
+  const known = new Set(loaders.map((loader) => loader.id));
+  for (const id of Object.keys(past)) if (!known.has(id)) delete past[id];
+}
+
+function link(mood, words) {
+  $("link").className = mood;
+  say("link-words", words);
+}
+
+function show() {
+  if (!state) return;
+  const { loaders, machine } = state;
+  say("machine", `${machine.name}, ${many(machine.cores, "core")}, ${text(bytes(machine.memory))}`);
+  const running = loaders.filter((loader) => loader.state !== "ended");
+  const chosen = loaders.find((loader) => `#${loader.id}` === location.hash) ?? running[0] ?? loaders.at(-1);
+  document.title = chosen ? `${named(chosen)}: ${pace(chosen)} · foreload` : "foreload";
+  $("empty").hidden = loaders.length > 0;
+  $("loader").hidden = !chosen;
+  $("loaders").hidden = loaders.length < 2;
+  $("beside").hidden = running.length === 0;
+  build($("loaders"), loaders.map((loader) => [loader.id, loader === chosen, loader.state, named(loader), now(loader)]), list);
+  if (chosen) showLoader(chosen, past[chosen.id] ?? [], named(chosen), state.time);
+  showTrial(state.bench);
+}
+
+const named = (loader) => (loader.rank ? `${loader.name}, rank ${loader.rank[0]}` : loader.name);
+const pace = (loader) => (loader.point?.samples_per_second != null ? `${count(loader.point.samples_per_second)} samples/s` : "starting");
+const DOTS = { running: "live", silent: "waiting", ended: "" };
+
+function now(loader) {
+  if (loader.state !== "running") return loader.state === "ended" ? "ended" : "does not answer";
+  return loader.point?.wait_share == null ? pace(loader) : `${pace(loader)}, waits ${text(percent(loader.point.wait_share))}`;
+}
+
+function list(loaders) {
+  const focused = document.activeElement?.closest?.("#loaders a")?.hash;
+  const links = loaders.map(([id, chosen, mood, name, words]) =>
+    element(
+      "a",
+      { href: `#${id}`, "aria-current": chosen ? "true" : null },
+      element("span", { class: `label ${DOTS[mood]}` }, element("span", { class: "dot" }), element("span", {}, name)),
+      element("span", { class: "now" }, words),
+    ),
+  );
+  // They are made anew under the keyboard's focus.
+  if (focused) queueMicrotask(() => links.find((link) => link.hash === focused)?.focus());
+  return links;
+}
+
+document.addEventListener("visibilitychange", () => {
+  // Nobody looks: nothing need be measured.
+  source.close();
+  if (!document.hidden) listen();
+});
+for (const change of ["hashchange", "resize", "scrollend"]) addEventListener(change, show);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+$("plotly").addEventListener("load", show);
+listen();

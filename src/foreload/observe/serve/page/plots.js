@@ -1,0 +1,175 @@
+// Curves, areas, bars and the timeline, drawn by plotly in the colours of the page.
+
+import { $, bytes, count, many, seconds, text } from "./words.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`) || colour("stock");
+const wide = (node) => node.clientWidth > 600;
+
+// A look costs time, on a phone some tenths of a second: only what is in view is drawn.
+const inView = (node) => {
+  const box = node.getBoundingClientRect();
+  return node.clientWidth > 0 && box.bottom > -200 && box.top < innerHeight + 200;
+};
+
+const axis = () => ({
+  fixedrange: true, zeroline: false, showline: false, gridcolor: colour("grid"), ticklen: 4, tickcolor: colour("grid"),
+});
+
+function draw(id, traces, layout, label) {
+  const node = $(id);
+  node.style.minHeight = `${layout.height}px`; // before it is drawn, too: nothing jumps
+  if (!window.Plotly || !inView(node)) return;
+  const font = { family: getComputedStyle(node).fontFamily, size: 12, color: colour("quiet") };
+  const hover = { bgcolor: colour("text"), bordercolor: colour("text"), font: { ...font, size: 13, color: colour("ground") } };
+  Plotly.react(
+    node,
+    traces,
+    {
+      font, hoverlabel: hover, showlegend: false, dragmode: false, hovermode: "x", bargap: 0.15, barmode: "overlay",
+      paper_bgcolor: "transparent", plot_bgcolor: "transparent", ...layout,
+      width: node.clientWidth, margin: { l: 52, r: 12, t: 8, b: 24, ...layout.margin },
+      xaxis: { ...axis(), ...layout.xaxis }, yaxis: { ...axis(), ...layout.yaxis },
+    },
+    { displayModeBar: false },
+  );
+  node.setAttribute("role", "img");
+  node.setAttribute("aria-label", label);
+}
+
+// Over time. values: a number or null for each point.
+
+const clock = (time) => new Date((time - 60 * new Date().getTimezoneOffset()) * 1000).toISOString().slice(0, -1);
+
+function times(points, node) {
+  const now = points.at(-1)?.time ?? Date.now() / 1000;
+  const first = Math.min(points[0]?.time ?? now, now - 60);
+  return { type: "date", range: [clock(first), clock(now)], nticks: wide(node) ? 9 : 4, tickformat: "%H:%M:%S", showgrid: false };
+}
+
+// An end of the axis that stays where it is while values move a little.
+function above(most) {
+  const power = 10 ** Math.floor(Math.log10(most || 1));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= most * 1.02) * power || 1;
+}
+
+export function curve(id, points, values, { share = false, unit = "", name }) {
+  const node = $(id);
+  const most = values.reduce((top, value) => Math.max(top, value ?? 0), 0);
+  const top = share ? 1 : above(most);
+  const x = points.map((point) => clock(point.time));
+  const line = { color: colour("accent"), width: 2 };
+  const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
+  draw(
+    id,
+    [
+      { x, y: values, mode: "lines", line, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hovertemplate: `${shown}<extra></extra>` },
+      { x: x.slice(-1), y: values.slice(-1), mode: "markers", marker: { color: colour("accent"), size: 7 }, hoverinfo: "skip" },
+    ],
+    {
+      height: Number(node.dataset.height),
+      xaxis: times(points, node),
+      yaxis: { range: [0, top * 1.04], nticks: node.dataset.height > 150 ? 6 : 4, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
+    },
+    `${name} over time`,
+  );
+}
+
+// Bytes as plotly can label them: in one unit.
+export function memory(id, points, values, name) {
+  const unit = bytes(above(Math.max(0, ...values)))[1];
+  const size = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].indexOf(unit);
+  curve(id, points, values.map((value) => (value === null ? null : value / size)), { unit, name });
+  return unit;
+}
+
+// How many workers were at which stage, one upon the other.
+export function areas(id, points) {
+  const node = $(id);
+  const stages = [...new Set(points.flatMap((point) => Object.keys(point.busy ?? {})))];
+  const most = points.reduce((top, point) => Math.max(top, Object.values(point.busy ?? {}).reduce((sum, part) => sum + part, 0)), 0);
+  const x = points.map((point) => clock(point.time));
+  draw(
+    id,
+    stages.map((name) => ({
+      x, y: points.map((point) => point.busy?.[name] ?? 0), stackgroup: "all", mode: "lines", name,
+      line: { width: 0 }, fillcolor: colour(name), hovertemplate: `${name}: %{y:.2f}<extra></extra>`,
+    })),
+    {
+      height: Number(node.dataset.height),
+      hovermode: "x unified",
+      xaxis: times(points, node),
+      yaxis: { range: [0, above(most) * 1.04], nticks: 5 },
+    },
+    "Stages over time",
+  );
+}
+
+// The latest spans: a lane for each worker and for the loop.
+export function timeline(id, spans) {
+  const length = spans.begin.reduce((most, begin, i) => Math.max(most, begin + spans.length[i]), 1);
+  const [scale, unit] = length < 2e6 ? [1e3, "ms"] : [1e6, "s"];
+  const names = spans.lanes.map(([name, kind]) => (kind === "consumer" ? name.replace("consumer 0", "loop").replace("consumer", "loop") : name));
+  const used = [...new Set(spans.lane)].sort((a, b) => a - b);
+  const step = used.length > 16 ? 14 : 26;
+  const traces = spans.stages.map((stage, number) => {
+    const mine = spans.stage.flatMap((it, i) => (it === number ? [i] : []));
+    return {
+      type: "bar", orientation: "h", marker: { color: colour(stage), line: { width: 0 } },
+      base: mine.map((i) => spans.begin[i] / scale),
+      x: mine.map((i) => Math.max(spans.length[i], length / 2000) / scale),
+      y: mine.map((i) => names[spans.lane[i]]),
+      hovertext: mine.map((i) => about(spans, stage, i)), hovertemplate: "%{hovertext}<extra></extra>",
+    };
+  });
+  draw(
+    id,
+    traces.filter((trace) => trace.x.length),
+    {
+      height: used.length * step + 32,
+      hovermode: "closest",
+      margin: { l: 14 + 6.6 * Math.max(...used.map((lane) => names[lane].length)) },
+      xaxis: { range: [0, length / scale], ticksuffix: ` ${unit}`, nticks: wide($(id)) ? 9 : 4, showgrid: false },
+      yaxis: { categoryorder: "array", categoryarray: used.map((lane) => names[lane]).reverse(), showgrid: false, tickfont: { size: step > 14 ? 12 : 9 } },
+    },
+    "What each worker did",
+  );
+  return length / 1e6;
+}
+
+function about(spans, stage, i) {
+  const more = [`batch ${spans.batch[i]}`];
+  if (spans.samples[i]) more.push(many(spans.samples[i], "sample"));
+  if (spans.bytes[i]) more.push(text(bytes(spans.bytes[i])));
+  return `${stage}, ${text(seconds(spans.length[i] / 1e6))}<br>${more.join(", ")}`;
+}
+
+// Bars with their names above them. rows: {name, value, low, high, words, tone}
+export function bars(id, rows, label) {
+  const most = Math.max(...rows.map((row) => row.high));
+  const places = rows.map((_, i) => rows.length - i);
+  const note = { xanchor: "left", showarrow: false, font: { size: 13, color: colour("text") } };
+  draw(
+    id,
+    [
+      {
+        type: "bar", orientation: "h", width: 0.36, x: rows.map((row) => row.value), y: places, hoverinfo: "skip",
+        marker: { color: rows.map((row) => colour(row.tone)) },
+        error_x: {
+          type: "data", symmetric: false, thickness: 1.5, width: 4, color: colour("text"),
+          array: rows.map((row) => row.high - row.value), arrayminus: rows.map((row) => row.value - row.low),
+        },
+      },
+    ],
+    {
+      height: rows.length * 48 + 8,
+      margin: { l: 0, r: 4, t: 0, b: 4 },
+      xaxis: { visible: false, range: [0, most * 1.45] },
+      yaxis: { visible: false, range: [0.6, rows.length + 0.75] },
+      annotations: rows.flatMap((row, i) => [
+        { ...note, text: row.name, xref: "paper", x: 0, xshift: -2, y: places[i], yshift: 19 },
+        { ...note, text: `<b>${row.words}</b>`, x: row.high, xshift: 6, y: places[i] },
+      ]),
+    },
+    `${label}: ${rows.map((row) => `${row.name} ${row.words}`).join("; ")}`,
+  );
+}

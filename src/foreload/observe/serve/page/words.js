@@ -1,0 +1,61 @@
+// Numbers with units, and elements. An amount is [text, unit]: three digits that count.
+
+export const $ = (id) => document.getElementById(id);
+
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// Sets what is new only, so that a selection of text survives.
+export function say(id, words) {
+  if ($(id).textContent !== words) $(id).textContent = words;
+}
+
+const built = new WeakMap();
+
+// Makes the children of a node anew where what they show has changed.
+export function build(node, what, make) {
+  const key = JSON.stringify(what);
+  if (built.get(node) === key) return;
+  built.set(node, key);
+  node.replaceChildren(...[make(what)].flat());
+}
+
+export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
+
+const NONE = ["–", ""];
+const missing = (value) => value === null || value === undefined;
+
+export function count(value) {
+  if (missing(value)) return NONE[0];
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return value.toLocaleString("en", Math.abs(value) < 1000 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 });
+}
+
+export function bytes(value) {
+  if (missing(value)) return NONE;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = value < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(value * 1.0005) / 10));
+  return [count(power ? value / 1024 ** power : Math.round(value)), units[power]];
+}
+
+export function seconds(value) {
+  if (missing(value)) return NONE;
+  if (value === 0) return ["0", "s"];
+  if (value < 1e-3) return [count(value * 1e6), "µs"];
+  if (value < 1) return [count(value * 1e3), "ms"];
+  if (value < 120) return [count(value), "s"];
+  return value < 7200 ? [count(value / 60), "min"] : [count(value / 3600), "h"];
+}
+
+export function percent(value) {
+  if (missing(value)) return NONE;
+  return [(100 * value).toFixed(value > 0 && value < 0.0995 ? 1 : 0), "%"];
+}
+
+export const text = ([value, unit]) => (unit ? `${value}\u00a0${unit}` : value);
