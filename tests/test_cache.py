@@ -349,6 +349,7 @@ class Stream(IterableDataset[int]):
     ("arguments", "error", "words"),
     [
         ({"cache": "abc"}, ValueError, "cache budget must be bytes, or a text such as '8GiB'"),
+        ({"cache": "150%"}, ValueError, "cache budget must be at most 100% of the memory"),
         ({"cache": "8 parsecs"}, ValueError, "cache budget"),
         ({"cache": "-1GiB"}, ValueError, "cache budget"),
         ({"cache": "nan%"}, ValueError, "cache budget"),

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from foreload import machine
+from foreload.doctor import examine
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
@@ -118,6 +119,11 @@ def test_bench_of_tensors(tmp_path: Path) -> None:
 
 
 def test_doctor_looks_at_everything(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in (".DS_Store", ".git/config", "empty"):
+        (tmp_path / name).write_bytes(b"" if name == "empty" else b"x")
+    nothing = [finding.found for finding in examine(tmp_path) if finding.name in ("O_DIRECT", "reading")]
+    assert nothing == 2 * [f"no file in {str(tmp_path)!r} to try it on"]
     (tmp_path / "file").write_bytes(b"x" * 10000)
     result = run("doctor", tmp_path)
     assert result.returncode == 0, result.stderr

@@ -45,6 +45,12 @@ class Simulated:
         self.queued.append(len(self.log))
         return len(self.log)
 
+    def start(self) -> None: ...
+
+    def seconds(self, start: None, event: int) -> float:
+        assert self.is_over(event)
+        return 0.25
+
     def wait(self, event: int) -> None:
         self.log.append("wait")
         self.run(event)

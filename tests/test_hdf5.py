@@ -475,6 +475,8 @@ def test_an_epoch_goes_on_where_it_was_left(path: Path) -> None:
 def test_wrong_arguments_are_named(path: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyError, match=r"dataset_name: 'nothing' is not there in .*'data', 'labels'"):
         fl.HDF5Dataset(path, "nothing")
+    with pytest.raises(KeyError, match=r"target_name: 'nothing' is not there in .*'data', 'labels'"):
+        fl.HDF5Dataset(path, target_name="nothing")
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file["group/data"] = np.zeros(3)
         file["scalar"] = 3.0
@@ -530,13 +532,17 @@ def test_files_that_cannot_be_read(path: Path, tmp_path: Path) -> None:
         assert caught.value.filename == str(bad)
     with pytest.raises(OSError, match="this is a folder"):
         fl.HDF5Dataset(tmp_path)
-    script = f"import h5py; file = h5py.File({str(path)!r}, 'r+'); print(); input()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        with pytest.raises(OSError, match="open for writing; close it there first"):
-            fl.HDF5Dataset(path)
-        writer.communicate(b"\n")
+    with h5py.File(tmp_path / "latest.h5", "w", libver="latest") as file:
+        file["data"] = np.zeros(3)
+    for name, mode in ((path, "flush()"), (tmp_path / "latest.h5", "swmr_mode = True")):
+        opening = f"import h5py; file = h5py.File({str(name)!r}, 'r+', libver='latest')"
+        command = [sys.executable, "-c", f"{opening}; file.{mode}; print(); input()"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            with pytest.raises(OSError, match="open for writing; close it there first"):
+                fl.HDF5Dataset(name)
+            writer.communicate(b"\n")
     with h5py.File(path, "r+"), pytest.raises(OSError, match="open for writing; close it there first"):
         fl.HDF5Dataset(path)
     assert len(fl.HDF5Dataset(path)) == 300
@@ -580,6 +586,28 @@ def test_a_file_that_was_exchanged_is_noticed(path: Path) -> None:
     path.unlink()
     with pytest.raises(FileNotFoundError):
         dataset[0]
+
+
+@pytest.mark.parametrize("layout", [{}, {"chunks": (5, 600)}, {"chunks": (5, 6), "compression": "lzf"}])
+def test_a_file_that_is_written_to_in_the_middle_of_an_epoch_is_noticed(
+    tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=np.ones((40, 600)), **layout)
+    dataset = fl.HDF5Dataset(path)
+    ends = os.stat(path).st_mtime_ns
+    assert dataset[0].eq(1).all()
+    dataset._opened().file.close_handle()  # or nobody could write to it
+    with h5py.File(path, "r+") as file:
+        file["data"][...] = 2
+    os.utime(path, ns=(ends, ends + 1))
+    for load in (lambda: dataset[39], lambda: dataset.__getitems__([38, 39])):
+        with pytest.raises(OSError, match="changed since the HDF5Dataset was made"):
+            load()
+    loader = fl.DataLoader(dataset, 20, on_error="skip")
+    assert all(batch.eq(1).all() for batch in loader)  # what was kept of it is right still
+    assert len(loader.errors) >= 35
 
 
 def test_without_h5py_it_says_what_to_install(path: Path) -> None:

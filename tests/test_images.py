@@ -315,6 +315,29 @@ def test_a_custom_collate_sees_samples(photos: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(loader, plain, strict=True))
 
 
+def test_all_at_the_start_must_fit_into_memory(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fl.pack(photos, tmp_path)
+    monkeypatch.setattr("foreload.datasets.images.granted_memory", lambda: 10_000)
+    for path in (photos, tmp_path):
+        with pytest.raises(MemoryError, match=r"which do not fit into 9,000; use LoadingMode\.CACHED"):
+            fl.ImageDataset(path, loading_mode=fl.LoadingMode.EAGER)
+
+
+@pytest.mark.parametrize("kind", [fl.ImageDataset, fl.HighPerformanceDataset])
+def test_a_subclass_is_asked_for_its_samples(photos: Path, kind: Any) -> None:
+    class Numbered(kind):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    dataset = Numbered(photos, transform=transforms.val(16))
+    assert dataset[5][2] == 5
+    for loader in (fl.DataLoader, TorchDataLoader):
+        batches = [numbers.tolist() for _, _, numbers in loader(dataset, 16)]
+        assert batches == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+
+
 def test_bytes_decode_as_pillow_decodes_them() -> None:
     from foreload.stages.decode import decode_image
 

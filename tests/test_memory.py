@@ -225,12 +225,18 @@ def make(folder: Path, kind: str) -> Path:
         h5py = pytest.importorskip("h5py")
         with h5py.File(path, "w") as file:
             file["data"] = np.arange(12, dtype=np.float32).reshape(4, 3)
+    elif kind in ("rows.parquet", "tables"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table({"x": list(range(5))})
+        if kind == "tables":
+            path.mkdir()
+        parquet.write_table(table, path / "a.parquet" if kind == "tables" else path)
     else:
         fl.pack(make(folder, "files"), path)
     return path
 
 
-@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "shards"])
+@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "rows.parquet", "tables", "shards"])
 @pytest.mark.parametrize("mode", list(fl.LoadingMode))
 def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, mode: fl.LoadingMode) -> None:
     path = make(tmp_path, kind)
@@ -242,6 +248,8 @@ def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, 
         "files": fl.FileDataset,
         "lines.txt": fl.TextDataset,
         "rows.h5": fl.HDF5Dataset,
+        "rows.parquet": fl.ParquetDataset,
+        "tables": fl.ParquetDataset,
         "shards": fl.TarDataset,
     }[kind](path)
     assert len(dataset) == len(plain)
@@ -251,6 +259,45 @@ def test_the_memory_efficient_dataset_opens_anything(tmp_path: Path, kind: str, 
         ours = list(fl.DataLoader(dataset, batch_size=2, num_workers=workers, workers="threads"))
         stock = list(TorchDataLoader(plain, batch_size=2))
         assert same(ours, stock)
+
+
+def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
+    path = make(tmp_path, "images")
+    (path / "README.txt").write_text("Cats and dogs.")
+    (path / "labels.csv").write_text("name,label")
+    assert isinstance(fl.MemoryEfficientDataset(path).dataset, fl.ImageDataset)
+
+
+@pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "shards"])
+@pytest.mark.parametrize("mode", list(fl.LoadingMode))
+def test_a_subclass_of_it_is_asked_for_its_samples(tmp_path: Path, kind: str, mode: fl.LoadingMode) -> None:
+    class Reads(fl.MemoryEfficientDataset):
+        def read(self, index: int) -> object:
+            return index, super().read(index)
+
+    class Gets(fl.MemoryEfficientDataset):
+        def __getitem__(self, index: int) -> object:
+            return index, super().__getitem__(index)
+
+    path = make(tmp_path, kind)
+    for dataset in (Reads(path, 0.5, mode), Gets(path, 0.5, mode)):
+        plain = dataset.dataset[1]
+        assert same(dataset[1], (1, plain))
+        for loader in (fl.DataLoader, TorchDataLoader):
+            assert [batch[0][0] for batch in loader(dataset, 2, collate_fn=list)] == list(
+                range(0, len(dataset), 2)
+            )
+        assert [sample[0] for sample in dataset.stream(shuffle=False)] == list(range(len(dataset)))
+    if mode is fl.LoadingMode.CACHED:
+        tenfold = Reads(path, 0.5, transform=lambda index: 10 * index)
+        seen = fl.DataLoader(tenfold, 2, cache="10MiB", collate_fn=list)
+        assert [batch[0][0] for _ in range(2) for batch in seen] == 2 * list(range(0, 10 * len(dataset), 20))
+
+
+def test_mds_shards_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "shard.00000.mds").write_bytes(b"?")
+    with pytest.raises((FileNotFoundError, ImportError), match=r"index|mosaicml"):
+        fl.MemoryEfficientDataset(tmp_path)
 
 
 def test_it_keeps_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -235,6 +236,17 @@ class Broken(Part):
         if index == 2:
             raise OSError("damaged")
         return super().__getitem__(index)
+
+
+def test_a_batch_that_fails_together_names_its_dataset() -> None:
+    class Failing(Together):
+        def __getitems__(self, indices: Sequence[int]) -> Any:
+            raise OSError("sample 2 is damaged")
+
+    mixed = fl.Mixture({"web": Together(5), "books": Failing(5)})
+    with pytest.raises(OSError, match="sample 2 is damaged") as caught:
+        next(iter(fl.DataLoader(mixed, batch_size=10, num_workers=0)))
+    assert "foreload: in dataset 'books' of the mixture" in caught.value.__notes__
 
 
 @pytest.mark.parametrize("other", [Part, Together])

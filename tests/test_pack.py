@@ -105,6 +105,19 @@ def test_names_and_labels(tmp_path: Path) -> None:
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
+def test_a_file_between_images_is_warned_of(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("cat/a.jpg", "cat/b.jpg", "dog/a.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(jpeg(photo(40, 30)))
+    (source / "cat" / "._a.jpg").write_bytes(b"hidden")
+    pack(source, tmp_path / "clean")
+    assert len(fl.ImageDataset(source)) == len(fl.ImageDataset(tmp_path / "clean")) == 3
+    (source / "cat" / "notes.txt").write_text("mine")
+    with pytest.warns(UserWarning, match=r"1 of 4 files are no images, such as .*notes\.txt.*move them away"):
+        pack(source, tmp_path / "mixed")
+
+
 KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
 
 
@@ -124,10 +137,25 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     (target / "shard-000002.tar.idx").unlink(missing_ok=True)
     packed = pack(source, target, shard_bytes=4000)
     assert packed.resumed == there >= 4
+    assert len(list(target.glob("*.idx"))) == len(packed.shards)
     pack(source, fresh, shard_bytes=4000)
     assert members(target) == members(fresh)
     assert (target / MANIFEST).read_bytes() == (fresh / MANIFEST).read_bytes()
     assert len(fl.TarDataset(target)) == 500
+
+
+def test_nobody_else_packs_into_the_folder_meanwhile(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    fill(source, 500)
+    process = subprocess.Popen([sys.executable, "-c", KILLED, source, target])
+    while not (target / "shard-000001.tar").exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    with pytest.raises(BlockingIOError, match="another `foreload pack` is writing to this folder") as caught:
+        pack(source, target, shard_bytes=4000)
+    assert caught.value.filename == str(target)
+    assert process.wait() == 0
+    assert pack(source, target, shard_bytes=4000).resumed == len(list(target.glob("*.tar")))
 
 
 def test_another_source_or_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,5 +227,5 @@ def test_a_window_must_be_a_number() -> None:
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         fl.pack_sequences([[1]], 4, window=0)
     packed = fl.pack_sequences([[1]], 4)
-    with pytest.raises(IndexError, match="row 1 of 1 packed rows"):
+    with pytest.raises(IndexError, match="index 1 is out of range for 1 samples"):
         packed[1]

@@ -106,6 +106,44 @@ def test_batches_are_what_open_reads(folder: Path, direct_io: bool, size: int) -
     ]
 
 
+@pytest.mark.parametrize("kind", ["images", "files", "text", "shards", "rows", "table", "packed"])
+def test_what_is_no_index_is_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "table":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"x": range(5)}), tmp_path / "table")
+    elif kind == "rows":
+        with pytest.importorskip("h5py").File(tmp_path / "rows", "w") as file:
+            file["data"] = np.arange(5)
+    else:
+        (tmp_path / "photos").mkdir()
+        for number in range(5):
+            (tmp_path / "photos" / f"{number}.jpg").write_bytes(jpeg(photo(20, 20)))
+        (tmp_path / "text").write_text("a\nb\nc\nd\ne\n")
+        pack(tmp_path / "photos", tmp_path / "shards")
+    make: dict[str, Any] = {
+        "images": lambda: fl.ImageDataset(tmp_path / "photos"),
+        "files": lambda: fl.FileDataset([tmp_path / "text"] * 5),
+        "text": lambda: fl.TextDataset(tmp_path / "text"),
+        "shards": lambda: fl.TarDataset(tmp_path / "shards"),
+        "rows": lambda: fl.HDF5Dataset(tmp_path / "rows"),
+        "table": lambda: fl.ParquetDataset(tmp_path / "table"),
+        "packed": lambda: fl.pack_sequences([[1, 2]] * 5, 2),
+    }
+    dataset = make[kind]()
+    for wrong in ([1.0], ["1"], [None], [0, 1.5], [[0]], [slice(0, 1)]):
+        with pytest.raises(TypeError):
+            dataset.__getitems__(wrong)
+    for wrong in ([0, 5], [-6], np.array([0, 5])):
+        with pytest.raises(IndexError, match=r"index (5|-6) is out of range for 5"):
+            dataset.__getitems__(wrong)
+    assert len(dataset.__getitems__([np.int32(1), torch.tensor(2), -5])) == 3
+    with pytest.raises(TypeError):
+        next(iter(fl.DataLoader(dataset, 2, sampler=[0, 1.5], num_workers=0)))  # type: ignore[list-item]
+    if kind not in ("shards", "table", "packed"):  # whose batches default_collate makes
+        with pytest.raises(IndexError, match="gave a batch without samples, which cannot be collated"):
+            next(iter(fl.DataLoader(dataset, batch_sampler=[[]], num_workers=0)))
+
+
 def cached_pages(path: Path) -> int:
     """How much of a file the page cache holds."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:

@@ -114,7 +114,11 @@ def test_stats_are_of_real_batches_and_an_epoch_is_logged(photos: Path, caplog: 
     assert 0 < stats["avg_wait_time"] <= stats["avg_batch_time"]
     assert 0 < stats["avg_memory_usage"] <= 100
     assert stats["avg_cpu_usage"] > 0
-    assert {name: stats[name] for name in loader.stats()} == loader.stats()
+    now = loader.stats()
+    assert stats.keys() > now.keys()
+    assert all(
+        stats[name] == now[name] for name in ("epochs", "samples", "stages", "cache", "workers", "restarts")
+    )
     quiet = EfficientDataLoader(
         list(range(9)), DataLoaderConfig(num_workers=0, enable_monitoring=False, log_loading_stats=False)
     )

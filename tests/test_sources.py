@@ -6,6 +6,7 @@ import datetime
 import decimal
 import importlib
 import importlib.machinery
+import os
 import pickle
 import random
 import sys
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, Subset
 
 import foreload as fl
-from foreload.datasets.parquet.rowgroups import RowGroups
+from foreload.datasets.parquet.rowgroups import RowGroups, open_parquet
 from foreload.workers.copies import own_copy
 
 pa = pytest.importorskip("pyarrow")
@@ -421,6 +422,22 @@ def test_a_file_that_changes_or_goes_is_named(parquet: Path, tmp_path: Path) -> 
     assert caught.value.filename == str(path)
 
 
+def test_a_file_that_is_written_to_while_it_is_read_is_noticed(
+    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes((parquet / "a.parquet").read_bytes())
+    dataset = fl.ParquetDataset(path, group_cache=0)
+
+    def opened(path: str, metadata: Any) -> Any:
+        os.utime(path, ns=(0, 0))
+        return open_parquet(path, metadata)
+
+    monkeypatch.setattr("foreload.datasets.parquet.rowgroups.open_parquet", opened)
+    with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: the file has changed"):
+        dataset[0]
+
+
 def test_damaged_rows_can_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": range(40), "s": ["s" * 99] * 40}), path, row_group_size=10, compression="gzip")
@@ -596,6 +613,11 @@ def test_wrong_mds_is_named(mosaic: Any, shards: Path, tmp_path: Path) -> None:
     folder = write_mds(mosaic, tmp_path / "a", range(60))
     shard = folder / "shard.00001.mds"
     data = shard.read_bytes()
+    dataset = fl.MDSDataset(folder)
+    get = dataset._shards[1].get_item
+    dataset._shards[1].get_item = lambda number: (os.utime(shard, ns=(0, 0)), get(number))[1]
+    with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: the file has changed"):
+        dataset[int(dataset._starts[1])]
     dataset = fl.MDSDataset(folder)
     shard.write_bytes(data[:-5])
     with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: the file has changed"):

@@ -696,13 +696,14 @@ def test_web_servers(tmp_path: Path, ranges: bool) -> None:
     content = write_tar(tmp_path / "a.tar", range(30), size=9000).read_bytes()
     expected = list(fl.TarDataset(tmp_path / "a.tar"))
     Server.files = {"/a.tar": content, "/busy.tar": content, "/a.tar.gz": gzip.compress(content)}
+    Server.files["/%C3%BC%20%2B.tar"] = content
     Server.ranges = ranges
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         base = f"http://127.0.0.1:{server.server_port}"
         try:
-            for name in ("busy.tar", "a.tar", "a.tar.gz"):
+            for name in ("busy.tar", "a.tar", "a.tar.gz", "ü %2B.tar"):
                 Server.asked, Server.cuts = [], [100_000, 170_000] if name == "a.tar" else []
                 assert list(fl.TarStream(f"{base}/{name}", shuffle=False)) == expected
             for name, error in (("none.tar", FileNotFoundError), ("secret.tar", PermissionError)):

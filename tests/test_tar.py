@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import re
+import resource
 import shutil
 import tarfile
 import tempfile
@@ -319,9 +320,32 @@ def test_shards_in_many_words(tmp_path: Path) -> None:
     assert tar[-1] == expected[-1]
     with pytest.raises(IndexError, match="index 60 is out of range for 60 samples"):
         tar[60]
+    (tmp_path / "._train-000.tar").write_bytes(b"what other systems leave beside their files")
+    assert list(fl.TarDataset(tmp_path)) == expected
+    assert len(list(fl.TarStream(tmp_path))) == 60
     one, other = tmp_path / "a-1" / "b-1.tar", tmp_path / "a-1" / "b-2.tar"
     assert list_shards(str(tmp_path / "a-{1..1}" / "b-{1..2}.tar")) == [str(one), str(other)]
     assert next(iter(fl.TarDataset([paths[2], paths[0]]))) == by_webdatasets_rules(paths[2])[0]
+
+
+@pytest.mark.parametrize("direct_io", [False, True])
+def test_more_shards_than_files_may_be_open(tmp_path: Path, direct_io: bool) -> None:
+    for number in range(150):
+        write_tar(tmp_path / f"{number:03}.tar", [(f"{number}.txt", str(number).encode())])
+    dataset = fl.TarDataset(tmp_path, direct_io=direct_io)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 80, limits[1]))
+    try:
+        for loader in (fl.DataLoader(dataset, 40, num_workers=2, workers="threads"), TorchDataLoader(dataset, 40)):
+            for _ in range(2):
+                assert [text for batch in loader for text in batch["txt"]] == [b"%d" % i for i in range(150)]
+        dataset._files.expect_cold()
+        assert dataset.__getitems__(list(range(150)))[149]["txt"] == b"149"
+        (tmp_path / "149.tar").write_bytes(b"")
+        with pytest.raises(DecodeError, match="the shard has changed"):
+            dataset[149]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Content:

@@ -174,6 +174,13 @@ def test_the_callers_tensor_stays_its_own() -> None:
     assert torch.equal(data[1], X[1])
 
 
+def test_a_list_of_samples_is_a_dataset() -> None:
+    for samples in ([(X[i], Y[i]) for i in range(len(X))], [{"x": X[i]} for i in range(len(X))]):
+        data = fl.CachedDataset(samples)
+        assert len(data) == len(X)
+        assert torch.equal(next(iter(data[3].values() if isinstance(data[3], dict) else data[3])), X[3])
+
+
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [

@@ -448,7 +448,7 @@ def test_wrong_folders_tokens_and_fields(tmp_path: Path, lines: Path, folder: Pa
     (folder / "none").mkdir()
     with pytest.raises(FileNotFoundError, match=r"class folder.*'none'"):
         fl.TextDataset(folder)
-    for tokens in (["a"], [0.5], [[1]]):
+    for tokens in (["a"], [0.5], [[1]], None, 7, {"input_ids": [1]}):
         with pytest.raises(TypeError, match="tokenizer must give a list of ints"):
             fl.TextDataset(lines, lambda text, tokens=tokens: tokens)[0]
     table = write(tmp_path / "a.csv", "text,y\na,1\n")
@@ -487,6 +487,23 @@ def test_a_subclass_is_asked_for_its_samples(lines: Path) -> None:
         for loader in (TorchDataLoader, fl.DataLoader):
             first, *_ = loader(data, batch_size=2)
             assert first[0].tolist() == data[0].tolist()
+
+
+def test_texts_that_a_subclass_cannot_read_together_are_none(lines: Path) -> None:
+    class Together(fl.TextDataset):
+        def read_many(self, indices: Any) -> Any:
+            if 2 in indices:
+                raise ValueError("not these")
+            return super().read_many(indices)
+
+    data = Together(lines, lambda text: [1, *map(ord, text)], 4)
+    loader = fl.DataLoader(data, 2, num_workers=0, on_error="skip")
+    rows = [row for batch in loader for row in batch]
+    assert [error.index for error in loader.errors] == [2, 3]
+    assert len(rows) == len(data) - 2
+    assert all(row[0] == 1 for row in rows)
+    with pytest.raises(ValueError, match="not these"):
+        list(fl.DataLoader(data, 2, num_workers=0))
 
 
 def test_the_index_takes_four_bytes_a_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import resource
 import threading
 import time
 import warnings
@@ -32,6 +33,12 @@ class Rows(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((3,), index)
+
+
+class Slow(Rows):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(30)
+        return super().__getitem__(index)
 
 
 def who(samples: Any) -> Any:
@@ -141,6 +148,17 @@ def test_an_open_epoch_whose_workers_were_closed_says_so() -> None:
         list(iterator)
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_persistent_workers_outlive_the_loader_with_an_epoch(workers: str) -> None:
+    loader = fl.DataLoader(Rows(6), batch_size=2, num_workers=2, workers=workers, persistent_workers=True)
+    epoch = iter(loader)
+    pool = loader._pool
+    del loader
+    assert torch.cat(list(epoch))[:, 0].tolist() == list(range(6))
+    del epoch
+    assert pool.closed
+
+
 def test_attributes_are_enough_to_make_the_loader_again() -> None:
     # As Lightning does, to put in another sampler.
     loader = fl.DataLoader(Rows(10), batch_size=3, shuffle=True, seed=5, num_workers=2, prefetch_factor=3)
@@ -232,6 +250,25 @@ def test_measuring_leaves_no_trace() -> None:
 
 def children() -> list[str]:
     return pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_more_files_may_be_open_than_select_knows() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard[1] < 3000:
+        pytest.skip("not as many may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard[1], hard[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert sum(map(len, fl.DataLoader(Rows(200), 4, num_workers=2))) == 200
+            loader = fl.DataLoader(Slow(20), 4, num_workers=1, workers="processes", timeout=1)
+            with pytest.raises(RuntimeError, match=r"(?s)timed out.*in __getitem__"):
+                list(loader)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, hard)
 
 
 def test_what_cannot_be_measured_is_loaded_by_threads() -> None:

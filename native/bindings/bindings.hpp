@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "error.hpp"
+#include "spans.hpp"
 
 namespace nb = nanobind;
 
@@ -18,8 +19,12 @@ using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 nb::object to_python(const foreload::Error& error);
 nb::object to_python(const std::exception_ptr& error);
 
+// Throws Error(value) unless there is such a stage.
+foreload::Stage stage_of(uint8_t number);
+
 void bind_errors(nb::module_& module);
 void bind_order(nb::module_& module);
+void bind_spans(nb::module_& module);
 void bind_pool(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_plan(nb::module_& module);

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
+#include "failures.hpp"
 #include "file_source.hpp"
 #include "pool.hpp"
 
@@ -57,29 +57,17 @@ class ReadJob : public foreload::Job {
                                               source_->files.path(samples[k])));
       }
       if (error) {
-        const std::lock_guard lock(mutex_);
-        failures_.emplace_back(i, error);
+        failures_.add(i, error);
         return;
       }
       if (bytes.data() != places[k].memory) std::copy(bytes.begin(), bytes.end(), places[k].memory);
     };
     for (const auto& [k, error] : source_->reading.read(source_->files, samples, places, done)) {
-      const std::lock_guard lock(mutex_);
-      failures_.emplace_back(begin + k, error);
+      failures_.add(begin + k, error);
     }
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() {
-    std::vector<std::pair<size_t, nb::object>> failures;
-    const std::lock_guard lock(mutex_);
-    for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
-    // What failed, and lies in a shard that has changed, is here twice.
-    const auto position = [](const auto& failure) { return failure.first; };
-    std::ranges::stable_sort(failures, {}, position);
-    const auto again = std::ranges::unique(failures, {}, position);
-    failures.erase(again.begin(), again.end());
-    return failures;
-  }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
 
  private:
   static constexpr size_t kRun = 32;
@@ -87,8 +75,7 @@ class ReadJob : public foreload::Job {
   std::shared_ptr<FileSource> source_;
   std::vector<int64_t> indices_, starts_;
   Bytes out_;
-  std::mutex mutex_;
-  std::vector<std::pair<size_t, std::exception_ptr>> failures_;
+  Failures failures_;
 };
 
 void check_sample(const FileSource& source, size_t index) {
@@ -110,7 +97,7 @@ void read_one(FileSource& source, size_t index, const Use& use) {
       use(bytes);
     };
     for (const auto& late : source.reading.read(source.files, std::span(&index, 1), {}, done)) {
-      if (!failure) failure = late.second;
+      failure = late.second;
     }
   }
   if (failure) std::rethrow_exception(failure);

@@ -11,6 +11,9 @@
 
 namespace {
 
+using foreload::Measure;
+using foreload::Stage;
+
 using Rows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutRows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -41,8 +44,10 @@ class GatherJob : public foreload::Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    Measure measure(Stage::batch, end - begin);
     for (size_t i = 0; i < sources_.size(); ++i) {
       const size_t width = sources_[i].shape(1);
+      measure.add_bytes((end - begin) * width);
       foreload::gather(sources_[i].data(), static_cast<int64_t>(sources_[i].shape(0)), width,
                        indices_.data() + begin, end - begin, outs_[i].data() + begin * width);
     }

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <tuple>
 #include <vector>
 
 #include "bindings.hpp"
+#include "failures.hpp"
 #include "file_source.hpp"
 #include "pool.hpp"
 #include "tile.hpp"
@@ -131,8 +131,12 @@ class ImageJob : public foreload::Job {
       }
     }
     const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
+      // What is wrong must not stay in the cache.
+      if (!error && store_ && source_->files.in_shards()) {
+        error = source_->files.change(source_->files.extent(missing[k]).file, source_->reading.direct());
+      }
       if (error) {
-        fail(positions[k], error);
+        failures_.add(positions[k], error);
         return;
       }
       loader->give(bytes);
@@ -141,23 +145,13 @@ class ImageJob : public foreload::Job {
     };
     if (!missing.empty()) {
       for (const auto& [k, error] : source_->reading.read(source_->files, missing, {}, done)) {
-        fail(positions[k], error);
+        failures_.add(positions[k], error);
       }
     }
     source_->shelf.put_back(std::move(loader));
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() {
-    std::vector<std::pair<size_t, nb::object>> failures;
-    const std::lock_guard lock(mutex_);
-    for (const auto& [position, error] : failures_) failures.emplace_back(position, to_python(error));
-    // What failed, and lies in a shard that has changed, is here twice.
-    const auto position = [](const auto& failure) { return failure.first; };
-    std::ranges::stable_sort(failures, {}, position);
-    const auto again = std::ranges::unique(failures, {}, position);
-    failures.erase(again.begin(), again.end());
-    return failures;
-  }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
 
  private:
   void load(ImageLoader& loader, size_t i, const Fallback& fallback) {
@@ -171,13 +165,8 @@ class ImageJob : public foreload::Job {
         loader.load(source_->files, index, transform_, key_, fallback, out);
       }
     } catch (...) {
-      fail(i, std::current_exception());
+      failures_.add(i, std::current_exception());
     }
-  }
-
-  void fail(size_t i, std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    failures_.emplace_back(i, std::move(error));
   }
 
   std::shared_ptr<ImageSource> source_;
@@ -190,8 +179,7 @@ class ImageJob : public foreload::Job {
   std::optional<Forms> forms_;
   std::vector<Bytes> given_;
   size_t sample_bytes_ = 0;
-  std::mutex mutex_;
-  std::vector<std::pair<size_t, std::exception_ptr>> failures_;
+  Failures failures_;
 };
 
 foreload::Crop crop_named(const std::string& name) {

@@ -14,12 +14,14 @@ NB_MODULE(_native, module) {
              "The JPEG library compiled in, e.g. 'libjpeg-turbo 2.1.5'; empty without one.");
   module.def("end_with", &foreload::end_with, nb::arg("process"), nb::arg("pipe"),
              "Ends this process, whatever it is doing, as soon as another one is gone.");
-  module.def("release_freed", &foreload::release_freed, nb::call_guard<nb::gil_scoped_release>(),
-             "Gives the system back the memory that this process has freed, which the C library keeps for later.");
+  module.def(
+      "release_freed", &foreload::release_freed, nb::call_guard<nb::gil_scoped_release>(),
+      "Gives the system back the memory that this process has freed, which the C library keeps for later.");
   // An epoch that is open when the interpreter exits is no mistake of the user's.
   nb::set_leak_warnings(false);
   bind_errors(module);
   bind_order(module);
+  bind_spans(module);
   bind_pool(module);
   bind_gather(module);
   bind_plan(module);

@@ -1,20 +1,35 @@
 #include "pool.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
 
 #include "bindings.hpp"
 
 namespace {
 
 using foreload::Completions;
+using foreload::Glance;
 using foreload::Job;
+using foreload::Lane;
 using foreload::Pool;
+using foreload::Stage;
 
-// Samples made by Python. `run(begin, end)` and `finish()` record their own failures.
+// Samples made by Python. `run(begin, end)` and `finish()` record their own failures. What they do is `stage`
+// and Stage::batch; waiting for the GIL is part of that, but not of its time on a core.
 class PythonJob : public Job {
  public:
-  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish)
-      : Job(count, grain), run_(std::move(run)), finish_(std::move(finish)) {}
+  PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish, std::optional<Stage> stage,
+            size_t samples)
+      : Job(count, grain),
+        run_(std::move(run)),
+        finish_(std::move(finish)),
+        stage_(stage),
+        samples_(samples == 0 ? count : samples),
+        is_whole_(count == 1) {}
   ~PythonJob() override {
     const nb::gil_scoped_acquire acquire;
     run_.reset();
@@ -22,10 +37,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
+    std::optional<Glance> glance;
+    if (stage_) glance.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }
@@ -41,15 +60,66 @@ class PythonJob : public Job {
   }
 
   nb::object run_, finish_;
+  const std::optional<Stage> stage_;
+  const size_t samples_;
+  const bool is_whole_;
 };
 
-nb::object wait(Completions& completions, double seconds) {
+using Clock = std::chrono::steady_clock;
+
+// How often the interpreter's lock is taken when a consumer that waits looks: about every 20 ms, at times
+// that no rhythm of the workers can fall in with. Whoever looks has nothing else to do, and would need the
+// lock next.
+class LockWatch {
+ public:
+  size_t looks() const { return looks_; }
+  size_t held() const { return held_; }
+  double seconds_left() const { return std::chrono::duration<double>(next_ - Clock::now()).count(); }
+
+  // Called without the lock.
+  void look() {
+    const Clock::time_point begin = Clock::now();
+    {
+      const nb::gil_scoped_acquire acquire;
+    }
+    const Clock::time_point end = Clock::now();
+    ++looks_;
+    if (end - begin > free_within) ++held_;
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    next_ = end + std::chrono::microseconds(10000 + (state_ >> 33) % 20000);
+  }
+
+ private:
+  // A lock that is free is taken in a microsecond, or some where the core was asleep; one that is not, by a
+  // switch of threads.
+  static constexpr std::chrono::microseconds free_within{20};
+  size_t looks_ = 0, held_ = 0;
+  uint64_t state_ = 1;
+  Clock::time_point next_ = Clock::now();
+};
+
+// Waits for at most `seconds` (0: for ever), and looks at the lock on the way.
+Completions::Wait wait_and_look(Completions& completions, double seconds, std::shared_ptr<Job>& job,
+                                LockWatch* watch) {
+  if (watch == nullptr) return completions.wait(seconds, job);
+  const Clock::time_point begin = Clock::now();
+  for (;;) {
+    const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
+    const double look = std::max(1e-6, watch->seconds_left());
+    if (seconds > 0 && left <= look) return completions.wait(std::max(1e-6, left), job);
+    const Completions::Wait outcome = completions.wait(look, job);
+    if (outcome != Completions::Wait::timeout) return outcome;
+    watch->look();
+  }
+}
+
+nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
   for (;;) {
     std::shared_ptr<Job> job;
     Completions::Wait outcome;
     {
       const nb::gil_scoped_release release;
-      outcome = completions.wait(seconds, job);
+      outcome = wait_and_look(completions, seconds, job, watch);
     }
     if (outcome == Completions::Wait::done) return nb::cast(std::move(job));
     if (outcome == Completions::Wait::timeout) return nb::none();
@@ -61,21 +131,40 @@ nb::object wait(Completions& completions, double seconds) {
 
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch in the making.")
-      .def("run_here", &Job::run_here, nb::call_guard<nb::gil_scoped_release>(),
-           "Makes all of it in the calling thread.");
+      .def(
+          "run_here", [](Job& job) { job.run_here(); }, nb::call_guard<nb::gil_scoped_release>(),
+          "Makes all of it in the calling thread.")
+      .def(
+          "run_here", [](Job& job, Lane& lane, uint32_t number) { job.run_here(&lane, number); },
+          nb::arg("lane"), nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+          "The same as that batch of an epoch; the thread writes what it did to its lane.")
+      .def("set_number", &Job::set_number, nb::arg("number"), "Says which batch of the epoch it is.");
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
-      .def(nb::init<size_t, size_t, nb::callable, nb::callable>(), nb::arg("count"), nb::arg("grain"),
-           nb::arg("run"), nb::arg("finish"));
+      .def(
+          "__init__",
+          [](PythonJob* job, size_t count, size_t grain, nb::callable run, nb::callable finish,
+             std::optional<uint8_t> stage, size_t samples) {
+            std::optional<Stage> known;
+            if (stage) known = stage_of(*stage);
+            new (job) PythonJob(count, grain, std::move(run), std::move(finish), known, samples);
+          },
+          nb::arg("count"), nb::arg("grain"), nb::arg("run"), nb::arg("finish"),
+          nb::arg("stage").none() = nb::none(), nb::arg("samples") = 0);
+  nb::class_<LockWatch>(module, "LockWatch", "How often the interpreter's lock was taken when one looked.")
+      .def(nb::init<>())
+      .def_prop_ro("looks", &LockWatch::looks, "How often one looked.")
+      .def_prop_ro("held", &LockWatch::held, "How often it was taken.");
   nb::class_<Completions>(module, "Completions",
                           "Where finished jobs arrive, in the order in which they end.")
       .def(nb::init<>())
-      .def("wait", &wait, nb::arg("seconds"),
+      .def("wait", &wait, nb::arg("seconds"), nb::arg("watch").none() = nb::none(),
            "The next finished job, or None after that many seconds (0: no limit). Signals are handled.")
       .def("push", &Completions::push, nb::arg("job"));
   nb::class_<Pool>(module, "Pool", "Jobs, and the threads that call work().")
       .def(nb::init<>())
       .def("submit", &Pool::submit, nb::arg("job"), nb::arg("completions"))
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
-      .def("work", &Pool::work, nb::arg("worker"), nb::call_guard<nb::gil_scoped_release>())
+      .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -5,11 +5,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
 #include "bindings.hpp"
 #include "characters.hpp"
+#include "failures.hpp"
 #include "pool.hpp"
 #include "texts.hpp"
 
@@ -25,7 +25,6 @@ using foreload::TextSource;
 using foreload::WholeFiles;
 using Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Lengths = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Failures = std::vector<std::pair<size_t, std::exception_ptr>>;
 
 void check_samples(const std::vector<int64_t>& samples, size_t count) {
   for (const int64_t sample : samples) {
@@ -40,16 +39,6 @@ std::vector<int64_t> checked(const Indices& indices, const TextSource& source) {
   std::vector<int64_t> samples(indices.data(), indices.data() + indices.shape(0));
   check_samples(samples, source.size());
   return samples;
-}
-
-std::vector<std::pair<size_t, nb::object>> described(Failures& failures) {
-  std::sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  // What fails afterwards may have failed before.
-  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
-  failures.erase(std::unique(failures.begin(), failures.end(), same), failures.end());
-  std::vector<std::pair<size_t, nb::object>> result;
-  for (const auto& [position, error] : failures) result.emplace_back(position, to_python(error));
-  return result;
 }
 
 // Reads texts; what concerns all of them is a failure of each.
@@ -84,6 +73,7 @@ class CharacterJob : public foreload::Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
+    const foreload::Measure measure(foreload::Stage::decode, end - begin);
     const size_t width = out_.shape(1);
     const auto visit = [&](size_t position, std::span<const uint8_t> text) {
       int64_t* const row = out_.data() + (begin + position) * width;
@@ -92,23 +82,18 @@ class CharacterJob : public foreload::Job {
       lengths_.data()[begin + position] = static_cast<int64_t>(length);
     };
     const auto fail = [&](size_t position, std::exception_ptr error) {
-      const std::lock_guard lock(mutex_);
-      failures_.emplace_back(begin + position, std::move(error));
+      failures_.add(begin + position, std::move(error));
     };
     read_all(*source_, std::span(samples_).subspan(begin, end - begin), 4 * width, visit, fail);
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() {
-    const std::lock_guard lock(mutex_);
-    return described(failures_);
-  }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
 
  private:
   std::shared_ptr<TextSource> source_;
   std::vector<int64_t> samples_;
   Rows out_;
   Lengths lengths_;
-  std::mutex mutex_;
   Failures failures_;
 };
 
@@ -124,13 +109,11 @@ nb::object read_texts(TextSource& source, const Indices& indices) {
         [&](size_t position, std::span<const uint8_t> text) {
           texts[position].assign(text.begin(), text.end());
         },
-        [&](size_t position, std::exception_ptr error) {
-          failures.emplace_back(position, std::move(error));
-        });
+        [&](size_t position, std::exception_ptr error) { failures.add(position, std::move(error)); });
   }
   nb::list result;
   for (const std::string& text : texts) result.append(nb::bytes(text.data(), text.size()));
-  auto failed = described(failures);
+  auto failed = failures.listed();
   for (const auto& [position, error] : failed) result[position] = nb::none();
   return nb::make_tuple(result, failed);
 }

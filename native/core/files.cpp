@@ -1,6 +1,7 @@
 #include "files.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,13 @@ namespace {
 
 // A read that takes longer than this, and than copying at this rate, has waited for the disk.
 constexpr double kWarmSeconds = 60e-6, kWarmRate = 2e9;
+
+// Half of what the process may have open is for others. A descriptor is the lowest number that is free, so it
+// tells how many there are.
+bool may_stay_open(int fd) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) < limit.rlim_cur / 2;
+}
 
 }  // namespace
 
@@ -59,16 +67,17 @@ Files::Shard::~Shard() {
   }
 }
 
-int Files::shard(uint32_t file, bool direct) {
+// Nobody waits here, so that no fork finds it locked.
+Opened Files::shard(uint32_t file, bool direct) {
   std::atomic<int>& open = direct ? shards_[file].direct : shards_[file].buffered;
-  const int known = open.load(std::memory_order_acquire);
-  if (known >= 0) return known;
-  const std::lock_guard lock(opening_);
-  if (open.load() >= 0) return open.load();
-  Descriptor fd(open_file(paths_[file], direct));
+  int known = open.load(std::memory_order_acquire);
+  if (known >= 0) return {known, {}};
+  Descriptor own(open_file(paths_[file], direct));
+  const int fd = own;
   check_unchanged(file, fd);
-  open.store(fd.release(), std::memory_order_release);
-  return open.load();
+  if (!may_stay_open(fd)) return {fd, std::move(own)};
+  if (open.compare_exchange_strong(known, fd, std::memory_order_acq_rel)) return {own.release(), {}};
+  return {known, {}};  // another thread was quicker
 }
 
 void Files::check_unchanged(uint32_t file, int fd) const {
@@ -89,6 +98,10 @@ std::span<const uint8_t> Files::kept(size_t sample) const {
 void Files::keep(size_t sample, std::span<const uint8_t> bytes) {
   State expected = absent;
   if (sample >= kept_.size() || !kept_[sample].state.compare_exchange_strong(expected, filling)) return;
+  if (in_shards() && change(extent(sample).file, false)) {
+    kept_[sample].state.store(absent, std::memory_order_release);
+    return;
+  }
   kept_[sample].bytes.assign(bytes.begin(), bytes.end());
   kept_[sample].state.store(present, std::memory_order_release);
 }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,13 @@ class Descriptor {
 
  private:
   int fd_ = -1;
+};
+
+// A file that is open: for good, or for as long as this lives.
+struct Opened {
+  int fd = -1;
+  Descriptor own;
+  operator int() const { return fd; }
 };
 
 // A part of a file. Whole files have no length until they are read.
@@ -58,9 +64,10 @@ class Files {
   }
   // The file that a sample lies in.
   const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
-  // The shard, open; it stays so. Throws Error(system), Error(decode) if it has changed.
-  int shard(uint32_t file, bool direct);
-  // To be asked once more after each read of a shard: another process may write to it at any time. Throws as
+  // The shard, open; it stays so if the process may have as many files open. Throws Error(system),
+  // Error(decode) if it has changed.
+  Opened shard(uint32_t file, bool direct);
+  // To be asked once more after reads of a shard: another process may write to it at any time. Throws as
   // shard() does.
   void check_unchanged(uint32_t file, int fd) const;
   // What has happened to a shard since its index was made, if anything.
@@ -100,7 +107,6 @@ class Files {
   std::vector<Stamp> stamps_;
   std::vector<Kept> kept_;
   std::vector<Shard> shards_;
-  std::mutex opening_;
   std::atomic<float> coldness_{0};
 };
 

@@ -31,6 +31,7 @@ Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientatio
 void ImageLoader::load(Files& files, size_t index, const Transform& transform, Key key,
                        const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
+  laps_.begin();
   try {
     show_encoded(path, read(files, index), index, transform, key, fallback, out);
   } catch (Error& error) {
@@ -41,7 +42,9 @@ void ImageLoader::load(Files& files, size_t index, const Transform& transform, K
 
 std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
   const auto given = std::exchange(given_, {});
+  const bool kept = !files.kept(index).empty();
   const auto bytes = given.empty() ? files.bytes(index, file_) : given;
+  read_seconds_ = given.empty() ? laps_.end(kept ? Stage::cache : Stage::read, bytes.size()) : 0;
   if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", files.path(index));
   return bytes;
 }
@@ -49,12 +52,11 @@ std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
 void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                                const Transform& transform, Key key, const Fallback& fallback, void* out) {
   if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) {
-    const auto begin = Clock::now();
     const DecodedImage image = fallback(path, bytes);
     has_planes_ = false;
-    decode_seconds_ = seconds_since(begin);
+    decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     pixels_ = int64_t{image.width} * image.height;
-    show(image, index, transform, key, out);
+    show_decoded(image, index, transform, key, out);
     return;
   }
   Random random(key, index);
@@ -66,9 +68,8 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
   if (sideways(orientation)) std::swap(width, height);
   const View view = choose_view(transform, width, height, random);
   const auto decode = [&](const Box& box, int reduction) {
-    const auto begin = Clock::now();
     const Pixels pixels = decode_upright(box, reduction, orientation);
-    decode_seconds_ = seconds_since(begin);
+    decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     return pixels;
   };
   render(decode, view, transform, random, transform.fast ? 8 : 1, out);
@@ -76,6 +77,12 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
 
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
                        void* out) {
+  laps_.begin();
+  show_decoded(image, index, transform, key, out);
+}
+
+void ImageLoader::show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key,
+                               void* out) {
   Random random(key, index);
   const View view = choose_view(transform, image.width, image.height, random);
   const size_t stride = static_cast<size_t>(image.width) * 3;
@@ -88,6 +95,8 @@ void ImageLoader::show(const DecodedImage& image, size_t index, const Transform&
 
 DecodedImage ImageLoader::decode(const std::string& path, std::span<const uint8_t> bytes,
                                  const Fallback& fallback) {
+  Measure measure(Stage::decode);
+  measure.add_bytes(bytes.size());
   if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) return fallback(path, bytes);
   const int orientation = exif_orientation(bytes);
   int width = decoder_.width(), height = decoder_.height();
@@ -126,6 +135,7 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
                           static_cast<ptrdiff_t>(horizontal_.begin()) * 3;
   if (!transform.jitter.any()) {
     resizer_.resize(corner, pixels.stride, vertical_, horizontal_, transform.store, out);
+    laps_.end(Stage::transform);
     return;
   }
   const size_t count = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width);
@@ -145,6 +155,7 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
       for (size_t i = 0; i < count; ++i) to[i * step] = from[i];
     }
   }
+  laps_.end(Stage::transform);
 }
 
 // Nobody waits here: a lock that another thread held when the process forked stays locked in the child.

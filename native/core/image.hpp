@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "planes.hpp"
 #include "random.hpp"
 #include "resize.hpp"
+#include "spans.hpp"
 #include "store.hpp"
 #include "view.hpp"
 
@@ -54,11 +54,6 @@ struct ImageCache {
 // Throws Error(decode) where an image has more than that.
 void check_size(int width, int height);
 
-using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // One per thread; buffers are kept from image to image.
 class ImageLoader {
  public:
@@ -93,6 +88,7 @@ class ImageLoader {
   // Keeps a claimed image, if there is room; whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
+  void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
   // The box of the upright image that rows and columns of `view` need, at 1 / reduction of the size.
   Pixels decode_upright(const Box& box, int reduction, int orientation);
@@ -105,7 +101,8 @@ class ImageLoader {
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
   std::span<const uint8_t> given_;
-  double decode_seconds_ = 0;  // of the last image shown
+  Laps laps_;
+  double read_seconds_ = 0, decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
   bool has_planes_ = false;
 };

@@ -1,6 +1,5 @@
 // Images by way of the cache: kept encoded, as RGB or as planes.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "error.hpp"
@@ -30,7 +29,8 @@ void ImageLoader::show_kept(const SampleStore::Found& found, const std::string& 
                 key, out);
     return;
   }
-  show({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform, key, out);
+  show_decoded({found.bytes + sizeof(Picture), picture->width, picture->height, nullptr}, index, transform,
+               key, out);
 }
 
 void ImageLoader::show_planes(const Planes& planes, size_t index, const Transform& transform, Key key,
@@ -48,12 +48,12 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     if (uint8_t* const to = store.reserve(index, bytes.size(), Form::encoded)) {
       std::memcpy(to, bytes.data(), bytes.size());
       store.commit(index);
+      laps_.end(Stage::cache, bytes.size());
     }
     return false;
   }
   DecodedImage image;
   uint8_t* to = nullptr;
-  const auto begin = Clock::now();
   if (looks_like_jpeg(bytes) && decoder_.open(bytes)) {
     const int orientation = exif_orientation(bytes);
     image.width = decoder_.width(), image.height = decoder_.height();
@@ -66,7 +66,7 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
       to = store.reserve(index, size, Form::planes);
       if (to == nullptr) return false;
       decoder_.decode_planes(to + sizeof(Picture));
-      decode_seconds_ = seconds_since(begin);
+      decode_seconds_ = laps_.end(Stage::decode, bytes.size());
       *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
       show_planes(planes_in(to + sizeof(Picture), image.width, image.height), index, transform, key, out);
       store.commit(index);
@@ -88,8 +88,8 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
     if (to != nullptr) std::memcpy(to + sizeof(Picture), image.pixels, 3 * static_cast<size_t>(pixels_));
   }
-  decode_seconds_ = seconds_since(begin);
-  show(image, index, transform, key, out);
+  decode_seconds_ = laps_.end(Stage::decode, bytes.size());
+  show_decoded(image, index, transform, key, out);
   if (to != nullptr) {
     *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
     store.commit(index);
@@ -102,10 +102,13 @@ std::span<const uint8_t> ImageLoader::read(const ImageCache& cache, Files& files
   if (spill == nullptr) return read(files, index);
   size_t size = 0;
   uint32_t form = 0;
-  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded)
+  if (spill->read(index, file_, size, form) && static_cast<Form>(form) == Form::encoded) {
+    read_seconds_ = laps_.end(Stage::read, size);
     return {file_.data(), size};
+  }
   const std::span<const uint8_t> bytes = read(files, index);
   spill->write(index, static_cast<uint32_t>(Form::encoded), std::span(&bytes, 1));
+  laps_.end(Stage::cache, bytes.size());
   return bytes;
 }
 
@@ -113,9 +116,11 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
                        Key key, const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   SampleStore::Found found;
+  laps_.begin();
   {
     SampleStore::Section section(*cache.store);
     found = cache.store->request(section, index);
+    laps_.end(Stage::cache, found.outcome == SampleStore::Outcome::hit ? found.size : 0);
     if (found.outcome == SampleStore::Outcome::hit) {
       show_kept(found, path, index, transform, key, fallback, out);
       return;
@@ -123,14 +128,12 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
   }
   const bool claimed = found.outcome == SampleStore::Outcome::claimed;
   try {
-    const auto begin = Clock::now();
     const auto bytes = read(cache, files, index);
-    const double read_seconds = seconds_since(begin);
     if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
       show_encoded(path, bytes, index, transform, key, fallback, out);
     }
     ImageCosts& costs = *cache.costs;
-    costs.read[index].store(static_cast<float>(read_seconds), std::memory_order_relaxed);
+    costs.read[index].store(static_cast<float>(read_seconds_), std::memory_order_relaxed);
     costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
     costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
     costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);

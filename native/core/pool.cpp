@@ -20,6 +20,11 @@ void Job::run_here() {
   finish(0);
 }
 
+void Job::run_here(Lane* lane, uint32_t number) {
+  const Scope scope(lane, number);
+  run_here();
+}
+
 Completions::Completions() {
   sem_init(&ready_, 0, 0);
 }
@@ -85,7 +90,7 @@ void Pool::cancel(const Completions* completions) {
   queue_.swap(kept);
 }
 
-void Pool::work(size_t worker) {
+void Pool::work(size_t worker, Lane* lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_->wait(lock, [&] { return closed_ || !queue_.empty(); });
@@ -97,6 +102,7 @@ void Pool::work(size_t worker) {
     job.claimed_ = end;
     if (end == job.count_) queue_.pop_front();
     lock.unlock();
+    const Scope scope(lane, job.number_);
     job.run(begin, end, worker);
     if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
       job.finish(worker);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 
+#include "spans.hpp"
+
 namespace foreload {
 
 // One batch to be made, `count` samples in runs of at most `grain`. Several workers may run parts of it.
@@ -25,10 +27,15 @@ class Job {
 
   // All of it, in the calling thread.
   void run_here();
+  // The same as batch `number` of an epoch; the thread writes what it did to `lane`.
+  void run_here(Lane* lane, uint32_t number);
+  // The batch of the epoch that spans will name.
+  void set_number(uint32_t number) { number_ = number; }
 
  private:
   friend class Pool;
   size_t count_, grain_, claimed_ = 0;  // guarded by the pool's mutex
+  uint32_t number_ = 0;
   std::atomic<size_t> unfinished_;
 };
 
@@ -64,8 +71,9 @@ class Pool {
   // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
   // runs now under way.
   void cancel(const Completions* completions);
-  // Works until close(). Called by each of the threads that make up the pool.
-  void work(size_t worker);
+  // Works until close(). Called by each of the threads that make up the pool; `lane` is where it writes what
+  // it did.
+  void work(size_t worker, Lane* lane = nullptr);
   void close();
 
  private:

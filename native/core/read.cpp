@@ -15,6 +15,7 @@
 #include <numeric>
 
 #include "error.hpp"
+#include "spans.hpp"
 #include "uring.hpp"
 
 namespace foreload {
@@ -44,12 +45,20 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
+// What a sample lies in.
+Opened open_sample(Files& files, size_t sample, bool direct) {
+  const Extent extent = files.extent(sample);
+  if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
+  Descriptor own(open_file(files.path(sample), direct));
+  const int fd = own;
+  return {fd, std::move(own)};
+}
+
 // Whether the sample has just as many bytes as there are places.
 bool read_into(Files& files, size_t sample, const Place& place) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
-  const Descriptor own(whole ? open_file(files.path(sample), false) : -1);
-  const int fd = whole ? int{own} : files.shard(extent.file, false);
+  const Opened fd = open_sample(files, sample, false);
   uint64_t size = 0;
   uint8_t more;
   while (size < place.size) {
@@ -70,8 +79,7 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
   const std::string& path = files.path(sample);
-  const Descriptor own(whole ? open_file(path, true) : -1);
-  const int fd = whole ? int{own} : files.shard(extent.file, true);
+  const Opened fd = open_sample(files, sample, true);
   const uint64_t begin = extent.offset / kDirectBlock * kDirectBlock, skipped = extent.offset - begin;
   uint64_t wanted = skipped + extent.length;
   if (whole) {
@@ -192,7 +200,7 @@ std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<ui
   const Extent extent = files.extent(sample);
   const std::string& path = files.path(sample);
   if (extent.length == Extent::kWhole) return read_file(path, buffer);
-  const int fd = files.shard(extent.file, false);
+  const Opened fd = files.shard(extent.file, false);
   const auto bytes = read_extent(fd, extent, buffer, path);
   files.check_unchanged(extent.file, fd);
   if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));
@@ -267,18 +275,30 @@ std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
                                                                  std::span<const size_t> samples,
                                                                  std::span<const Place> places,
                                                                  const Reader::Done& done) {
+  Measure measure(Stage::read, samples.size());
+  // What is kept in memory is not read again.
+  for (const size_t sample : samples) measure.add_bytes(-files.kept(sample).size());
+  const Reader::Done counted = [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
+    measure.add_bytes(bytes.size());
+    done(i, bytes, std::move(error));
+  };
   const bool together = many(files);
   auto reader = take(together);
-  reader->read(files, samples, places, done);
+  reader->read(files, samples, places, counted);
   put_back(std::move(reader), together);
+  return in_changed_shards(files, samples, direct_);
+}
+
+std::vector<std::pair<size_t, std::exception_ptr>> in_changed_shards(Files& files,
+                                                                     std::span<const size_t> samples,
+                                                                     bool direct) {
   std::vector<std::pair<size_t, std::exception_ptr>> changed;
   if (!files.in_shards()) return changed;
-  // Once for each shard, now that all has been read from it.
   std::map<uint32_t, std::exception_ptr> shards;
   for (size_t i = 0; i < samples.size(); ++i) {
     const uint32_t file = files.extent(samples[i]).file;
     const auto [entry, is_new] = shards.try_emplace(file);
-    if (is_new) entry->second = files.change(file, direct_);
+    if (is_new) entry->second = files.change(file, direct);
     if (entry->second) changed.emplace_back(i, entry->second);
   }
   return changed;

@@ -79,10 +79,16 @@ class Reader {
   virtual ~Reader() = default;
   // Reads these samples and tells `done` of each as it comes, in any order, in this thread. `places` are
   // none, or one for each sample: bytes are put there at once where that can be, so `done` must look where
-  // they are. What lies in shards must be checked afterwards, by Files::check_unchanged().
+  // they are. What lies in shards must be checked afterwards, by in_changed_shards().
   virtual void read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
                     const Done& done) = 0;
 };
+
+// Which of samples[i] lie in shards that have changed since their index was made: what was read of them is in
+// vain. Looks once at each shard.
+std::vector<std::pair<size_t, std::exception_ptr>> in_changed_shards(Files& files,
+                                                                     std::span<const size_t> samples,
+                                                                     bool direct);
 
 // One read after the other.
 class PlainReader : public Reader {
@@ -107,7 +113,7 @@ class Reading {
   Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
   ~Reading();
 
-  // As Reader::read(). Returns which of samples[i] lie in shards that have changed, and were read in vain.
+  // As Reader::read(). Returns in_changed_shards().
   std::vector<std::pair<size_t, std::exception_ptr>> read(Files& files, std::span<const size_t> samples,
                                                           std::span<const Place> places,
                                                           const Reader::Done& done);

@@ -11,6 +11,7 @@
 
 #include "error.hpp"
 #include "read.hpp"
+#include "spans.hpp"
 
 namespace foreload {
 
@@ -71,7 +72,9 @@ int OpenFile::descriptor() {
   return expected;
 }
 
-void OpenFile::read(uint64_t place, uint8_t* out, size_t size) {
+void OpenFile::read(uint64_t place, uint8_t* out, size_t size, size_t samples) {
+  Glance glance(Stage::read, samples);
+  glance.add_bytes(size);
   read_at(descriptor(), path_, place, out, size);
 }
 
@@ -202,7 +205,7 @@ void LineFile::read_group(OpenFile& file, std::span<const int64_t> samples, Grou
   const auto size = static_cast<size_t>(stop - start);
   try {
     if (buffer.size() < size) buffer.resize(size);
-    read_bytes(file, start, buffer.data(), size);
+    read_bytes(file, start, buffer.data(), size, group.size());
   } catch (...) {
     for (const size_t position : group) fail(position, std::current_exception());
     return;
@@ -220,8 +223,8 @@ void LineFile::read_group(OpenFile& file, std::span<const int64_t> samples, Grou
   }
 }
 
-void LineFile::read_bytes(OpenFile& file, uint64_t place, uint8_t* out, size_t size) {
-  if (!copy_ || !copy_->read(file, place, out, size)) file.read(place, out, size);
+void LineFile::read_bytes(OpenFile& file, uint64_t place, uint8_t* out, size_t size, size_t samples) {
+  if (!copy_ || !copy_->read(file, place, out, size)) file.read(place, out, size, samples);
 }
 
 void LineFile::visit_one(size_t position, std::span<const uint8_t> bytes, const Visit& visit) const {
@@ -254,7 +257,12 @@ void WholeFiles::read(std::span<const int64_t> samples, size_t, const Visit& vis
   std::vector<uint8_t> buffer;
   for (size_t position = 0; position < samples.size(); ++position) {
     try {
-      std::span<const uint8_t> bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
+      std::span<const uint8_t> bytes;
+      {
+        Glance glance(Stage::read, 1);
+        bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
+        glance.add_bytes(bytes.size());
+      }
       if (bytes.size() >= 3 && std::memcmp(bytes.data(), "\xEF\xBB\xBF", 3) == 0) bytes = bytes.subspan(3);
       visit(position, bytes);
     } catch (...) {

@@ -40,8 +40,8 @@ class OpenFile {
   OpenFile(const std::string& path, const FileStamp& stamp, std::atomic<int>& descriptor)
       : path_(path), stamp_(stamp), descriptor_(descriptor) {}
 
-  // Throws Error(system).
-  void read(uint64_t place, uint8_t* out, size_t size);
+  // For so many samples. Throws Error(system).
+  void read(uint64_t place, uint8_t* out, size_t size, size_t samples = 0);
   int descriptor();
   // Throws Error(system) where something was read, and the file is not what it was.
   void check() const;
@@ -121,7 +121,7 @@ class LineFile : public TextSource {
 
   void read_group(OpenFile& file, std::span<const int64_t> samples, Group group, size_t most,
                   std::vector<uint8_t>& buffer, const Visit& visit, const Fail& fail);
-  void read_bytes(OpenFile& file, uint64_t place, uint8_t* out, size_t size);
+  void read_bytes(OpenFile& file, uint64_t place, uint8_t* out, size_t size, size_t samples);
   void visit_one(size_t position, std::span<const uint8_t> bytes, const Visit& visit) const;
   size_t wanted(int64_t sample, size_t most) const;
   uint64_t begin(int64_t sample) const { return file_->starts[first_ + static_cast<size_t>(sample)]; }

@@ -82,8 +82,7 @@ class UringReader : public Reader {
  private:
   struct Slot {
     Piece piece;
-    Descriptor own;
-    int fd = -1;
+    Opened file;
     uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
     uint64_t under_way = 0;                   // its part of bytes_under_way_
     uint8_t* memory = nullptr;                // one of these two
@@ -113,9 +112,10 @@ class UringReader : public Reader {
       return true;
     }
     try {
-      slot.fd = files_->shard(piece.file, direct_);
+      slot.file = files_->shard(piece.file, direct_);
       slot.wanted = piece.offset + piece.length - slot.begin;
       if (slot.wanted == 0) {
+        slot.file = {};
         finish(slot, nullptr);
         return false;
       }
@@ -150,8 +150,7 @@ class UringReader : public Reader {
   void release(size_t number) {
     Slot& slot = slots_[number];
     bytes_under_way_ -= std::exchange(slot.under_way, 0);
-    slot.own = {};
-    slot.fd = -1;
+    slot.file = {};
     if (slot.large.size() > kMostKept) slot.large = {};
     free_.push_back(number);
   }
@@ -196,14 +195,13 @@ class UringReader : public Reader {
   bool go_on(size_t number, int result) {
     Slot& slot = slots_[number];
     const std::string& path = files_->path(samples_[order_[slot.piece.first]]);
-    if (slot.fd < 0) {
+    if (slot.file < 0) {
       // A file system that has no O_DIRECT.
       if (result == -EINVAL && direct_) result = open_file(path, false);
       if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
-      slot.own = Descriptor(result);
-      slot.fd = result;
+      slot.file = {result, Descriptor(result)};
       struct stat status;
-      if (::fstat(slot.fd, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), path, errno);
+      if (::fstat(slot.file, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), path, errno);
       if (!has_size(status)) {
         const auto bytes = read_file(path, sizeless_);
         slot.memory = sizeless_.data();
@@ -233,7 +231,7 @@ class UringReader : public Reader {
         std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
     const bool fixed = registered_ && slot.memory == slot.usual.data();
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
-    entry.fd = slot.fd;
+    entry.fd = slot.file;
     entry.off = slot.begin + slot.got;
     entry.addr = reinterpret_cast<uint64_t>(slot.memory + slot.got);
     entry.len = static_cast<uint32_t>(length);

@@ -81,11 +81,7 @@ template <typename Reads>
 std::vector<Outcome> outcomes(Reads& reader, Files& files, const std::vector<size_t>& samples) {
   std::vector<Outcome> all(samples.size());
   const auto thread = std::this_thread::get_id();
-  reader.read(files, samples, {}, [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
-    CHECK(std::this_thread::get_id() == thread && i < all.size() && !all[i].told);
-    all[i].told = true;
-    all[i].bytes.assign(bytes.begin(), bytes.end());
-    if (!error) return;
+  const auto note = [&](size_t i, std::exception_ptr error) {
     try {
       std::rethrow_exception(error);
     } catch (const Error& known) {
@@ -95,7 +91,16 @@ std::vector<Outcome> outcomes(Reads& reader, Files& files, const std::vector<siz
       all[i].message = known.what();
       all[i].file = known.file;
     }
+  };
+  reader.read(files, samples, {}, [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
+    CHECK(std::this_thread::get_id() == thread && i < all.size() && !all[i].told);
+    all[i].told = true;
+    all[i].bytes.assign(bytes.begin(), bytes.end());
+    if (error) note(i, error);
   });
+  for (const auto& [i, error] : foreload::in_changed_shards(files, samples, false)) {
+    note(i, error);
+  }
   for (const Outcome& outcome : all) CHECK(outcome.told);
   return all;
 }

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
+
+from foreload.progress import Progress, track
 
 __all__ = ["app"]
 
@@ -117,10 +118,8 @@ def plan(
         raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
     budgets = _budgets(budget, int(samples.sizes.sum()))
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("plans", total=len(budgets) * len(POLICIES))
-        points = curves.curves(samples, known, budgets, lambda: progress.advance(task))
+    with Progress("plans", len(budgets) * len(POLICIES)) as progress:
+        points = curves.curves(samples, known, budgets, progress.advance)
     output = Console()
     (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
     if json is not None:
@@ -137,15 +136,54 @@ def plan(
         print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def profile(
+    script: Annotated[Path, typer.Argument(help="A Python script, run as it is.", metavar="SCRIPT")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own.", metavar="[ARGS]...")] = None,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write who did what when, for ui.perfetto.dev.")] = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with ranges for loading.")
+    ] = False,
+) -> None:
+    """Run a training script, and say what its data loaders make it wait for.
+
+    Options come before SCRIPT; what comes after it is the script's. The exit code is the script's, too.
+    """
+    from foreload.observe.profile import profile as run
+
+    for option, path in (("--json", json), ("--trace", trace)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise typer.BadParameter(f"{option} {path}: there is no folder {str(path.parent)!r}")
+    try:
+        found = run(
+            script,
+            arguments or (),
+            trace=trace is not None,
+            nsys=Path.cwd() / f"{script.stem}.nsys-rep" if nsys else None,
+        )
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    found.show()
+    if json is not None:
+        found.write_json(json)
+    if trace is not None:
+        found.write_trace(trace)
+        print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+    if nsys:
+        print(f"Nsight Systems: {script.stem}.nsys-rep")
+    found.exit()
+
+
 @app.command()
 def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
 ) -> None:
     """Say what this machine offers for loading data, and what each absence costs."""
-    from foreload.doctor import examine
+    from foreload.doctor import FINDINGS, examine
 
     table = Table(show_header=False, box=None)
-    for finding in examine(path):
+    for finding in track(examine(path), "looking", total=FINDINGS, after=1):
         mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
         advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
         table.add_row(mark, finding.name, finding.found + advice)
@@ -227,10 +265,9 @@ def _bench(
     from foreload.bench import show
     from foreload.bench.measure import compare
 
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"{len(contestants)} contestants", total=len(contestants) * (seeds + 1) + 1)
-        results = compare(contestants, work, seeds, lambda: progress.advance(task))
+    epochs = len(contestants) * (seeds + 1) + 1
+    with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
+        results = compare(contestants, work, seeds, progress.advance)
     output = Console()
     # A file or pipe has no width of its own.
     (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))

@@ -19,7 +19,9 @@ import numpy as np
 from foreload import _native
 from foreload.machine import granted_cores, granted_memory
 
-__all__ = ["Finding", "examine"]
+__all__ = ["FINDINGS", "Finding", "examine"]
+
+FINDINGS = 9  # how many there are
 
 _GIB = 1 << 30
 
@@ -129,9 +131,9 @@ def _io_uring() -> Finding:
 
 def _direct(path: Path) -> Finding:
     name = "O_DIRECT"
-    file = path if path.is_file() else next((entry for entry in path.rglob("*") if entry.is_file()), None)
+    file = next(_files(path), None)
     if file is None:
-        return Finding(name, False, f"no file in {str(path)!r} to try it on", "name a folder with data in it")
+        return _nothing_to_try(name, path)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
@@ -149,10 +151,9 @@ def _direct(path: Path) -> Finding:
 def _reading(path: Path) -> Finding:
     """Measure how fast what lies at ``path`` is read where it is not in memory, and say how it will be."""
     name = "reading"
-    found = (path,) if path.is_file() else islice((file for file in path.rglob("*") if file.is_file()), 3 * _TRIED)
-    files = [file for file in found if os.access(file, os.R_OK) and file.stat().st_size > 0]
+    files = list(islice(_files(path), 3 * _TRIED))
     if not files:
-        return Finding(name, False, f"no file in {str(path)!r} to try it on", "name a folder with data in it")
+        return _nothing_to_try(name, path)
     pieces = _pieces(files)
     each = max(1, len(pieces) // 3)
     alone, many, direct = (
@@ -166,6 +167,18 @@ def _reading(path: Path) -> Finding:
         f"{size:,.0f} KiB not in memory: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
         f"flight, {direct:,.0f}/s with direct_io=True; where reads wait, they will be made {will}",
     )
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """List files that can be tried: there is something in them, they may be read, and they are not hidden."""
+    for file in (path,) if path.is_file() else path.rglob("*"):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if not hidden and file.is_file() and os.access(file, os.R_OK) and file.stat().st_size > 0:
+            yield file
+
+
+def _nothing_to_try(name: str, path: Path) -> Finding:
+    return Finding(name, False, f"no file in {str(path)!r} to try it on", "name a folder with data in it")
 
 
 def _pieces(files: list[Path]) -> list[tuple[Path, int, int]]:

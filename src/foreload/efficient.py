@@ -79,7 +79,7 @@ class EfficientDataLoader(DataLoader[T_co]):
         """
         measured = self._monitor.get_stats()
         waited = self._waited / max(1, measured["total_batches"])
-        return {**measured, "avg_wait_time": waited, **self.stats()}
+        return {**self.stats(), **measured, "avg_wait_time": waited}
 
     def to(self, device: torch.device | str) -> PrefetchLoader:
         """Deliver the batches on a device, copied ahead; see :class:`~foreload.PrefetchLoader`."""

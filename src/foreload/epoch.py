@@ -8,16 +8,26 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from foreload import _native
+from foreload.observe.monitors import count_samples
 from foreload.stages.batch import Assembly, Batch, SampleAssembly
 from foreload.stages.failure import NothingLeft
 from foreload.state import Order
+from foreload.workers.keeper import Keeper
 from foreload.workers.threads import ThreadPool, no_job
 
 if TYPE_CHECKING:
     from foreload.datasets.tensors import TensorAssembly
+    from foreload.observe.record import Watch
 
-__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch"]
+__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch", "count"]
+
+
+def count(indices: Any) -> int:
+    """Count the samples that a batch is asked for with: without batches, a single one."""
+    return len(indices) if isinstance(indices, (list, tuple, np.ndarray)) else 1
 
 
 class Epoch(Iterator[Any]):
@@ -25,6 +35,9 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, order: Order) -> None:
         self._order = order
+        self._watch = order.watch
+        self._loop = order.watch.loop
+        self._lane = order.watch.lane.native
         self._watched = order.store is not None or order.memory.limit is not None
 
     def __len__(self) -> int:
@@ -38,13 +51,16 @@ class Epoch(Iterator[Any]):
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
         order = self._order
+        self._loop.asked()
         while True:
             try:
-                number, take = self._next()
+                number, samples, take = self._next()
             except StopIteration:
                 order.finished = True
+                self.pass_on().end()
                 raise
             order.gave(number)
+            failed = order.failed if order.skips else 0
             try:
                 batch = take()
             except NothingLeft:
@@ -53,11 +69,26 @@ class Epoch(Iterator[Any]):
             order.check_errors()
             if self._watched:
                 order.memory.saw(batch, order.store)
+            if order.skips:
+                samples -= order.failed - failed
+            self._give(samples)
             return batch
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
-        """Wait for a batch: the how-manieth that was asked for, and what gives it, or raises what it failed by."""
+    def _give(self, samples: int) -> None:
+        self._loop.gave(samples)
+
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        """Wait for a batch.
+
+        Returns:
+            the how-manieth that was asked for; its samples; what gives it, or raises what it failed by.
+        """
         raise NotImplementedError
+
+    def pass_on(self) -> Watch:
+        """Let somebody else tell the watch what the loop does, who is between the loop and this epoch."""
+        self._loop = self._watch.inner = _native.Loop(_native.Lane())
+        return self._watch
 
     def close(self) -> None:
         """End the epoch early; its threads end and its buffers are free."""
@@ -70,15 +101,18 @@ class InlineEpoch(Epoch):
         super().__init__(order)
         self._assembly = assembly
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = next(self._order)
+        samples = count(indices)
+        self._loop.ordered(samples)
+        number = self._order.asked - 1
 
         def make() -> Any:
             batch = self._assembly.start(indices)
-            batch.job.run_here()
+            batch.job.run_here(self._lane, number)
             return batch.take()
 
-        return self._order.asked - 1, make
+        return number, samples, make
 
 
 class GatherEpoch(Epoch):
@@ -91,6 +125,7 @@ class GatherEpoch(Epoch):
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
+        self._given: tuple[int, int] | None = None
         self._asked: deque[Any] = deque()
         self._number = -1
 
@@ -103,20 +138,42 @@ class GatherEpoch(Epoch):
         self._order.gave(self._number)
         return self._ready.pop()
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
         if not self._ready and not self._asked:
             together = self._indices()
             try:
-                self._ready = list(self._assembly.gather(together))
-                self._ready.reverse()
+                self._gather(together)
             except IndexError:
                 # Only one of them has an index that is not there.
                 self._asked.extend(together)
         self._number += 1
         if self._ready:
-            return self._number, self._ready.pop
+            samples = count_samples(self._ready[-1]) if self._given is None else 0
+            return self._number, samples, self._ready.pop
         indices = self._asked.popleft()
-        return self._number, lambda: self._alone(indices)
+        return self._number, len(indices), lambda: self._alone(indices)
+
+    def _gather(self, together: list[Any]) -> None:
+        batches = len(together)
+        samples = (batches - 1) * len(together[0]) + len(together[-1])
+        loop = self._loop
+        loop.ordered(samples)
+        self._ready = list(self._assembly.gather(together))
+        loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
+        self._ready.reverse()
+        if not self._watched:
+            # They are given together, as far as the clock is concerned.
+            self._given = samples, batches
+            self._watch.ready = self._ready
+
+    def _give(self, samples: int) -> None:
+        given, self._given = self._given, None
+        self._loop.gave(*(given or (samples, 1)))
+
+    def pass_on(self) -> Watch:
+        """See :meth:`Epoch.pass_on`."""
+        self._watched = True  # one by one
+        return super().pass_on()
 
     def _alone(self, indices: Any) -> Any:
         (batch,) = self._assembly.gather([indices])
@@ -136,7 +193,7 @@ class ThreadEpoch(Epoch):
 
     Args:
         pool: the threads.
-        owned: end them with the epoch.
+        keeper: who ends them; if nobody does, they end with the epoch.
         timeout: seconds to wait for a batch, 0 for ever.
         in_order: give batches in the order of their indices, not of their completion.
     """
@@ -148,7 +205,7 @@ class ThreadEpoch(Epoch):
         pool: ThreadPool,
         *,
         depth: int,
-        owned: bool,
+        keeper: Keeper | None,
         timeout: float,
         in_order: bool,
     ) -> None:
@@ -157,20 +214,21 @@ class ThreadEpoch(Epoch):
         self._pool = pool
         self._depth = depth
         self._copies = 2 if isinstance(assembly, SampleAssembly) else 1
-        self._owned = owned
+        self._keeper = keeper
         self._timeout = timeout
         self._in_order = in_order
         self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
-        self._numbers: dict[_native.Job, int] = {}
+        self._numbers: dict[_native.Job, tuple[int, int]] = {}  # of the batch, and its samples
         self._finished: set[_native.Job] = set()
         self._exhausted = False
         # Also runs when the interpreter exits while an epoch is open.
-        self._close = weakref.finalize(self, _end, pool, self._completions, owned)
+        self._close = weakref.finalize(self, _end, pool, self._completions, keeper is None)
         pool.watch(self._completions)
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
         depth = self._order.memory.depth(self._depth, self._order.store, copies=self._copies)
+        self._watch.depth = depth
         self._fill(depth)
         if not self._making:
             self.close()
@@ -181,12 +239,13 @@ class ThreadEpoch(Epoch):
         batch = self._await()
         # The caller still holds the batch before this one, whose memory the last in the making could use.
         self._fill(max(1, depth - 1), ahead=True)
-        return self._numbers.pop(batch.job), batch.take
+        return *self._numbers.pop(batch.job), batch.take
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:
         while len(self._making) < depth and not self._exhausted:
             if (self._making or ahead) and self._order.patient and not self._order.ready:
                 return
+            self._loop.mark()
             try:
                 indices = next(self._order)
             except StopIteration:
@@ -196,13 +255,17 @@ class ThreadEpoch(Epoch):
                 self._exhausted = True
                 self._fail(error)
                 return
+            samples = count(indices)
+            self._loop.ordered(samples)
             try:
                 batch = self._assembly.start(indices)
             except Exception as error:
                 self._fail(error)
                 continue
+            number = self._order.asked - 1
+            batch.job.set_number(number)
             self._making.append(batch)
-            self._numbers[batch.job] = self._order.asked - 1
+            self._numbers[batch.job] = number, samples
             self._pool.submit(batch.job, self._completions)
 
     def _fail(self, error: BaseException) -> None:
@@ -213,7 +276,7 @@ class ThreadEpoch(Epoch):
 
         batch = Batch(no_job(), take)
         self._making.append(batch)
-        self._numbers[batch.job] = self._order.asked - 1
+        self._numbers[batch.job] = self._order.asked - 1, 0
         self._finished.add(batch.job)
 
     def _await(self) -> Batch:
@@ -228,7 +291,7 @@ class ThreadEpoch(Epoch):
                 raise RuntimeError(
                     "this epoch's threads have ended, or stayed behind in a fork; begin another epoch"
                 )
-            job = self._completions.wait(self._timeout)
+            job = self._completions.wait(self._timeout, self._watch.lock)
             if self._pool.failure is not None:
                 self.close()
                 raise self._pool.failure

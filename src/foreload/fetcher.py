@@ -110,7 +110,7 @@ class Server:
                 answer["result"] = await self._retried(request["url"], self._head)
             else:
                 answer["result"] = await self._retried(request["url"], self._list)
-        except Exception as error:  # whatever it is, the other end waits for an answer
+        except BaseException as error:  # whatever it is, a panic of the library too: the other end waits
             answer["error"] = describe(error)
         body = json.dumps(answer).encode()
         async with self._turn:
@@ -199,7 +199,7 @@ class Server:
             make: Any = HTTPStore.from_url if parts.scheme in ("http", "https") else from_url
             try:
                 self._stores[base] = make(base, client_options=client, retry_config=retries, **options)
-            except Exception as error:  # all sorts of them
+            except BaseException as error:  # all sorts of them
                 raise ValueError(f"storage: {describe(error)[1]}") from error
         return self._stores[base], unquote(parts.path).lstrip("/")
 
@@ -214,7 +214,7 @@ class Server:
         return sorted(found)
 
 
-def describe(error: Exception) -> tuple[str, str]:
+def describe(error: BaseException) -> tuple[str, str]:
     """Say what kind of failure it is, and what the library says."""
     kinds = {
         "missing": (FileNotFoundError, exceptions.NotFoundError),
@@ -226,6 +226,8 @@ def describe(error: Exception) -> tuple[str, str]:
     kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
     if kind == "other" and NOBODY in text:
         return "forbidden", text
+    if kind == "other" and "status code: 404" in text:
+        return "missing", text  # what lists a bucket has no class for it
     if kind == "other" and "status code: 416" in text:
         return "short", "it ends before what is asked for begins"
     return ("refused" if kind == "other" and REFUSED.search(text) else kind), text

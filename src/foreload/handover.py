@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from foreload.epoch import Epoch
+from foreload import _native
+from foreload.epoch import Epoch, count
+from foreload.observe.spans import Stage
 from foreload.stages.collate import pinned
 from foreload.state import Order
 from foreload.stream import warn_of_length
+from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool, Worker, death
 from foreload.workers.worker import Begin, Result
 
@@ -51,12 +54,13 @@ class ProcessEpoch(Epoch):
         loader: whose batches.
         order: what they are.
         pool: the workers.
-        owned: end them with the epoch.
+        keeper: who ends them; if nobody does, they end with the epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, owned: bool) -> None:
+    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: Keeper | None) -> None:
         super().__init__(order)
         self._pool = pool
+        self._keeper = keeper
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         self._length = loader._IterableDataset_len_called if self._is_stream else None
         self._given = 0
@@ -72,12 +76,13 @@ class ProcessEpoch(Epoch):
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
         self._answers: dict[int, Result] = {}
+        self._sizes: dict[int, int] = {}  # of the jobs, in samples
         ahead = order.memory.depth((loader.prefetch_factor or 1) * len(pool.workers))
-        self._most = max(len(pool.workers), ahead)
-        self._begin = Begin(order.key, order.known)
+        self._most = self._watch.depth = max(len(pool.workers), ahead)
+        self._begin = Begin(order.key, order.known, self._first)
         # How far each stream was read, which whoever replaces its worker must know.
         self._streams = dict(order.streams)
-        self._close = weakref.finalize(self, _end, pool, self._first, owned)
+        self._close = weakref.finalize(self, _end, pool, self._first, keeper is None)
         pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)
@@ -94,12 +99,13 @@ class ProcessEpoch(Epoch):
         """The processes, where torch's iterator has them."""
         return [worker.process for worker in self._pool.workers]
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
         while self._asked:
             number = self._next_answered()
             if number is None:
                 continue
             result = self._answers.pop(number)
+            samples = self._sizes.pop(number, result.samples)
             whose = self._asked.pop(number)
             self._order.turn = next(iter(self._asked.values()), whose)
             if result.is_end:
@@ -111,18 +117,22 @@ class ProcessEpoch(Epoch):
             if self._is_stream:
                 self._order.streams[whose] = (self._order.streams.get(whose, (0, None))[0] + 1, result.state)
                 warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
-            return number - self._first, partial(self._take, result)
+            return number - self._first, samples, partial(self._take, result)
         self.close()
         raise StopIteration
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        return pinned(result.batch(), self._pin_device)
+        if self._pin_device is None:
+            return result.batch()
+        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
+            return pinned(result.batch(), self._pin_device)
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
         if self._pool.closed or not any(self._active):
             return
+        self._loop.mark()
         try:
             indices = None if self._is_stream else next(self._order)
         except StopIteration:
@@ -136,6 +146,9 @@ class ProcessEpoch(Epoch):
         number = self._pool.next_number
         self._pool.next_number += 1
         self._asked[number] = worker.number
+        if not self._is_stream:
+            self._sizes[number] = count(indices)
+            self._loop.ordered(self._sizes[number])
         worker.ask(number, indices)
 
     def _next_answered(self) -> int | None:

@@ -7,8 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import asdict
-from typing import Any, Literal, Self, SupportsIndex, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -16,9 +15,12 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly
-from foreload.epoch import GatherEpoch, InlineEpoch, ThreadEpoch
+from foreload.epoch import Epoch, GatherEpoch, InlineEpoch, ThreadEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
+from foreload.observe.record import Recorder, Watch
+from foreload.observe.spans import Spans
+from foreload.observe.stats import Stats, collect
 from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
@@ -34,9 +36,13 @@ from foreload.state import Order, resume, save
 from foreload.stream import StreamEpoch
 from foreload.workers.choose import Choice, choose, waiters
 from foreload.workers.info import WorkerIdentity
+from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
+
+if TYPE_CHECKING:
+    from foreload.observe.report import Report
 
 __all__ = ["DataLoader"]
 
@@ -156,6 +162,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.max_restarts = _count("max_restarts", max_restarts)
         self.snapshot_every_n_steps = _count("snapshot_every_n_steps", snapshot_every_n_steps)
         self.restarts: list[Restart] = []
+        self._recorder = Recorder()
         self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
@@ -176,7 +183,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
-        self._pool_end: weakref.finalize[Any, Any] | None = None
+        self._keeper: Keeper | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -204,6 +211,11 @@ class DataLoader(TorchDataLoader[T_co]):
             return 1  # one stream, read ahead
         return granted_cores()
 
+    def check_worker_number_rationality(self) -> None:
+        """Warn of more worker processes than cores, as torch does; threads that wait take none."""
+        if self.workers == "processes":
+            super().check_worker_number_rationality()
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives; the ones after it follow by themselves.
 
@@ -219,9 +231,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def close(self) -> None:
         """End persistent workers, let go of the cache and of free buffers. The loader can be iterated again."""
-        if self._pool_end is not None:
-            self._pool_end()
-        self._pool = self._pool_end = None
+        if self._keeper is not None:
+            self._keeper.close()
+        self._pool = self._keeper = None
         self._iterator = None
         self._buffers = None
         self._copies = None
@@ -276,22 +288,26 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         self._resumed = resume(self, state_dict)
 
-    def stats(self) -> dict[str, Any]:
-        """Tell what has happened so far: ``cache`` with hits, misses, bytes in use and at most, and the like;
-        ``restarts`` of worker processes, each with what ended it; ``workers``: which they are, and why;
-        ``memory``: its limit, and what was decided to keep it.
+    def stats(self) -> Stats:
+        """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the
+        workers did meanwhile, what that took of memory and cores; what failed, who loads, and why. It can be asked
+        for at any time, from any thread. :class:`~foreload.observe.stats.Stats` has every figure.
         """
-        return {
-            "cache": None if self._cache is None else self._cache.stats(),
-            "memory": self._memory.stats(),
-            "restarts": [asdict(restart) for restart in self.restarts],
-            "workers": {
-                "kind": "processes" if self.by_processes else "threads",
-                "count": self.num_workers,
-                "why": "as was asked for" if self._choice is None else self._choice.why,
-                "samples_per_second": {} if self._choice is None else self._choice.rates,
-            },
-        }
+        return collect(self)
+
+    def report(self) -> Report:
+        """Tell where the time went, what holds the loop back, what to change, and what that would give.
+
+        ``print(loader.report())`` anywhere; in a notebook, or with rich, it is a table.
+        """
+        from foreload.observe.report import Report
+
+        return Report(self.stats())
+
+    @property
+    def spans(self) -> Spans:
+        """What each worker did and when."""
+        return self._recorder.spans
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
@@ -340,6 +356,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
+        watch = self._recorder.begin()
+        try:
+            epoch = self._begin_epoch(watch)
+        except BaseException:
+            watch.end()
+            raise
+        watch.begun(epoch)
+        return epoch
+
+    def _begin_epoch(self, watch: Watch) -> Epoch:
         if self.seed is not None:
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, (KeyedSampler, MixtureSampler)):
@@ -347,7 +373,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._choose()  # by what loading costs without a cache
         self._open_cache()
         resumed, self._resumed = self._resumed, None
-        order = self._order = Order(self, self._epoch, resumed)
+        order = self._order = Order(self, self._epoch, resumed, watch)
         self._epoch += 1
         self._warn_without_accelerator()
         self._plan_cache(draws=(False, not self.persistent_workers), resumed=resumed is not None)
@@ -371,7 +397,7 @@ class DataLoader(TorchDataLoader[T_co]):
             assembly,
             self._lend_pool(order),
             depth=depth,
-            owned=not self.persistent_workers,
+            keeper=self._keeper,
             timeout=self.timeout,
             in_order=self.in_order,
         )
@@ -406,7 +432,7 @@ class DataLoader(TorchDataLoader[T_co]):
             self,
             order,
             self._lend_pool(order),
-            owned=not self.persistent_workers,
+            keeper=self._keeper,
         )
 
     def _lend_pool(self, order: Order) -> Any:
@@ -416,18 +442,15 @@ class DataLoader(TorchDataLoader[T_co]):
             return pool
         pool = self._start_pool(order.base_seed)
         if self.persistent_workers:
-            if self._pool_end is not None:
-                self._pool_end.detach()
-            self._pool = pool
-            self._pool_end = weakref.finalize(self, pool.close)
+            self._pool, self._keeper = pool, Keeper(pool)
         return pool
 
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
         if self.by_processes:
             task = WorkerTask(WorkersMaking.of(self), self._prepared, self.worker_init_fn, self.num_workers, seed)
-            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing)
+            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing, self.spans)
         identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
-        return ThreadPool(self.num_workers, identity)
+        return ThreadPool(self.num_workers, identity, self.spans)
 
     def _warn_without_accelerator(self) -> None:
         if self.pin_memory and not torch.accelerator.is_available():
@@ -457,7 +480,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return {
             **self.__dict__,
             "_pool": None,
-            "_pool_end": None,
+            "_keeper": None,
             "_buffers": None,
             "_copies": None,
             "_cache": None,
@@ -465,6 +488,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "_iterator": None,
             "_moving": None,
             "_order": None,
+            "_recorder": Recorder(),
             "errors": list(self.errors),
             "restarts": list(self.restarts),
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["available_memory", "granted_cores", "granted_memory"]
+__all__ = ["available_memory", "container_memory", "granted_cores", "granted_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self")
@@ -34,6 +34,13 @@ def granted_memory() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _memory_limit(_CGROUP)
     return memory if limit is None else min(memory, limit)
+
+
+def container_memory() -> int | None:
+    """Give the bytes of memory that the container's limit allows; None where it is not below the machine's."""
+    limit = _memory_limit(_CGROUP)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None if limit is None or limit >= machine else limit
 
 
 def available_memory() -> int:

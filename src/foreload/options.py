@@ -50,7 +50,7 @@ def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str
         name: what to call it in an error.
 
     Raises:
-        ValueError: it is negative or no amount.
+        ValueError: it is negative or no amount, or more than all of the memory.
         TypeError: it is neither an int nor a str.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2 MB"), parse_bytes("25%", of=400)
@@ -71,6 +71,8 @@ def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str
         number = -1.0
     if not 0 <= number < float("inf") or not (unit == "%" or unit in _UNITS):
         raise ValueError(f"{name} must be bytes, or a text such as '8GiB', '500MB' or '50%', got {amount!r}")
+    if unit == "%" and of is None and number > 100:
+        raise ValueError(f"{name} must be at most 100% of the memory, got {amount!r}")
     if unit == "%":
         return int(number / 100 * (granted_memory() if of is None else of))
     return int(number * _UNITS[unit])

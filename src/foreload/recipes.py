@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,18 +14,20 @@ from foreload import transforms
 from foreload.collate_fns import CustomCollateFn
 from foreload.config import DataLoaderConfig, whole_number
 from foreload.datasets.folders import Labels
+from foreload.datasets.image_batches import ImageAssembly
 from foreload.datasets.images import ImageDataset
 from foreload.efficient import EfficientDataLoader
 from foreload.loader import DataLoader
 from foreload.optcache import _roomy_store
 from foreload.options import LoadingMode
 from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated
 from foreload.stages.decode import decode_image
 from foreload.stages.device import PrefetchLoader
 from foreload.stages.keep import ENCODED
-from foreload.stages.transform import draw_seed
 from foreload.transforms import ImageTransform
+
+if TYPE_CHECKING:
+    from foreload.stages.assemble import Making
 
 __all__ = [
     "CustomCollateFn",
@@ -145,24 +147,19 @@ class HighPerformanceDataset(ImageDataset):
             "bytes": sum(count["used"] for count in counts),
         }
 
-    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Buffers) -> Any:
+    def _assembly(
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+    ) -> ImageAssembly:
         """Make batches as ImageDataset does, through the cache, unless the loader has one."""
-        assembly = super().__assembly__(making, key, buffers)
-        if assembly is not None and assembly._store is None and self._kept:
+        assembly = super()._assembly(transform, key, buffers, making)
+        if assembly._store is None and self._kept:
             assembly._store, assembly._forms = self._kept[0].native, self._forms
         return assembly
-
-    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
-        assert isinstance(self.transform, ImageTransform)
-        seed = draw_seed() if self.transform.random else 0
-        batch = self.__assembly__(None, (seed, 0), Buffers()).start(indices)
-        batch.job.run_here()
-        return Collated(batch.take(), len(indices))
 
     def _transformed(self, index: int) -> Any:
         if not self._kept:
             return super()._transformed(index)
-        return self._shown(decode_image(self._kept[1].load(index, self._files.read), self._path(index)))
+        return self._shown(decode_image(self._kept[1].load(index, self._encoded), self._path(index)))
 
 
 def create_dataloader(

@@ -15,6 +15,7 @@ from foreload.stages.transform import draw_seed
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
+    from foreload.observe.record import Watch
 
 __all__ = ["Order", "resume", "save"]
 
@@ -26,6 +27,7 @@ class Order(Iterator[Any]):
         loader: whose order.
         epoch: the number of the epoch.
         state: of an epoch that was interrupted, from :meth:`state`, to go on with.
+        watch: watches the epoch.
 
     Attributes:
         finished: whether the epoch is over.
@@ -33,12 +35,14 @@ class Order(Iterator[Any]):
         turn: the worker that gives the next one.
         gave: notes that a batch, the how-manieth that was asked for from 0, is with the loop.
         memory: what the loader may take.
+        skips: whether samples that fail are left out of their batches.
         store: of its cache.
         stream_epoch: how a MosaicML ``StreamingDataset`` numbers this epoch, if it begins it.
     """
 
-    def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None, watch: Watch) -> None:
         self.epoch = epoch
+        self.watch = watch
         self.finished = False
         self.streams: dict[int, tuple[int, Any]] = {}
         self.turn = 0
@@ -79,6 +83,7 @@ class Order(Iterator[Any]):
         self._drew = kept is None and loader.generator is None
         self.memory = loader._memory
         self.store = None if loader._cache is None else loader._cache.store
+        self.skips = loader.on_error == "skip" and not isinstance(loader.dataset, IterableDataset)
         self._errors, self._max_errors = loader.errors, loader.max_errors
         self._most_errors = len(self._errors) + self._max_errors
         self._asked = 0
@@ -93,6 +98,11 @@ class Order(Iterator[Any]):
     def asked(self) -> int:
         """Count the batches that were asked for."""
         return self._asked
+
+    @property
+    def failed(self) -> int:
+        """Count the samples of all epochs that failed."""
+        return len(self._errors)
 
     def check_errors(self) -> None:
         """Raise RuntimeError where too many samples of this epoch failed."""

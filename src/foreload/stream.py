@@ -10,8 +10,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from foreload import _native
 from foreload.datasets.mosaic import is_streaming
 from foreload.epoch import Epoch
+from foreload.observe.spans import Lane, Spans, Stage
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
 from foreload.stages.failure import SampleError
@@ -37,6 +39,9 @@ class StreamBatches(Iterator[Any]):
         buffers: where batches are put.
         skip: so many batches were given before.
         state: of the dataset or its iterator after them, if one of them can tell it.
+
+    Attributes:
+        samples: of the batch given last.
     """
 
     def __init__(self, making: Making, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
@@ -46,7 +51,7 @@ class StreamBatches(Iterator[Any]):
         self._items = iter(dataset)
         self._stateful = next((part for part in (self._items, dataset) if has_state(part)), None)
         self._counts = is_streaming(dataset)
-        self._read = 0
+        self._read = self.samples = 0
         if state is not None and has_state(self._items):
             self._items.load_state_dict(state["state"])
             skip = 0
@@ -75,10 +80,12 @@ class StreamBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Read the samples of a batch, and collate them."""
-        samples = self._samples()
-        with lending(self._buffers):
+        with _native.Measure(Stage.sample, 0) as measure:
+            samples = self._samples()
+            self.samples = measure.samples = 1 if self._size is None else len(samples)
+        with _native.Measure(Stage.batch, self.samples), lending(self._buffers):
             batch = self._collate(samples)
-        return pinned(batch, self._pin_device)
+            return pinned(batch, self._pin_device)
 
     def _item(self) -> Any:
         while True:
@@ -131,8 +138,10 @@ class _Worker:
         buffers: Buffers,
         ahead: int,
         begin: tuple[int, Any],
+        lane: Lane,
     ):
         self.number = worker
+        self.lane = lane
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
@@ -159,18 +168,23 @@ class _Worker:
         except BaseException as error:
             self.batches.put(_End(error))
             return
+        made = 0
         while True:
             self.permits.acquire()
             if self._stopped:
                 return
             try:
-                self.batches.put((next(batches), None, batches.state()))
+                with _native.Work(self.lane.native, made * loader.num_workers + worker):
+                    batch = next(batches)
+                made += 1
+                self.batches.put((batch, batches.samples, None, batches.state()))
+                del batch
             except StopIteration:
                 self.batches.put(_End())
                 return
             except BaseException as error:
                 error.add_note(f"foreload: in the iterable dataset, worker {worker}")
-                self.batches.put((None, error, batches.state()))
+                self.batches.put((None, 0, error, batches.state()))
 
     def stop(self) -> None:
         self._stopped = True
@@ -194,6 +208,7 @@ class StreamEpoch(Epoch):
         self._workers: list[_Worker] = []
         self._count = loader.num_workers
         self._process = os.getpid()
+        self._spans = loader.spans
         self._turn = 0
         if self._count == 0:
             self._inline = StreamBatches(loader, loader.dataset, buffers, *order.streams.get(0, (0, None)))
@@ -208,25 +223,28 @@ class StreamEpoch(Epoch):
             ]
             if loader.persistent_workers:
                 loader._copies = copies
+            self._watch.depth = ahead * self._count
+            lanes = loader.spans.take("thread", self._count)
             workers = [
-                _Worker(worker, loader, own, identity, buffers, ahead, begin)
-                for worker, (own, begin) in enumerate(zip(copies, begins, strict=True))
+                _Worker(worker, loader, own, identity, buffers, ahead, begin, lane)
+                for worker, (own, begin, lane) in enumerate(zip(copies, begins, lanes, strict=True))
             ]
             self._workers = workers[order.turn :] + workers[: order.turn]
-        self._close = weakref.finalize(self, _stop, list(self._workers), self._process)
+        self._close = weakref.finalize(self, _stop, list(self._workers), self._process, self._spans)
 
-    def _next(self) -> tuple[int, Callable[[], Any]]:
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
         if self._inline is None:
-            worker, batch, error, state = self._from_worker()
+            worker, batch, samples, error, state = self._from_worker()
         else:
             worker, batch, error = 0, None, None
             try:
-                batch = next(self._inline)
+                with _native.Work(self._lane, self._given):
+                    batch = next(self._inline)
             except StopIteration:
                 raise
             except BaseException as failure:
                 error = failure
-            state = self._inline.state()
+            state, samples = self._inline.state(), self._inline.samples
         self._order.streams[worker] = (self._order.streams.get(worker, (0, None))[0] + 1, state)
         self._given += 1
 
@@ -236,9 +254,9 @@ class StreamEpoch(Epoch):
             warn_of_length(self._dataset, self._expected, self._given, self._count)
             return batch
 
-        return self._given - 1, take
+        return self._given - 1, samples, take
 
-    def _from_worker(self) -> tuple[int, Any, BaseException | None, Any]:
+    def _from_worker(self) -> tuple[int, Any, int, BaseException | None, Any]:
         while self._workers:
             if self._process != os.getpid():
                 raise RuntimeError(
@@ -249,7 +267,7 @@ class StreamEpoch(Epoch):
                 item = worker.batches.get(timeout=self._timeout)
             except queue.Empty:
                 self._close.detach()
-                _stop(self._workers, self._process, wait=False)
+                _stop(self._workers, self._process, self._spans, wait=False)
                 self._workers = []
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
             if isinstance(item, _End):
@@ -283,10 +301,11 @@ def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int)
         )
 
 
-def _stop(workers: list[_Worker], process: int, *, wait: bool = True) -> None:
+def _stop(workers: list[_Worker], process: int, spans: Spans, *, wait: bool = True) -> None:
     if process != os.getpid():
         return  # after a fork; the threads, and whatever they have locked, stayed behind
     for worker in workers:
         worker.stop()
     if wait:
         join([worker.thread for worker in workers])
+    spans.give_back(worker.lane for worker in workers if not worker.thread.is_alive())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foreload.machine import granted_cores
-from foreload.progress import track
+from foreload.progress import Progress, track, track_threads
 
 __all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
 
@@ -19,6 +18,7 @@ Array = np.ndarray[Any, Any]
 
 _MARK = ".foreload-synth.json"
 _FIELD = 1280
+_CHUNK = 64  # rows of an HDF5 file that are compressed together
 _WORDS = (
     "the of and to in is was for on are as with his they at be this from have or by one had not but what all were "
     "when we there can an your which their said if do will each about how up out them then she many some so these "
@@ -64,9 +64,8 @@ def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, 
         data = _photo(fields, np.random.default_rng([seed, 1, index]))
         (folder / f"class_{index % classes:02}" / f"{index:06}.jpg").write_bytes(data)
 
-    with ThreadPoolExecutor(granted_cores()) as threads:
-        for _ in track(threads.map(write, range(count)), "images", total=count):
-            pass
+    for _ in track_threads(write, range(count), "images"):
+        pass
 
 
 def _fields(rng: np.random.Generator) -> list[Array]:
@@ -129,8 +128,21 @@ def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force
         raise ValueError(f"tensors must be ROWS,COLUMNS, both 1 or more, got {rows},{columns}")
     claim(folder, {"tensors": [rows, columns], "seed": seed}, force=force)
     rng = np.random.default_rng(seed)
-    np.save(folder / "x.npy", rng.normal(size=(rows, columns)).astype(np.float32))
+    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (rows, columns))
+    for begin, end in _runs(rows, columns):
+        x[begin:end] = rng.normal(size=(end - begin, columns))
+    x.flush()
     np.save(folder / "y.npy", rng.integers(0, 10, rows))
+
+
+def _runs(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Divide rows into runs of some MiB, of whole chunks, and show how many rows are done."""
+    step = max(1, (1 << 20) // columns // _CHUNK) * _CHUNK
+    with Progress("rows", rows, after=1) as progress:
+        for begin in range(0, rows, step):
+            end = min(begin + step, rows)
+            yield begin, end
+            progress.advance(end - begin)
 
 
 def synth_text(folder: Path, lines: int, *, seed: int = 0, force: bool = False) -> None:
@@ -167,6 +179,8 @@ def synth_hdf5(folder: Path, rows: int, columns: int, *, seed: int = 0, force: b
     claim(folder, {"hdf5": [rows, columns], "seed": seed}, force=force)
     rng = np.random.default_rng(seed)
     with h5py.File(folder / "data.h5", "w") as file:
-        values = rng.normal(size=(rows, columns)).astype(np.float32).round(2)
-        file.create_dataset("data", data=values, chunks=(min(64, rows), columns), compression="gzip")
+        shape, chunks = (rows, columns), (min(_CHUNK, rows), columns)
+        data = file.create_dataset("data", shape, np.float32, chunks=chunks, compression="gzip")
+        for begin, end in _runs(rows, columns):
+            data[begin:end] = rng.normal(size=(end - begin, columns)).astype(np.float32).round(2)
         file.create_dataset("labels", data=rng.integers(0, 10, rows))

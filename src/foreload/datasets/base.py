@@ -5,24 +5,23 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
 
 from foreload.datasets.stream import Stream, runs_of
-from foreload.machine import granted_cores, granted_memory
+from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track_threads
 from foreload.stages.memory import Pressure
 from foreload.stages.order import Indices
 from foreload.stages.store import SampleStore
 
-__all__ = ["BaseDataset"]
+__all__ = ["EAGER_SHARE", "BaseDataset"]
 
 # What a dataset may keep, of the memory that this process may use, where nobody says.
-_EAGER_SHARE = 0.9
+EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
@@ -109,7 +108,7 @@ class BaseDataset(Dataset[Any]):
     @property
     def memory(self) -> int:
         """The most bytes that the loading mode may keep."""
-        share = {LoadingMode.EAGER: _EAGER_SHARE, LoadingMode.CACHED: _CACHED_SHARE}
+        share = {LoadingMode.EAGER: EAGER_SHARE, LoadingMode.CACHED: _CACHED_SHARE}
         return int(share.get(self.loading_mode, 0) * granted_memory())
 
     def _keep(self) -> SampleStore | None:
@@ -122,10 +121,8 @@ class BaseDataset(Dataset[Any]):
             def load(index: int) -> None:
                 store.load(index, self.read)
 
-            with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(load, range(self._count))
-                for _ in track(reading, "reading samples", total=self._count, after=1):
-                    pass
+            for _ in track_threads(load, range(self._count), "reading samples", after=1):
+                pass
             if missing := self._count - int(store.residents().sum()):
                 self._too_large(missing)
         return store

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,18 @@ __all__ = ["MemoryEfficientDataset", "open_dataset"]
 _TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
+# So many files of a folder tell what it holds.
+_LOOKED_AT = 10_000
+
 
 def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
     """Open what lies at ``data_path`` with the dataset that reads it.
 
     Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
-    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); folders of
-    images: :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`.
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); ``.parquet``
+    files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
+    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. What a folder is of, most of
+    its first files tell.
 
     Raises:
         FileNotFoundError: there is nothing.
@@ -50,17 +57,25 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         from foreload.datasets.text import TextDataset
 
         return TextDataset(path)
+    if kind == ".parquet":
+        from foreload.datasets.parquet import ParquetDataset
+
+        return ParquetDataset(path, transform=transform)
+    if next(path.glob("shard.*.mds*"), None) is not None:
+        from foreload.datasets.mds import MDSDataset
+
+        return MDSDataset(path, transform)
     if path.is_file():
-        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are .tar, .h5, {', '.join(_TEXT)}")
+        known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
+        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
     return ImageDataset(path, transform=transform) if kind in IMAGES else FileDataset(path, transform)
 
 
 def _kind_within(folder: Path) -> str:
-    for _, _, names in os.walk(folder):
-        for name in names:
-            if not name.startswith("."):
-                return os.path.splitext(name)[1].lower()
-    return ""
+    """Give the commonest ending among the first files of a folder, where a README says nothing."""
+    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
+    return endings.most_common(1)[0][0] if endings else ""
 
 
 class MemoryEfficientDataset(BaseDataset):
@@ -99,10 +114,19 @@ class MemoryEfficientDataset(BaseDataset):
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.max_memory_usage = check_share(max_memory_usage)
-        self.dataset = open_dataset(data_path, transform)
+        self.dataset = open_dataset(data_path, transform if self._is_plain else None)
         # Who takes no transform leaves it to us.
-        own = transform if getattr(self.dataset, "transform", None) is None else None
-        super().__init__(data_path, own, None, loading_mode)
+        taken = self._is_plain and getattr(self.dataset, "transform", None) is not None
+        super().__init__(data_path, None if taken else transform, None, loading_mode)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether samples are the dataset's own; a subclass that reads them itself begins with whole ones."""
+        return type(self).read is MemoryEfficientDataset.read
+
+    def _inner(self, name: str) -> Any:
+        """Give what the dataset has of that name, if samples are its own."""
+        return getattr(self.dataset, name, None) if self._is_plain else None
 
     def _locate(self, data_path: Any) -> Any:
         return data_path  # which is open
@@ -113,7 +137,7 @@ class MemoryEfficientDataset(BaseDataset):
 
     def read(self, index: int) -> Any:
         """Load what is the same each time."""
-        prepare = getattr(self.dataset, "__prepare__", None)
+        prepare = self._inner("__prepare__")
         return self.dataset[index] if prepare is None else prepare(index, "encoded")
 
     @property
@@ -130,18 +154,17 @@ class MemoryEfficientDataset(BaseDataset):
 
     def __finish__(self, index: int, prepared: Any) -> Any:
         """Do the rest."""
-        finish = getattr(self.dataset, "__finish__", None)
+        finish = self._inner("__finish__")
         return super().__finish__(index, prepared if finish is None else finish(index, prepared))
 
     def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
         """Load what is the same each time, for the cache."""
-        if self._kept is None and hasattr(self.dataset, "__prepare__"):
-            return self.dataset.__prepare__(index, keep)
-        return super().__prepare__(index, keep)
+        inner = self._inner("__prepare__")
+        return super().__prepare__(index, keep) if inner is None or self._kept is not None else inner(index, keep)
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several samples, before the transforms, or what kept them from being loaded."""
-        inner = getattr(self.dataset, "read_many", None)
+        inner = self._inner("read_many")
         samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
         return samples
 
@@ -154,13 +177,13 @@ class MemoryEfficientDataset(BaseDataset):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can and nothing is kept."""
-        plain = self._kept is None and self.transform is None
-        return getattr(self.dataset, "__getitems__", None) if plain else None
+        own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
+        return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
 
     def __assembly__(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
         """Make whole batches as the dataset does, where nothing is kept."""
-        make = getattr(self.dataset, "__assembly__", None)
-        return make(making, key, buffers) if make and self._kept is None and self.transform is None else None
+        make = self._inner("__assembly__")
+        return make(making, key, buffers) if make and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:
         """Give the dataset's own attribute, such as ``classes``."""

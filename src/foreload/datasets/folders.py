@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foreload.progress import track
+
 __all__ = ["IMAGES", "Labels", "Listing", "list_files"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -32,7 +34,7 @@ def list_files(
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files.
         labels: one per file; by default they come from the class folders.
-        extensions: in lower case, of the files that count; none: all files but hidden ones.
+        extensions: in lower case, of the files that count; none: all. Hidden files never do.
 
     Raises:
         FileNotFoundError: there is no such folder, or no file in it or in one of its class folders.
@@ -75,7 +77,7 @@ def _looked_for(extensions: tuple[str, ...], where: str) -> str:
 def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...]) -> Listing:
     paths: list[str] = []
     counts: list[int] = []
-    for folder in folders:
+    for folder in track(folders, "listing folders", total=len(folders), after=1):
         found = _files_below(str(root / folder), extensions)
         paths.extend(found)
         counts.append(len(found))
@@ -94,7 +96,7 @@ def _files_below(folder: str, extensions: tuple[str, ...]) -> list[str]:
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if (name.lower().endswith(extensions) if extensions else not name.startswith("."))
+        if not name.startswith(".") and name.lower().endswith(extensions or "")
     ]
     return sorted(found)
 

@@ -13,6 +13,7 @@ from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate, pinned
 from foreload.stages.decode import decode_with_pillow
 from foreload.stages.failure import OnError, survivors
+from foreload.stages.index import positions_of, some
 from foreload.stages.transform import shaped
 from foreload.transforms import ImageTransform
 
@@ -56,7 +57,7 @@ class ImageAssembly:
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
         dataset, transform = self._dataset, self._transform
-        where = np.asarray(indices, np.int64)
+        where = some(positions_of(indices, len(dataset)))
         memory = self._buffers.take((len(where) * self._values,), transform.dtype)
         job: _native.Job
         if dataset._remote is None:

@@ -6,7 +6,6 @@ import hashlib
 import operator
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,15 +13,16 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from foreload import _native, transforms
+from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.image_batches import ImageAssembly
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
-from foreload.machine import granted_cores
+from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track, track_threads
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated
 from foreload.stages.decode import decode_image
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
+
+# Images that are asked of a server at a time.
+_TOGETHER = 256
 
 
 class ImageDataset(Dataset[tuple[Any, int]]):
@@ -69,6 +72,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     Raises:
         FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
         ValueError, TypeError: an argument makes no sense; the message names it.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
     OSError too) where it is damaged; the message names the sample and the file.
@@ -122,19 +126,32 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         keep = min(count, kept.get(self.loading_mode, 0))
         files: _native.ImageFiles
         self._remote: RemoteSamples | None = None
+        eager = self.loading_mode is LoadingMode.EAGER
         if self.shards is not None:
             extents = self.shards.members([extension[1:] for extension in IMAGES])
-            self._remote = self.shards.remote(extents, extents[:, 2])
+            if eager:
+                _check_room(int(extents[:, 2].sum()))
+            self._remote = self.shards.remote(extents, extents[:, 2], keep)
             files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
+            if eager:
+                _check_room(sum(map(os.path.getsize, self._paths)))
             files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
         self._paths = []
-        if self.loading_mode is LoadingMode.EAGER:
-            with ThreadPoolExecutor(granted_cores()) as threads:
-                reading = threads.map(files.keep, range(count))
-                for _ in track(reading, "reading images", total=count, after=1):
-                    pass
+        if eager:
+            self._load_all(files, count)
         return files
+
+    def _load_all(self, files: _native.ImageFiles, count: int) -> None:
+        if self._remote is not None:
+            runs = range(0, count, _TOGETHER)
+            for begin in track(runs, "reading images", total=len(runs), after=1):
+                _, failures = self._remote.read(range(begin, min(begin + _TOGETHER, count)))
+                for failure in failures.values():
+                    raise failure
+            return
+        for _ in track_threads(files.keep, range(count), "reading images", after=1):
+            pass
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept bytes are read again."""
@@ -175,14 +192,15 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
-        None where the transform is Python: then samples are loaded one by one.
+        None where the transform is Python, or a subclass loads samples itself: then they are loaded one by one.
         """
-        return self._load_batch if isinstance(self.transform, ImageTransform) else None
+        own = type(self).__getitem__ is ImageDataset.__getitem__
+        return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = ImageAssembly(self, self.transform, (seed, 0), Buffers()).start(indices)
+        batch = self._assembly(self.transform, (seed, 0), Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
 
@@ -242,13 +260,15 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
-        own = (
-            type(self).__getitem__ is ImageDataset.__getitem__
-            and type(self).__getitems__ is ImageDataset.__getitems__
-        )
+        own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return ImageAssembly(self, self.transform, key, buffers, making)
+        return self._assembly(self.transform, key, buffers, making)
+
+    def _assembly(
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+    ) -> ImageAssembly:
+        return ImageAssembly(self, transform, key, buffers, making)
 
     @property
     def __remote__(self) -> bool:
@@ -291,3 +311,12 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         if self.shards is not None:
             return self.shards.name(index)
         return os.fsdecode(self._files.path(index))
+
+
+def _check_room(needed: int) -> None:
+    room = int(EAGER_SHARE * granted_memory())
+    if needed > room:
+        raise MemoryError(
+            f"the images take {needed:,} bytes, which do not fit into {room:,}; use LoadingMode.CACHED, which "
+            "keeps cache_size of them"
+        )

@@ -82,8 +82,7 @@ class MDSDataset(BaseDataset):
     def read(self, index: int) -> Sample:
         """Load sample ``index``, from 0 to ``len(self) - 1``."""
         shard = int(np.searchsorted(self._starts, index, "right")) - 1
-        for path, known in zip(self._files[shard], self._stamps[shard], strict=True):
-            check_stamp(path, known)
+        self._check(shard)
         number = index - int(self._starts[shard])
         try:
             sample: Sample = self._shards[shard].get_item(number)
@@ -93,7 +92,12 @@ class MDSDataset(BaseDataset):
             raise DecodeError(
                 f"{self._files[shard][0]}: sample {number} of the shard cannot be decoded: {error!r}"
             ) from error
+        self._check(shard)  # it may have been written to meanwhile
         return sample
+
+    def _check(self, shard: int) -> None:
+        for path, known in zip(self._files[shard], self._stamps[shard], strict=True):
+            check_stamp(path, known)
 
 
 def _list_folders(data_path: Any) -> list[str]:

@@ -175,7 +175,11 @@ class Mixture(Dataset[Any]):
         inner = (positions[wanted] - self._ends[dataset] + self.sizes[dataset]).tolist()
         many = getattr(part, "__getitems__", None)
         if callable(many):
-            together: Sequence[Any] = many(inner)
+            try:
+                together: Sequence[Any] = many(inner)
+            except Exception as error:  # which may name a sample by its number there
+                error.add_note(f"foreload: in dataset {self.names[dataset]!r} of the mixture")
+                raise
             return together
         samples = []
         for place, own in zip(wanted, inner, strict=True):

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.stages.collate import Collated
+from foreload.stages.index import positions_of
 
 __all__ = ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
 
@@ -93,12 +94,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return Collated(self._batch(indices), len(indices))
 
     def _batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        rows = np.asarray(indices, np.int64)
-        if len(rows) and not -len(self) <= rows.min() <= rows.max() < len(self):
-            raise IndexError(
-                f"row {rows[(rows < -len(self)) | (rows >= len(self))][0]} of {len(self)} packed rows"
-            )
-        rows = rows % max(1, len(self))
+        rows = positions_of(indices, len(self))
         documents, positions = self._marks(rows)
         tokens = self.input_ids[torch.from_numpy(rows)]
         return {"input_ids": tokens, "document_ids": documents, "position_ids": positions}

@@ -16,6 +16,7 @@ from foreload.progress import track
 from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.index import as_indices, some
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -52,7 +53,7 @@ def gather(
     if isinstance(indices, slice):
         view = tensor[indices]
         return view if out is None else out.copy_(view)
-    rows = _as_indices(indices)
+    rows = as_indices(indices)
     shape = (len(rows), *tensor.shape[1:])
     if out is None:
         out = torch.empty(shape, dtype=tensor.dtype)
@@ -66,25 +67,6 @@ def gather(
     else:
         _native.gather(_byte_rows(tensor), rows, _byte_rows(out))
     return out
-
-
-def _as_indices(indices: Any) -> Array:
-    if isinstance(indices, torch.Tensor):
-        indices = indices.numpy()
-    elif not isinstance(indices, (np.ndarray, Sequence)):
-        indices = list(indices)
-    rows = np.asarray(indices)
-    if rows.size == 0:
-        rows = rows.astype(np.int64)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
-    return np.ascontiguousarray(rows, np.int64)
-
-
-def _some(rows: Array) -> Array:
-    if not len(rows):
-        raise IndexError("the batch sampler gave a batch without samples, which default_collate cannot collate")
-    return rows
 
 
 def _as_tensor(name: str, data: Any) -> torch.Tensor:
@@ -137,6 +119,11 @@ class _Rows:
         return list(fields) if batch else tuple(fields)
 
 
+def _are_samples(data: Any) -> bool:
+    """Whether a list is one of samples, not of tensors."""
+    return isinstance(data, list) and len(data) > 0 and isinstance(data[0], (tuple, Mapping))
+
+
 class CachedDataset(Dataset[Any]):
     """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
 
@@ -144,8 +131,8 @@ class CachedDataset(Dataset[Any]):
     it through. Worker processes map the memory, they do not copy it.
 
     Args:
-        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset, which is
-            loaded as a whole (its samples must collate to tensors).
+        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
+            list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
         pin: page-lock the memory for fast copies to the GPU; by default where CUDA is there.
         share: put it into shared memory (where /dev/shm is too small: private memory, with a warning).
 
@@ -160,7 +147,7 @@ class CachedDataset(Dataset[Any]):
     """
 
     def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True) -> None:
-        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)):
+        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)) or _are_samples(data):
             data = _preload(data)
         rows = _Rows(_contiguous(data))
         rows.fields = [_shared(field) if share else field for field in rows.fields]
@@ -181,7 +168,7 @@ class CachedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Gather a batch; ``default_collate`` has nothing left to do with it."""
-        rows = _as_indices(indices)
+        rows = as_indices(indices)
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
@@ -225,14 +212,14 @@ class TensorAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        where = _some(_as_indices(indices))
+        where = some(as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
     def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
         """Gather several batches at once, which share one piece of memory but no storage."""
-        where = _some(_as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
+        where = some(as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
         counts = [len(where)] if len(batches) == 1 else [len(batch) for batch in batches]
         columns = []
         for field, source in zip(self._rows.fields, self._sources, strict=True):

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from foreload import _native
+from foreload.observe.spans import Stage
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
 from foreload.stages.failure import LOST, NothingLeft, SampleError, repair
+from foreload.stages.prepare import Prepared
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -59,6 +61,9 @@ class SampleAssembly:
     # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
     _RUN_SECONDS = 2e-3
 
+    # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
+    _LOOK_SECONDS = 1e-4
+
     def __init__(self, making: Making, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
         # What each thread is at, for whoever asks why nothing comes.
         self.now: Any = {}
@@ -75,6 +80,9 @@ class SampleAssembly:
         self.errors = making.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
+        self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, Prepared) else None
+        self._unseen = 0  # runs since the last look
+        self._looked = False
 
     def start(self, indices: Any) -> Batch:
         """See :class:`Assembly`."""
@@ -85,7 +93,10 @@ class SampleAssembly:
             indices = list(indices)
         samples = _Samples(self, indices)
         count = len(indices) if self._batched and not self._whole else 1
-        job = _native.PythonJob(max(1, count), self._grain(count), samples.run, samples.finish)
+        asked = len(indices) if isinstance(indices, (list, tuple)) else 1
+        job = _native.PythonJob(
+            max(1, count), self._grain(count), samples.run, samples.finish, Stage.sample, max(1, asked)
+        )
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:
@@ -115,10 +126,11 @@ class SampleAssembly:
         started = time.perf_counter()
         samples: list[Any] = []
         now, thread = self.now, threading.get_ident()
+        dataset = self.source()
         for position in range(begin, end):
             now[thread] = (indices, position)
             try:
-                samples.append(self._dataset[indices[position]])
+                samples.append(dataset[indices[position]])
             except BaseException as error:
                 if self.on_error != "raise" and isinstance(error, Exception):
                     lost[position] = error
@@ -130,6 +142,18 @@ class SampleAssembly:
         known = self._sample_seconds
         self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
         return samples
+
+    def source(self) -> Any:
+        """Give the dataset for a run of samples; now and then one that looks at the clock within each of them."""
+        if self._measured is None:
+            return self._dataset
+        self._unseen += 1
+        # (Where samples are no batches, nobody knows how long they take.)
+        seconds = self._sample_seconds or (self._LOOK_SECONDS / 16 if self._looked else 1.0)
+        if self._unseen * seconds < self._LOOK_SECONDS:
+            return self._dataset
+        weight, self._unseen, self._looked = self._unseen, 0, True
+        return self._measured(weight)
 
     def finish(self, indices: Any, samples: Any) -> Any:
         """Collate (and pin) what was fetched."""
@@ -164,7 +188,7 @@ class _Samples:
         assembly = self._assembly
         try:
             if not assembly._batched:
-                self._parts[0] = assembly._dataset[self._indices]
+                self._parts[0] = assembly.source()[self._indices]
             elif assembly._whole or self._indices:
                 self._parts[begin] = assembly.fetch(self._indices, begin, end, self._lost)
             else:

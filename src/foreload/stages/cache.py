@@ -36,6 +36,9 @@ _ACCESSES = 1 << 22
 # A fixed set is exchanged for one that saves this much more: what is there has been paid for.
 _WORTH_A_CHANGE = 1.1
 
+# Epochs after which a change must have paid for itself; nobody knows how many there will be.
+_SOON = 5
+
 
 class LoaderCache:
     """The cache of one loader: the store, and the plan of each epoch.
@@ -171,10 +174,14 @@ class LoaderCache:
         saves = np.zeros(len(resident))
         for form in forms_of(self.options.keep):
             saves = np.where(self.forms == form, option(form, costs)[1], saves)
-        if best.saved <= _WORTH_A_CHANGE * saves[resident].sum():
+        now = saves[resident].sum()
+        stays = resident & best.members
+        same = stays & (self.forms == best.forms)
+        # What is to be kept as something else has to be loaded once more.
+        again = (costs[0] + costs[1])[stays & ~same].sum()
+        if best.saved <= _WORTH_A_CHANGE * now or _SOON * (best.saved - now) <= again:
             self.store.native.follow_rule("all")
             return
-        same = resident & best.members & (self.forms == best.forms)
         self.store.native.follow_members(same.view(np.uint8))
         self.forms = best.forms
         self.store.native.follow_members(best.members.view(np.uint8))

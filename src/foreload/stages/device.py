@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from foreload import _native
+from foreload.epoch import Epoch
+from foreload.observe.spans import Stage
 from foreload.stages.nested import move, tensors
+
+if TYPE_CHECKING:
+    from foreload.observe.record import Watch
 
 __all__ = ["MovedAhead", "PrefetchLoader", "SideStream", "check_device", "side_stream"]
 
@@ -23,6 +30,14 @@ class SideStream(Protocol):
 
     def event(self) -> Any:
         """Mark the end of what has been queued so far."""
+        ...
+
+    def start(self) -> Any:
+        """Mark where copies that are to be timed begin."""
+        ...
+
+    def seconds(self, start: Any, event: Any) -> float:
+        """Tell how long the device took from a ``start`` to an ``event`` that has been reached."""
         ...
 
     def wait(self, event: Any) -> None:
@@ -55,7 +70,13 @@ class _Cuda:
             return _to(value, self._device, self._non_blocking)
 
     def event(self) -> Any:
-        return self._stream.record_event()
+        return self._stream.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+
+    def start(self) -> Any:
+        return self.event()
+
+    def seconds(self, start: Any, event: Any) -> float:
+        return float(start.elapsed_time(event)) * 1e-3
 
     def wait(self, event: Any) -> None:
         torch.cuda.current_stream(self._device).wait_event(event)
@@ -81,16 +102,23 @@ class _InStep:
     def copy(self, value: Any) -> Any:
         return _to(value, self._device, self._non_blocking)
 
-    def event(self) -> None: ...
+    def event(self) -> float:
+        return time.perf_counter()
 
-    def wait(self, event: None) -> None: ...
+    def start(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, event: float) -> float:
+        return event - start
+
+    def wait(self, event: float) -> None: ...
 
     def record(self, tensor: torch.Tensor) -> None: ...
 
-    def is_over(self, event: None) -> bool:
+    def is_over(self, event: float) -> bool:
         return True
 
-    def finish(self, event: None) -> None: ...
+    def finish(self, event: float) -> None: ...
 
 
 def _to(value: Any, device: torch.device, non_blocking: bool) -> Any:
@@ -124,6 +152,15 @@ class _Moved(NamedTuple):
     batch: Any
     event: Any
     state: Any  # of the loader before it was asked for this batch
+    samples: int
+
+
+class _Source(NamedTuple):
+    batch: Any  # its memory belongs to the copy until that is done
+    start: Any
+    event: Any
+    began: int  # by the clock of this process, in nanoseconds
+    samples: int
 
 
 class MovedAhead(Iterator[Any]):
@@ -146,12 +183,15 @@ class MovedAhead(Iterator[Any]):
         self._tell = state
         self.state: Any = None if state is None else state()
         self._ahead: _Moved | Exception | None = None
-        # Memory that is copied from belongs to the copy until that is done.
-        self._sources: deque[tuple[Any, Any]] = deque()
+        # An epoch of foreload's is watched from here on: the loop waits for this.
+        self._watch: Watch | None = batches.pass_on() if isinstance(batches, Epoch) else None
+        self._sources: deque[_Source] = deque()
         self._finish = weakref.finalize(self, _finish, self._sources, stream)
 
     def __next__(self) -> Any:
         """Give the next batch, after the copy of the one behind it has been asked for."""
+        if self._watch is not None:
+            self._watch.loop.asked()
         now = self._fetch() if self._ahead is None else self._ahead
         self._ahead = None
         if isinstance(now, Exception):
@@ -159,6 +199,7 @@ class MovedAhead(Iterator[Any]):
                 self.state = None if self._tell is None else self._tell()
                 if isinstance(now, StopIteration):
                     self._release(wait=True)
+                    self._end_watch()
                 raise now
             finally:
                 del now  # its traceback holds this frame
@@ -167,41 +208,58 @@ class MovedAhead(Iterator[Any]):
         for tensor in tensors(now.batch):
             self._stream.record(tensor)
         self._release(wait=False)
+        if self._watch is not None:
+            self._watch.loop.gave(now.samples)
         return now.batch
 
     def _fetch(self) -> _Moved | Exception:
         state = self.state = None if self._tell is None else self._tell()
         try:
             source = next(self._batches)
+            samples = 0 if self._watch is None else self._watch.passed()
+            began, start = _native.now_ns(), self._stream.start()
             batch = move(source, self._stream.copy)
         except Exception as error:
             return error
         event = self._stream.event()
-        self._sources.append((event, source))
-        return _Moved(batch, event, state)
+        self._sources.append(_Source(source, start, event, began, samples))
+        return _Moved(batch, event, state, samples)
 
     def _release(self, *, wait: bool) -> None:
         while self._sources:
-            event, _ = self._sources[0]
+            source = self._sources[0]
             if wait:
-                self._stream.finish(event)
-            elif not self._stream.is_over(event):
+                self._stream.finish(source.event)
+            elif not self._stream.is_over(source.event):
                 return
             self._sources.popleft()
+            self._note(source)
+
+    def _note(self, source: _Source) -> None:
+        if self._watch is not None:
+            took = int(self._stream.seconds(source.start, source.event) * 1e9)
+            size = sum(tensor.nbytes for tensor in tensors(source.batch))
+            self._watch.lane.native.add(Stage.device, source.began, source.began + took, source.samples, size)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
 
     def close(self) -> None:
         """End the epoch early: copies under way are waited for, and nothing is kept."""
         self._finish()
         self._ahead = None
+        self._end_watch()
         end = getattr(self._batches, "close", None)
         self._batches = iter(())
         if end is not None:
             end()
 
 
-def _finish(sources: deque[tuple[Any, Any]], stream: SideStream) -> None:
+def _finish(sources: deque[_Source], stream: SideStream) -> None:
     while sources:
-        stream.finish(sources.popleft()[0])
+        stream.finish(sources.popleft().event)
 
 
 class PrefetchLoader:

@@ -11,10 +11,12 @@ from torch.utils.data import default_collate
 
 from foreload import _native
 from foreload.datasets.text.tokens import IDS, Rows
+from foreload.observe.spans import Stage
 from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.index import positions_of, some
 
 if TYPE_CHECKING:
     from foreload.datasets.text import TextDataset
@@ -117,13 +119,7 @@ class TextAssembly:
         return self._checked(work)
 
     def _work(self, indices: Any) -> _Characters | _Encoding:
-        where = np.asarray(indices, np.int64)
-        count = len(self._dataset)
-        if not len(where):
-            raise IndexError("the batch sampler gave a batch without samples, which cannot be collated")
-        if outside := where[(where < -count) | (where >= count)].tolist():
-            raise IndexError(f"index {outside[0]} is out of range for {count} samples")
-        where = np.where(where < 0, where + count, where)
+        where = some(positions_of(indices, len(self._dataset)))
         work = _Characters if self._dataset.is_native else _Encoding
         return work(self._dataset, where, self._buffers)
 
@@ -188,7 +184,7 @@ class _Encoding:
 
     def job(self) -> _native.Job:
         """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
-        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish)
+        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
 
     def _run(self, begin: int, end: int) -> None:
         try:
@@ -198,8 +194,10 @@ class _Encoding:
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
             if texts:
                 self._encode(texts)  # type: ignore[arg-type]
-        except BaseException as error:
-            self._failures[begin] = error
+        except BaseException as error:  # of all that have nothing to show for it
+            for position in range(begin, end):
+                if self._samples[position] is None:
+                    self._failures.setdefault(position, error)
 
     def _encode(self, texts: dict[int, str]) -> None:
         try:

@@ -22,7 +22,9 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from foreload import _native
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 from foreload.stages.buffers import round_up
 
 __all__ = ["Fetch", "Range", "is_remote", "local_path"]
@@ -30,7 +32,6 @@ __all__ = ["Fetch", "Range", "is_remote", "local_path"]
 Array = np.ndarray[Any, Any]
 
 _LENGTH = struct.Struct("<Q")
-_KEPT = 16  # pieces of memory that nobody uses
 _HELPERS = 3  # processes that may end while they are at one request
 _GONE = "the process that fetches has ended; what it wrote to stderr says why, or its memory was too little"
 _SCRIPT = Path(__file__).parent.parent / "fetcher.py"
@@ -150,20 +151,17 @@ class _Helper:
 class _File:
     """Memory that the helper can write to."""
 
-    descriptor = -1
-
     def __init__(self, size: int) -> None:
         self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
         os.ftruncate(self.descriptor, size)
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
 
 
 class _Lease:
     """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
+
+    _MOST = 16  # pieces that nobody uses
 
     def __init__(self, free: list[_File], size: int) -> None:
         size = round_up(max(1, size))
@@ -176,7 +174,7 @@ class _Lease:
         if hasattr(self, "file"):
             # Sizes change: what has been free for long is of one that was.
             self._free.append(self.file)
-            del self._free[:-_KEPT]
+            del self._free[: -self._MOST]
 
 
 def _taken(free: list[_File], size: int) -> _File | None:
@@ -276,7 +274,9 @@ class Fetch:
         with self._lock:
             lease = _Lease(self._free, int(starts[-1]))
         asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
-        answer = self._ask({"do": "ranges", "ranges": asked}, lease)
+        with _native.Measure(Stage.read, len(ranges)) as measure:
+            measure.bytes = int(starts[-1])
+            answer = self._ask({"do": "ranges", "ranges": asked}, lease)
         memory = np.asarray(lease)
         if "error" in answer:
             raise _error(ranges[0].url, *answer["error"])
@@ -305,6 +305,9 @@ def _error(url: str, kind: str, text: str) -> Exception:
         return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
     if kind == "short":
         return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+    if kind == "refused" and "range request" in text.lower():
+        advice = "shards can be read from the beginning, with TarStream"
+        return OSError(errno.EINVAL, f"the server gives no parts of files; {advice} ({text})", url)
     if kind == "refused":
         return OSError(errno.EINVAL, f"this cannot be read so: {text}", url)
     advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
+from foreload import _native
+from foreload.observe.spans import Stage
 from foreload.options import Keep
 from foreload.stages.index import position_of
 from foreload.stages.store import SampleStore
@@ -59,11 +61,14 @@ class Prepared(Dataset[Any]):
         if store is None or (position := self._position(index, len(store))) is None:
             sample = self._dataset[index]
         elif self._split:
-            prepared = store.load(position, lambda index: self._root.__prepare__(index, self._keep))
+            prepared = store.load(position, self._prepare)
             sample = self._root.__finish__(position, prepared)
         else:
             sample = store.load(position, lambda _: self._dataset[index])
         return sample if self._transform is None else self._transform(sample)
+
+    def _prepare(self, index: int) -> Any:
+        return self._root.__prepare__(index, self._keep)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -84,12 +89,25 @@ class Prepared(Dataset[Any]):
                 positions = [self._position(index, len(store)) for index in indices]
                 if None in positions:
                     return [self[index] for index in indices]
-                samples = store.load_many(positions, read)  # type: ignore[arg-type]
+                with _native.Measure(Stage.cache, len(indices)):
+                    samples = store.load_many(positions, _measured(read, 1))  # type: ignore[arg-type]
                 if self._split:
-                    samples = [root.__finish__(*pair) for pair in zip(positions, samples, strict=True)]
-            return samples if self._transform is None else [self._transform(sample) for sample in samples]
+                    with _native.Measure(Stage.transform, len(indices)):
+                        samples = [root.__finish__(*pair) for pair in zip(positions, samples, strict=True)]
+            if self._transform is None:
+                return samples
+            with _native.Measure(Stage.transform, len(indices)):
+                return [self._transform(sample) for sample in samples]
 
         return load
+
+    def measured(self, weight: int) -> _Measured:
+        """Give the same samples, each with a look at the clock between its stages.
+
+        Args:
+            weight: for how many samples each one stands.
+        """
+        return _Measured(self, weight)
 
     def _position(self, index: Any, samples: int) -> int | None:
         """Give the sample's place in the store; None where the index is of another kind."""
@@ -109,6 +127,41 @@ class Prepared(Dataset[Any]):
     def __len__(self) -> int:
         """Count the samples."""
         return len(self._dataset)
+
+
+class _Measured:
+    """Samples of a prepared dataset, as :meth:`Prepared.measured` gives them."""
+
+    def __init__(self, prepared: Prepared, weight: int) -> None:
+        self._prepared = prepared
+        self._weight = weight
+
+    def __getitem__(self, index: Any) -> Any:
+        own, weight = self._prepared, self._weight
+        store = own._store
+        if store is None or (position := own._position(index, len(store))) is None:
+            sample = own._dataset[index]
+        else:
+            read = own._prepare if own._split else lambda _: own._dataset[index]
+            with _native.Measure(Stage.cache, 1, weight):
+                sample = store.load(position, _measured(read, weight))
+            if own._split:
+                with _native.Measure(Stage.transform, 1, weight):
+                    sample = own._root.__finish__(position, sample)
+        if own._transform is None:
+            return sample
+        with _native.Measure(Stage.transform, 1, weight):
+            return own._transform(sample)
+
+
+def _measured(read: Callable[[Any], Any], weight: int) -> Callable[[Any], Any]:
+    """Let what a cache has to read be no part of its own time. The samples are counted by who asked for them."""
+
+    def measured(what: Any) -> Any:
+        with _native.Measure(Stage.sample, 0, weight):
+            return read(what)
+
+    return measured
 
 
 def warn_of_randomness(dataset: Any) -> None:

@@ -12,6 +12,7 @@ from foreload import _native
 from foreload.stages.batch import Batch
 from foreload.stages.buffers import Buffers
 from foreload.stages.failure import OnError, SampleError, survivors
+from foreload.stages.index import positions_of, some
 
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
@@ -78,7 +79,7 @@ class ReadAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        where = np.asarray(indices, np.int64)
+        where = some(positions_of(indices, len(self._lengths)))
         starts = _starts(self._lengths[where])
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
         job = _native.ReadJob(self._files, where, starts, memory)

@@ -9,6 +9,7 @@ import random
 import time
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 __all__ = ["WebFile"]
@@ -17,6 +18,9 @@ _TRIES = 6
 _FIRST_PAUSE = 0.1
 _PATIENCE = 60  # seconds without a byte
 _STEP = 1 << 20
+
+# What has a meaning in a path or a query.
+_PLAIN = "!$%&'()*+,/:;=?@~"
 
 # Answers after which the same question may be answered otherwise.
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -81,7 +85,7 @@ class WebFile(io.RawIOBase):
         return error
 
     def _connect(self) -> None:
-        request = Request(self._url, headers={"Range": f"bytes={self._at}-"} if self._at else {})
+        request = Request(_encoded(self._url), headers={"Range": f"bytes={self._at}-"} if self._at else {})
         self._response = response = urlopen(request, timeout=_PATIENCE)
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
         if self._at and tag != self._tag:
@@ -110,6 +114,12 @@ class WebFile(io.RawIOBase):
         """Close the connection."""
         self._hang_up()
         super().close()
+
+
+def _encoded(url: str) -> str:
+    """Encode what may not stand in an address as it is: spaces, and what is not ASCII."""
+    parts = urlsplit(url)
+    return parts._replace(path=quote(parts.path, _PLAIN), query=quote(parts.query, _PLAIN)).geturl()
 
 
 class _Changed(OSError):

@@ -12,13 +12,13 @@ import io
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -73,14 +73,14 @@ _IN_FAVOUR = 1.1
 
 
 # Samples of a server that are to be on their way at a time, and the fewest who ask for them.
-_ON_THEIR_WAY, _FEWEST_WAITERS = 512, 2
+_ON_THEIR_WAY, _FEWEST_WAITERS = 768, 2
 
 
 def waiters(batch_size: int | None) -> int:
     """Say how many threads to ask a server with, each for a batch at a time.
 
     >>> waiters(64), waiters(1), waiters(1024)
-    (8, 32, 2)
+    (12, 32, 2)
     """
     wanted = -(-_ON_THEIR_WAY // max(1, batch_size or 1))
     return max(_FEWEST_WAITERS, min(_MOST_THREADS, wanted))
@@ -184,7 +184,7 @@ def _answers(pipe: int) -> tuple[Rates, str]:
     text = b""
     deadline = time.monotonic() + _PATIENCE
     trouble = "they took too long"
-    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while wait([pipe], max(0.0, deadline - time.monotonic())):
         part = os.read(pipe, 1 << 16)
         if not part:
             trouble = "the process that measured ended"

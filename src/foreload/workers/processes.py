@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from foreload.observe.spans import Lane, Spans
 from foreload.workers.slots import Lent, Words, open_memory
 from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
 
@@ -38,10 +39,12 @@ class Worker:
     Attributes:
         process: the process.
         asked: the jobs that it has not answered, in order: number and indices.
+        lane: what it writes to what it does.
     """
 
-    def __init__(self, number: int, task: WorkerTask, context: Any) -> None:
+    def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
         self.number = number
+        self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
         self._file = open_memory(f"worker-{number}")
         self._lent = Lent(self._file)
@@ -53,7 +56,16 @@ class Worker:
             _widen(pipe.fileno())
         self.process = context.Process(
             target=work,
-            args=(number, task, read_jobs, send_results, send_stacks, _Descriptor(self._file), os.getpid()),
+            args=(
+                number,
+                task,
+                read_jobs,
+                send_results,
+                send_stacks,
+                _Descriptor(self._file),
+                (_Descriptor(spans.file), lane.offset),
+                os.getpid(),
+            ),
             daemon=True,
         )
         try:
@@ -114,7 +126,7 @@ class Worker:
         with suppress(OSError):
             os.kill(self.process.pid or 0, WHERE)
             text, patience = b"", _ANSWER
-            while select.select([self._stacks.fileno()], [], [], patience)[0]:
+            while self._stacks.poll(patience):
                 said_more = os.read(self._stacks.fileno(), 1 << 16)
                 if not said_more:
                     break
@@ -171,14 +183,16 @@ class ProcessPool:
     Args:
         task: what they are started with.
         context: of ``multiprocessing``.
+        spans: where they write what they do.
 
     Attributes:
         next_number: of the next job.
         first: the first job of the present epoch.
     """
 
-    def __init__(self, task: WorkerTask, context: Any) -> None:
+    def __init__(self, task: WorkerTask, context: Any, spans: Spans) -> None:
         self._task = task
+        self._spans = spans
         self._context = context
         self._process = os.getpid()
         self._closed = False
@@ -187,7 +201,8 @@ class ProcessPool:
         self.workers: list[Worker] = []
         try:
             for number in range(task.count):
-                self.workers.append(Worker(number, task, context))
+                (lane,) = spans.take("process")
+                self.workers.append(Worker(number, task, context, spans, lane))
         except BaseException:
             self.close()
             raise
@@ -201,7 +216,8 @@ class ProcessPool:
         """Start another process in the place of one that is gone; it has yet to be told what to do."""
         worker.end()
         worker.close()
-        other = self.workers[worker.number] = Worker(worker.number, self._task, self._context)
+        other = Worker(worker.number, self._task, self._context, self._spans, worker.lane)
+        self.workers[worker.number] = other
         return other
 
     def wait(self, wanted: Iterable[Worker], timeout: float | None) -> Iterator[tuple[Worker, Result | None]]:
@@ -245,6 +261,7 @@ class ProcessPool:
         for worker in self.workers:
             worker.end(deadline - time.monotonic())
             worker.close()
+            self._spans.give_back([worker.lane])
 
 
 def death(process: Any) -> str:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable
 
 from foreload import _native
+from foreload.observe.spans import Spans
 from foreload.workers.info import WorkerIdentity
 
 __all__ = ["ThreadPool", "join", "no_job"]
@@ -27,9 +28,10 @@ class ThreadPool:
     Args:
         count: how many.
         identity: what each thread becomes in the eyes of ``get_worker_info()``.
+        spans: where they write what they do.
     """
 
-    def __init__(self, count: int, identity: WorkerIdentity) -> None:
+    def __init__(self, count: int, identity: WorkerIdentity, spans: Spans) -> None:
         self.failure: BaseException | None = None
         self._closed = False
         self._process = os.getpid()
@@ -37,11 +39,16 @@ class ThreadPool:
         self._watchers: list[_native.Completions] = []
         # The garbage collector may close an epoch in the middle of anything, here too.
         self._lock = threading.RLock()
+        self._spans = spans
+        self._lanes = spans.take("thread", count)
         self._threads = [
             threading.Thread(
-                target=self._work, args=(worker, identity), name=f"foreload-worker-{worker}", daemon=True
+                target=self._work,
+                args=(worker, identity, lane.native),
+                name=f"foreload-worker-{worker}",
+                daemon=True,
             )
-            for worker in range(count)
+            for worker, lane in enumerate(self._lanes)
         ]
         for thread in self._threads:
             thread.start()
@@ -51,13 +58,13 @@ class ThreadPool:
         """Whether there are no threads: they have been ended, or stayed behind in a fork."""
         return self._closed or self._process != os.getpid()
 
-    def _work(self, worker: int, identity: WorkerIdentity) -> None:
+    def _work(self, worker: int, identity: WorkerIdentity, lane: _native.Lane) -> None:
         try:
             identity.assume(worker)
         except BaseException as error:
             self._fail(error)
         else:
-            self._native.work(worker)
+            self._native.work(worker, lane)
 
     def _fail(self, error: BaseException) -> None:
         error.add_note(f"foreload: in worker_init_fn of {threading.current_thread().name}")
@@ -105,6 +112,9 @@ class ThreadPool:
         self._native.close()
         if wait:
             join(self._threads)
+        self._spans.give_back(
+            lane for lane, thread in zip(self._lanes, self._threads, strict=True) if not thread.is_alive()
+        )
 
 
 def join(threads: Iterable[threading.Thread]) -> None:

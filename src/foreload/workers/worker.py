@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import pickle
 import random
 import signal
@@ -58,12 +59,14 @@ class Begin:
     Attributes:
         key: of what is random in native transforms.
         arrays: whether indices come as arrays.
+        first: the number of the epoch's first job.
         skip: batches of a stream that were given before.
         state: of the stream after them, if it can tell it.
     """
 
     key: tuple[int, int]
     arrays: bool
+    first: int = 0
     skip: int = 0
     state: Any = None
 
@@ -78,6 +81,7 @@ class Result:
         error: the exception, pickled, and its traceback as text.
         dropped: slots that are not used any more.
         state: of the stream, after this batch.
+        samples: of a stream, that the batch is made of.
         failures: samples that failed and were left out or replaced.
         nothing: whether none was left.
     """
@@ -87,6 +91,7 @@ class Result:
     error: tuple[bytes | None, str, str] | None = None
     dropped: list[int] | None = None
     state: Any = None
+    samples: int = 0
     failures: list[SampleError] | None = None
     nothing: bool = False
 
@@ -109,12 +114,24 @@ class Result:
         return restore(self.parts)
 
 
-def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, memory: Any, parent: int) -> None:
+def work(
+    worker: int,
+    task: WorkerTask,
+    jobs: Any,
+    results: Any,
+    stacks: Any,
+    memory: Any,
+    lane: tuple[Any, int],
+    parent: int,
+) -> None:
     """Run a worker until it is told to end."""
     _native.end_with(parent, jobs.fileno())
     faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
     words = Words(file)
+    spans = lane[0].detach()
+    own = _native.Lane(spans, lane[1])
+    os.close(spans)
     # What was there before stays shared with the parent as long as nobody writes to it; the collector would.
     gc.freeze()
     signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
@@ -134,6 +151,7 @@ def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, me
         failure = _described(error, worker)
     slots = Slots(file)
     batches: Any = None
+    first = 0
     while True:
         try:
             message = pickle.loads(jobs.recv_bytes())
@@ -142,6 +160,7 @@ def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, me
         if message is None:
             return
         if isinstance(message, Begin):
+            first = message.first
             if failure is None:
                 try:
                     batches = _batches(task, message, slots, words)
@@ -157,7 +176,8 @@ def work(worker: int, task: WorkerTask, jobs: Any, results: Any, stacks: Any, me
             result.error = failure
         else:
             try:
-                batch, result.state = batches(indices)
+                with _native.Work(own, number - first):
+                    batch, result.state, result.samples = batches(indices)
                 result.parts, result.dropped = slots.send(flatten(batch))
                 del batch
             except StopIteration:
@@ -184,7 +204,7 @@ def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
     """Give what makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
         stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
-        return lambda _: (next(stream), stream.state())
+        return lambda _: (next(stream), stream.state(), stream.samples)
     assembly = native_assembly(task.making, task.dataset, begin.key, slots)
     if assembly is None:
         assembly = SampleAssembly(task.making, task.dataset, 1, slots, arrays=begin.arrays)
@@ -193,7 +213,7 @@ def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
     def make(indices: Any) -> Any:
         batch = assembly.start(indices)
         batch.job.run_here()
-        return batch.take(), None
+        return batch.take(), None, 0
 
     return make
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload import _native
 from foreload.datasets.hdf5.file import HDF5File, load_h5py
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 
 __all__ = ["Chunks", "Piece"]
 
@@ -153,10 +155,13 @@ class Chunks:
         """Read rows to their positions in ``out``, contiguous memory; errors as :meth:`read`."""
         size = self.row_bytes
         memory = out.reshape(-1).view(np.uint8).data
-        for position, row in zip(positions, rows, strict=True):
-            at = self._begin(row)
-            if at < 0 or file.read_into(memory[position * size : (position + 1) * size], at) < size:
-                out[position] = self._by_h5py((slice(row, row + 1),), file)[0]
+        with _native.Measure(Stage.read, len(rows)) as measure:
+            measure.bytes = size * len(rows)
+            for position, row in zip(positions, rows, strict=True):
+                at = self._begin(row)
+                if at < 0 or file.read_into(memory[position * size : (position + 1) * size], at) < size:
+                    out[position] = self._by_h5py((slice(row, row + 1),), file)[0]
+        file.check()
 
     def _begin(self, row: int) -> int:
         if self._offset is not None:

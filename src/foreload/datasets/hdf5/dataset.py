@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,8 @@ from foreload.datasets.hdf5.file import HDF5File, load_h5py, opened, stamp_of
 from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
-from foreload.machine import granted_cores
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
+from foreload.progress import track, track_threads
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import Collated, is_default_collate
 from foreload.stages.nested import move
@@ -111,10 +109,11 @@ class HDF5Dataset(BaseDataset):
         path = str(self.data_path)
         self._stamp = stamp_of(os.stat(path))
         file = HDF5File(path, self._stamp)
-        names = [self.dataset_name] if self.target_name is None else [self.dataset_name, self.target_name]
+        named = {"dataset_name": self.dataset_name, "target_name": self.target_name}
+        names = [name for name in named.values() if name is not None]
         try:
             with opened(path) as handle:
-                found = [_found(handle, name, path) for name in names]
+                found = [_found(handle, *each, path) for each in zip(named, names, strict=False)]
                 counts = [dataset.shape[0] for dataset in found]
                 if len(set(counts)) != 1:
                     raise ValueError(
@@ -168,9 +167,8 @@ class HDF5Dataset(BaseDataset):
         places = [
             (number, band) for number, column in enumerate(self.columns) for band in range(len(column.chunks))
         ]
-        with ThreadPoolExecutor(granted_cores()) as threads:
-            for _ in track(threads.map(load, places), "reading chunks", total=len(places), after=1):
-                pass
+        for _ in track_threads(load, places, "reading chunks", after=1):
+            pass
         self.close()
         self._table = CachedDataset(outs[0] if len(outs) == 1 else tuple(outs), pin=False, share=False)
 
@@ -292,8 +290,8 @@ class _Samples(Collated):
         return type(sample)(self._dataset._sample(sample))
 
 
-def _found(handle: Any, name: str, path: str) -> Any:
-    """Give the dataset of that name, if it has rows."""
+def _found(handle: Any, argument: str, name: str, path: str) -> Any:
+    """Give the dataset that an argument names, if it has rows."""
     h5py = load_h5py()
     found = handle.get(name) if name else None
     if not isinstance(found, h5py.Dataset):
@@ -307,10 +305,10 @@ def _found(handle: Any, name: str, path: str) -> Any:
         handle.visititems(note)
         listed = ", ".join(map(repr, there[:_LISTED])) + (", ..." if len(there) > _LISTED else "")
         what = "is not there" if found is None else "is no dataset"
-        raise KeyError(f"dataset_name: {name!r} {what} in {path!r}; its datasets are: {listed or 'none'}")
+        raise KeyError(f"{argument}: {name!r} {what} in {path!r}; its datasets are: {listed or 'none'}")
     if not found.shape:
         what = "empty" if found.shape is None else "a scalar"
-        raise ValueError(f"dataset_name: {name!r} in {path!r} is {what}; give a dataset with a row per sample")
+        raise ValueError(f"{argument}: {name!r} in {path!r} is {what}; give a dataset with a row per sample")
     return found
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from foreload import _native
+from foreload.observe.spans import Stage
+
 __all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
 
 Array = np.ndarray[Any, Any]
@@ -82,6 +85,8 @@ def _explained(error: OSError, path: str) -> OSError:
         text = "this is not an HDF5 file; give one that h5py wrote, or the like"
     elif "truncated" in text:
         text = f"this HDF5 file is cut short; copy or write it again ({text})"
+    elif "already open for" in text:
+        text = f"{_WRITING} ({text})"  # or a writer has ended without: h5clear helps
     elif "lock" in text:
         text = _WRITING
     return OSError(number, text, path)
@@ -126,17 +131,25 @@ class HDF5File:
         Raises:
             OSError: the file is gone, or not what it was when the dataset was made.
         """
-        file = self._file
-        if file is None:
-            file = self._open()
-        return os.pread(file.number, size, offset)
+        file = self._file or self._open()
+        with _native.Measure(Stage.read) as measure:
+            measure.bytes = size
+            found = os.pread(file.number, size, offset)
+        self._compare(file)
+        return found
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """Read into ``memory``; gives how many bytes there were. Errors as :meth:`read_bytes`."""
-        file = self._file
-        if file is None:
-            file = self._open()
+        """Read into ``memory``; gives how many bytes there were. To be followed by :meth:`check`."""
+        file = self._file or self._open()
         return os.preadv(file.number, [memory], offset)
+
+    def check(self) -> None:
+        """See whether what was read is what was there before; nothing keeps others from writing to the file.
+
+        Raises:
+            OSError: as :meth:`read_bytes`.
+        """
+        self._compare(self._file or self._open())
 
     def read_rows(self, name: str, rows: Any) -> Any:
         """Read rows of a dataset with h5py.
@@ -149,17 +162,24 @@ class HDF5File:
                 self._open()
                 self._handle = _open_h5py(self._path)
                 _OPEN.add(self)
-            return self._handle[name][rows]
+            with _native.Measure(Stage.read) as measure:
+                found = self._handle[name][rows]
+                measure.bytes = getattr(found, "nbytes", 0)
+            self.check()
+            return found
 
     def _open(self) -> _Descriptor:
         with _LOCK:
             if self._file is None:
                 file = _Descriptor(self._path)
-                if stamp_of(os.fstat(file.number)) != self._stamp:
-                    message = "this file has changed since the HDF5Dataset was made; make the dataset again"
-                    raise OSError(errno.ESTALE, message, self._path)
+                self._compare(file)
                 self._file = file
             return self._file
+
+    def _compare(self, file: _Descriptor) -> None:
+        if stamp_of(os.fstat(file.number)) != self._stamp:
+            message = "this file has changed since the HDF5Dataset was made; make the dataset again"
+            raise OSError(errno.ESTALE, message, self._path)
 
     def close(self) -> None:
         """Close it; it is opened again when it is needed."""

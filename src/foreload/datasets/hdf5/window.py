@@ -24,10 +24,12 @@ from torch.utils.data import (
 from foreload import _native
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
+from foreload.observe.spans import Stage
 from foreload.stages.batch import Batch, note_sample
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import pinned
 from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.stages.index import positions_of, some
 from foreload.stages.order import KeyedSampler
 
 if TYPE_CHECKING:
@@ -138,22 +140,9 @@ class Window:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.stages.batch.Assembly`."""
-        batch = _Rows(self, self._positions(indices))
+        batch = _Rows(self, some(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
-
-    def _positions(self, indices: Any) -> Array:
-        rows = np.asarray(indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices))
-        if not rows.size:
-            raise IndexError(
-                "the batch sampler gave a batch without samples, which default_collate cannot collate"
-            )
-        if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
-        wrong = (rows < -self.count) | (rows >= self.count)
-        if wrong.any():
-            raise IndexError(f"index {rows[wrong][0]} is out of range for {self.count} samples")
-        return np.where(rows < 0, rows + self.count, rows).astype(np.int64)
 
 
 class _Rows:
@@ -197,22 +186,23 @@ class _Rows:
     def run(self, begin: int, end: int) -> None:
         """Decode what nobody has begun to decode, for all batches that need it."""
         try:
-            for key in self.keys[begin:end]:
-                self._decode(key)
+            with _native.Measure(Stage.decode) as measure:
+                measure.samples = sum(self._decode(key) for key in self.keys[begin:end])
         except BaseException as error:  # an interrupt: whatever was claimed is not to be waited for
             self._failures = dict.fromkeys(range(len(self._indices)), error)
             self.finished.set()
 
-    def _decode(self, key: _Key) -> None:
+    def _decode(self, key: _Key) -> int:
+        """Decode what a key means; give how many rows of batches that were."""
         window = self._window
         if key in self.alone:
             begin = self.alone[key]
             span = (begin, min(begin + _ALONE, len(self._indices)))
             self.filled(key[0], *span, _failure(lambda: window.bands.copy_alone(key[0], self.want(key[0], *span))))
-            return
+            return span[1] - span[0]
         with window.lock:
             if key not in self._unclaimed:
-                return  # though a later batch may need it again, which can wait
+                return 0  # though a later batch may need it again, which can wait
             entries = [(batch, span) for own, span in window.wanted.pop(key) if (batch := own()) is not None]
             for batch, _ in entries:
                 batch._unclaimed.discard(key)
@@ -222,6 +212,7 @@ class _Rows:
             traceback.clear_frames(failure.__traceback__)  # they hold batches
         for batch, (begin, end) in entries:
             batch.filled(key[0], begin, end, failure)
+        return sum(end - begin for _, (begin, end) in entries)
 
     def want(self, column: int, begin: int, end: int) -> Want:
         positions, rows = self._sorted[column]

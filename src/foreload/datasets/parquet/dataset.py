@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.progress import track
 from foreload.stages.batch import Batch, SampleAssembly, note_sample
 from foreload.stages.collate import Collated, is_default_collate
+from foreload.stages.index import positions_of
 from foreload.stages.order import Indices
 from foreload.stages.spill import stamp
 
@@ -173,7 +173,7 @@ class ParquetDataset(BaseDataset):
         return all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = self._places_of(indices)
+        numbers = positions_of(indices, len(self)).tolist()
         samples = []
         for position, (number, prepared) in enumerate(zip(numbers, self.__prepares__(numbers), strict=True)):
             try:
@@ -187,14 +187,6 @@ class ParquetDataset(BaseDataset):
         """Name the row groups, each of which is decoded as a whole."""
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
-
-    def _places_of(self, indices: Iterable[SupportsIndex]) -> list[int]:
-        count = len(self)
-        numbers = [operator.index(index) for index in indices]
-        for index in numbers:
-            if not -count <= index < count:
-                raise IndexError(f"index {index} is out of range for {count} samples")
-        return [index % count for index in numbers]
 
     def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
@@ -219,7 +211,7 @@ class _Columns:
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = self._dataset._places_of(indices)
+        numbers = positions_of(indices, len(self._dataset)).tolist()
         if not numbers:
             return []
         table, places = self._dataset._table(numbers)

@@ -10,7 +10,9 @@ from typing import Any
 
 import cachetools
 
+from foreload import _native
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 from foreload.stages.spill import check_stamp
 
 __all__ = ["RowGroups", "load_pyarrow", "open_parquet"]
@@ -113,7 +115,12 @@ class RowGroups:
             self._metadata[file] = opened.metadata
             try:
                 names = self._schema.names
-                table = opened.read_row_group(group, columns=names, use_threads=False).select(names)
-                return table if table.schema.types == self._schema.types else table.cast(self._schema)
+                with _native.Measure(Stage.decode) as measure:
+                    table = opened.read_row_group(group, columns=names, use_threads=False).select(names)
+                    measure.samples = table.num_rows
+                    measure.bytes = opened.metadata.row_group(group).total_byte_size
+                table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
+        check_stamp(path, self._stamps[file])  # it may have been written to meanwhile
+        return table

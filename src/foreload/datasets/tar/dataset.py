@@ -25,6 +25,7 @@ from foreload.progress import track
 from foreload.stages.batch import note_sample
 from foreload.stages.failure import survivors
 from foreload.stages.fetch import Fetch, Range, is_remote
+from foreload.stages.index import positions_of
 from foreload.stages.read import read_samples
 
 __all__ = ["Shards", "TarDataset"]
@@ -58,8 +59,8 @@ class Shards:
             folder = None if index_folder is None else Path(index_folder)
             self.indexes, self._tags = remote_indexes(self.fetch, self.paths, folder)
         else:
-            listing = track(self.paths, "indexing shards", total=len(self.paths), after=1)
-            self.indexes = [index_of(path) for path in listing]
+            paths = self.paths
+            self.indexes = [index_of(path) for path in track(paths, "indexing shards", total=len(paths), after=1)]
             self._tags = [str(index.modified) for index in self.indexes]
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
@@ -121,9 +122,11 @@ class Shards:
         known = zip(self.paths, self.indexes, self._tags, strict=True)
         return [f"{path} {index.size} {tag}" for path, index, tag in known]
 
-    def remote(self, extents: Array, first: Array) -> RemoteSamples | None:
+    def remote(self, extents: Array, first: Array, keep: int = 0) -> RemoteSamples | None:
         """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
-        return None if self.fetch is None else RemoteSamples(self.fetch, self.paths, extents, first, self.key)
+        if self.fetch is None:
+            return None
+        return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
 
     def blocks(self, size: int) -> Array:
         """Give where runs of at most so many samples of one shard begin (int64)."""
@@ -240,11 +243,11 @@ class TarDataset(BaseDataset):
     def _read(self, indices: Sequence[int]) -> list[Any]:
         if self._remote is None:
             memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
-            data = memoryview(memory)
+            data = memory.data
             return [data[begin:end] for begin, end in pairwise(starts.tolist())]
         pieces, failures = self._remote.read(indices)
         survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
-        return [memoryview(piece) for piece in pieces]
+        return [piece.data for piece in pieces]
 
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read several samples, before the transform."""
@@ -263,9 +266,10 @@ class TarDataset(BaseDataset):
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         samples = []
-        for position, (index, prepared) in enumerate(zip(indices, self._samples(indices), strict=True)):
+        numbers = positions_of(indices, len(self)).tolist()
+        for position, (index, prepared) in enumerate(zip(numbers, self._samples(numbers), strict=True)):
             try:
-                samples.append(self.__finish__(int(index) % len(self), prepared))
+                samples.append(self.__finish__(index, prepared))
             except Exception as error:
                 note_sample(error, index, position)
                 raise

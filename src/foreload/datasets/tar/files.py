@@ -14,16 +14,17 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from foreload.datasets.tar.remote import RemoteFile
-from foreload.datasets.tar.shards import leads_out, list_shards, split_name
+from foreload import _native
+from foreload.datasets.tar.remote import RemoteFile, list_below
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
 from foreload.errors import DecodeError
+from foreload.observe.spans import Stage
 from foreload.stages.fetch import Fetch, is_remote
 from foreload.stages.webfile import WebFile
 
-__all__ = ["Shard", "list_streams", "name_of", "samples_of"]
+__all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "samples_of"]
 
 Shard = str | Callable[[], BinaryIO]
 
@@ -55,7 +56,7 @@ def list_streams(shards: Any) -> list[Shard]:
                 "lambda: subprocess.Popen(command, stdout=subprocess.PIPE).stdout"
             )
         if os.path.isdir(text):
-            found = sorted(str(path) for path in Path(text).iterdir() if path.name.endswith(_SUFFIXES))
+            found = tars_in(text, _SUFFIXES)
             if not found:
                 raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
             return list(found)
@@ -69,6 +70,26 @@ def list_streams(shards: Any) -> list[Shard]:
     listed = [each for one in shards for each in list_streams(one)]
     if not listed:
         raise ValueError("shards is an empty list; give at least one")
+    return listed
+
+
+def is_stored(shard: Shard) -> bool:
+    """Whether it is in object storage."""
+    return is_remote(shard) and not str(shard).startswith(("http://", "https://"))
+
+
+def list_stored(fetch: Fetch, shards: Sequence[Shard]) -> list[Shard]:
+    """Replace each URL of object storage that ends with ``/`` by the shards below it, compressed or not.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    listed: list[Shard] = []
+    for shard in shards:
+        if is_stored(shard) and str(shard).endswith("/"):
+            listed += list_below(fetch, str(shard), _SUFFIXES)
+        else:
+            listed.append(shard)
     return listed
 
 
@@ -203,12 +224,16 @@ class _Joined(io.RawIOBase):
     def __init__(self, head: bytes, file: Any) -> None:
         self._head = head
         self._read = getattr(file, "read1", file.read)  # without waiting for all of it
+        self._counts = not isinstance(getattr(file, "raw", None), (RemoteFile, _Joined))  # which count themselves
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._head or self._read(len(buffer))
+        with _native.Measure(Stage.read, 0) as measure:
+            data = self._head or self._read(len(buffer))
+            if self._counts:
+                measure.bytes = len(data)
         self._head = data[len(buffer) :]
         data = data[: len(buffer)]
         buffer[: len(data)] = data

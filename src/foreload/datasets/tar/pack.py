@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import tarfile
+import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.datasets.folders import Labels, Listing, list_files
+from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
-from foreload.progress import track
+from foreload.progress import Progress
 from foreload.stages.decode import decode_with_pillow
 
 __all__ = ["MANIFEST", "Packed", "pack"]
@@ -78,6 +81,7 @@ def pack(
     Raises:
         FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
             something else.
+        BlockingIOError: another process is packing into ``folder``.
         DecodeError: ``tiled`` met a damaged JPEG, or what was written does not read back.
 
     >>> import tempfile
@@ -92,36 +96,71 @@ def pack(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
     listing = list_files(source, labels)
+    _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
     times = np.array([one.st_mtime_ns for one in status], np.int64)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     keys = _keys(listing.paths, source)
     extensions = [_extension(path) for path in listing.paths]
     cuts = _cuts(sizes, shard_bytes)
     plan = _plan(listing, np.stack([sizes, times]), cuts, tiled)
-    _check_plan(target, plan)
     labelled = labels is not None or bool(listing.classes)
     packing = _Packing(listing, keys, extensions, labelled=labelled, tiled=tiled, verify=verify)
-    done = _packed(packing, target, cuts)
-    shards, resumed = [], 0
-    for path, was_there, _ in track(done, "packing", total=len(cuts) - 1, after=1):
-        shards.append(str(path))
-        resumed += was_there
-    manifest = plan | {"finished": True, "classes": listing.classes}
-    _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    with _alone_in(target):
+        _check_plan(target, plan)
+        shards, resumed = [], 0
+        with Progress("packing", len(keys), after=1) as progress:
+            for number, (begin, end) in enumerate(pairwise(cuts)):
+                path = target / f"shard-{number:06}.tar"
+                if path.exists():
+                    index_of(path)  # which may be missing still
+                    resumed += 1
+                    progress.skip(end - begin)
+                else:
+                    packing.write(path, begin, end, progress.advance)
+                shards.append(str(path))
+        manifest = plan | {"finished": True, "classes": listing.classes}
+        _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
     after = sum(os.stat(path).st_size for path in shards)
     return Packed(shards, len(keys), packing.tiled_count, resumed, int(sizes.sum()), after)
 
 
-def _packed(packing: _Packing, target: Path, cuts: list[int]) -> Iterator[tuple[Path, bool, int]]:
-    for number, (begin, end) in enumerate(pairwise(cuts)):
-        path = target / f"shard-{number:06}.tar"
-        was_there = path.exists()
-        if not was_there:
-            packing.write(path, begin, end)
-        yield path, was_there, end - begin
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep others from packing into the folder, for the block; who is killed lets go of it.
+
+    Raises:
+        BlockingIOError: somebody else is at it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        message = "another `foreload pack` is writing to this folder; wait for it, or give another folder"
+        raise BlockingIOError(error.errno, message, str(folder)) from None
+    except OSError:
+        pass  # a file system that has no locks
+
+
+def _warn_of_strays(paths: list[str]) -> None:
+    """Say now what would come up when hours of packing are over."""
+    strays = [path for path in paths if not path.lower().endswith(IMAGES)]
+    if 0 < len(strays) < len(paths):
+        warnings.warn(
+            f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
+            "read this pack; move them away, or read it with TarDataset",
+            stacklevel=3,
+        )
 
 
 def _plan(listing: Listing, stamps: Any, cuts: list[int], tiled: bool) -> dict[str, Any]:
@@ -210,8 +249,8 @@ class _Packing:
         self._labelled = labelled
         self.tiled_count = 0
 
-    def write(self, path: Path, begin: int, end: int) -> None:
-        """Write one shard and its index; it gets its name when it is whole."""
+    def write(self, path: Path, begin: int, end: int, tell: Callable[[], object]) -> None:
+        """Write one shard and its index; it gets its name when it is whole. ``tell`` is called for each sample."""
         temporary = path.with_name(f"{path.name}.part")
         checks: list[int] = []
         with ThreadPoolExecutor(granted_cores()) as threads, open(temporary, "wb") as file:
@@ -223,6 +262,7 @@ class _Packing:
                         checks.append(zlib.crc32(content))
                         self._add(tar, position, content)
                         self.tiled_count += was_tiled
+                        tell()
             file.flush()
             os.fsync(file.fileno())
             if self._verify:  # what is read back comes from the disk

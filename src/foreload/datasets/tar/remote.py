@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ import numpy as np
 
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
+from foreload.progress import track_threads
 from foreload.stages.fetch import Fetch, Range
 
-__all__ = ["RemoteFile", "RemoteSamples", "list_remote", "remote_indexes"]
+__all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
 
 Array = np.ndarray[Any, Any]
 
@@ -42,11 +42,20 @@ def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
             continue
         if url.startswith(("http://", "https://")):
             raise OSError(f"shards: a web server does not list its files; name them: {url}train-{{000..099}}.tar")
-        found = [name for name in fetch.list(url) if name.endswith(".tar")]
-        if not found:
-            raise FileNotFoundError(f"shards: no *.tar below {url!r}")
-        listed += found
+        listed += list_below(fetch, url, (".tar",))
     return listed
+
+
+def list_below(fetch: Fetch, url: str, suffixes: tuple[str, ...]) -> list[str]:
+    """List the shards below a URL of object storage that ends with ``/``.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = [name for name in fetch.list(url) if name.endswith(suffixes)]
+    if not found:
+        raise FileNotFoundError(f"shards: no {', '.join(f'*{suffix}' for suffix in suffixes)} below {url!r}")
+    return found
 
 
 def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
@@ -58,8 +67,10 @@ def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tu
         OSError: a shard cannot be read.
         DecodeError: it is no tar, or damaged.
     """
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        found = list(threads.map(lambda url: _index(fetch, url, folder), urls))
+    looking = track_threads(
+        lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1
+    )
+    found = list(looking)
     return [index for index, _ in found], [tag for _, tag in found]
 
 
@@ -133,21 +144,43 @@ class RemoteSamples:
         extents: rows of (shard, offset, length), one per sample, each beginning with a member's content.
         first: the length of each extent's first member.
         key_of: gives a sample's key.
+        keep: the first so many samples stay in memory once read.
     """
 
     def __init__(
-        self, fetch: Fetch, urls: Sequence[str], extents: Array, first: Array, key_of: Callable[[int], str]
+        self,
+        fetch: Fetch,
+        urls: Sequence[str],
+        extents: Array,
+        first: Array,
+        key_of: Callable[[int], str],
+        keep: int = 0,
     ) -> None:
         self._fetch = fetch
         self._urls = urls
         self._extents = extents
         self._first = first
         self._key_of = key_of
+        self._keep = keep
+        self._kept: dict[int, Array] = {}
 
     def read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
         """Read samples; what failed is given by its position, and is empty in the list."""
+        where = np.asarray(samples, np.int64)
+        wanted: list[int] = np.where(where < 0, where + len(self._extents), where).tolist()
+        missing = [position for position, sample in enumerate(wanted) if sample not in self._kept]
+        read, failed = self._read([wanted[position] for position in missing]) if missing else ([], {})
+        new = dict(zip(missing, read, strict=True))
+        failures = {missing[number]: error for number, error in failed.items()}
+        for position, piece in new.items():
+            if position not in failures and wanted[position] < self._keep:
+                self._kept[wanted[position]] = piece.copy()  # the piece holds all that was read with it
+        pieces = [new[at] if at in new else self._kept[sample] for at, sample in enumerate(wanted)]
+        return pieces, failures
+
+    def _read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
         ranges = []
-        for shard, offset, length in self._extents[np.asarray(samples, np.int64)].tolist():
+        for shard, offset, length in self._extents[samples].tolist():
             ranges.append(Range(self._urls[shard], offset - _HEADER, length + _HEADER))
         memory, starts, failures = self._fetch.read(ranges)
         found: list[Array] = []

@@ -17,7 +17,7 @@ import numpy as np
 from foreload.errors import DecodeError
 from foreload.stages.fetch import is_remote, local_path
 
-__all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name"]
+__all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name", "tars_in"]
 
 Array = np.ndarray[Any, Any]
 
@@ -241,7 +241,13 @@ def are_shards(data_path: Any) -> bool:
     if not isinstance(data_path, (str, os.PathLike)):
         return isinstance(data_path, Sequence) and len(data_path) > 0 and are_shards(data_path[0])
     text = local_path(os.fspath(data_path))
-    return is_remote(text) or text.endswith(".tar") or (os.path.isdir(text) and any(Path(text).glob("*.tar")))
+    return is_remote(text) or text.endswith(".tar") or (os.path.isdir(text) and bool(tars_in(text, (".tar",))))
+
+
+def tars_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
+    """List the files in a folder with one of these suffixes, sorted; hidden ones do not count."""
+    names = (entry.name for entry in os.scandir(folder))
+    return sorted(os.path.join(folder, name) for name in names if name.endswith(suffixes) and name[0] != ".")
 
 
 def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
@@ -273,7 +279,7 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
         ]
     if is_remote(text) or not os.path.isdir(text):
         return [text]
-    found = sorted(str(path) for path in Path(text).glob("*.tar"))
+    found = tars_in(text, (".tar",))
     if not found:
         raise FileNotFoundError(f"shards: no *.tar in {text!r}")
     return found

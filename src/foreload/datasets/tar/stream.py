@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
-from foreload.datasets.tar.files import Shard, list_streams, name_of, samples_of
-from foreload.stages.fetch import Fetch, is_remote
+from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, samples_of
+from foreload.stages.fetch import Fetch
 from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
 
 __all__ = ["TarStream"]
@@ -32,8 +32,8 @@ class TarStream(ShuffledStream):
 
     Args:
         shards: a folder, a file, ``"train-{000..099}.tar.gz"``, a URL (``http://``, ``https://``; ``s3://``,
-            ``gs://``, ``az://`` with obstore), ``"-"`` for standard input, a function that opens a binary file, or
-            several of these.
+            ``gs://``, ``az://`` with obstore, which stand for all below where they end with ``/``), ``"-"`` for
+            standard input, a function that opens a binary file, or several of these.
         transform: called with each dict when it leaves the buffer.
         buffer: how many samples each worker holds.
         seed: of the order; as for :class:`foreload.Stream`.
@@ -75,7 +75,9 @@ class TarStream(ShuffledStream):
         super().__init__(buffer, seed, shuffle, num_replicas, rank)
         self.shards = list_streams(shards)
         self.transform = transform
-        self._fetch = Fetch(storage) if any(map(_is_stored, self.shards)) else None
+        self._fetch = Fetch(storage) if any(map(is_stored, self.shards)) else None
+        if self._fetch is not None:
+            self.shards = list_stored(self._fetch, self.shards)
 
     def _open(self, reading: Reading) -> Source:
         readers = reading.ranks * reading.workers
@@ -90,10 +92,6 @@ class TarStream(ShuffledStream):
 
     def _samples(self, shard: int) -> Iterator[dict[str, Any]]:
         return samples_of(self.shards[shard], name_of(self.shards[shard], shard), self._fetch)
-
-
-def _is_stored(shard: Shard) -> bool:
-    return is_remote(shard) and not str(shard).startswith(("http://", "https://"))
 
 
 class _Shards:

@@ -151,7 +151,7 @@ class TextDataset(BaseDataset):
         """Load one sample."""
         if not self._is_own("__prepare__", "__finish__"):
             return super().__getitem__(index)
-        return TextAssembly(self, Buffers()).made([self._position(index)]).sample(0)
+        return TextAssembly(self, Buffers()).made([operator.index(index)]).sample(0)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
@@ -165,16 +165,10 @@ class TextDataset(BaseDataset):
         return all(getattr(type(self), name) is getattr(TextDataset, name) for name in methods)
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
-        batch = TextAssembly(self, Buffers()).made([self._position(index) for index in indices])
+        batch = TextAssembly(self, Buffers()).made(indices)
         if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
             return Collated(batch.padded(), len(indices))
         return [batch.sample(row) for row in range(len(indices))]
-
-    def _position(self, index: int) -> int:
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range for {len(self)} samples")
-        return position % len(self)
 
     def __finish__(self, index: int, prepared: Any) -> Any:
         """Turn a text that was read before into a sample."""

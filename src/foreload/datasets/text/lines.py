@@ -6,7 +6,6 @@ import json
 import multiprocessing.reduction
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from foreload import _native
 from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
-from foreload.progress import track
+from foreload.progress import track, track_threads
 
 __all__ = ["LABEL", "Field", "Texts", "open_texts"]
 
@@ -107,10 +106,8 @@ class Texts:
         if not everything:
             return
         parts = -(-source.size // (64 << 20))
-        with ThreadPoolExecutor(granted_cores()) as threads:
-            loading = threads.map(lambda number: source.load(number, parts), range(parts))
-            for _ in track(loading, "reading text", total=parts, after=1):
-                pass
+        for _ in track_threads(lambda part: source.load(part, parts), range(parts), "reading text", after=1):
+            pass
 
     def __getstate__(self) -> dict[str, Any]:
         """Share what is kept with a process that is being spawned; any other copy begins empty."""

@@ -133,7 +133,9 @@ class Called:
         return {IDS: [self._checked(self._function(text)) for text in texts]}
 
     def _checked(self, ids: Any) -> Array:
-        array = np.asarray(ids) if len(ids) else np.empty(0, np.int64)
+        array = np.asarray(ids)
+        if array.shape == (0,):
+            array = array.astype(np.int64)
         if array.ndim != 1 or array.dtype.kind not in "iub":
             raise TypeError(
                 "tokenizer must give a list of ints, or a tensor or array of one dimension, got "

@@ -1,0 +1,116 @@
+"""foreload's own DataLoader, which measures itself: what it tells is written down while the script runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing.util
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+from .session import Session, where_of
+from .timed import hide
+
+__all__ = ["patch_foreload"]
+
+# Seconds between two notes of a loader that is being iterated: whoever is killed leaves the last one.
+_EVERY = 0.5
+
+# Memory is looked at for a note, which may take long: at most this share of the time.
+_SHARE = 0.01
+
+
+def patch_foreload(session: Session, module: Any) -> None:
+    """Note what is told by each ``foreload.DataLoader`` that is iterated."""
+    kind = module.DataLoader
+    iterate = kind.__iter__
+    notes = _Notes(session)
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Any:
+        where = where_of(2)
+        try:
+            epoch = iterate(self)
+        except BaseException as error:
+            hide(error)
+            raise
+        notes.begin(self, epoch, where)
+        return epoch
+
+    kind.__iter__ = __iter__
+
+
+class _Notes:
+    """Writes down what loaders tell, from time to time and when an epoch is over."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._forked()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._known: list[tuple[weakref.ref[Any], str, str]] = []  # loader, file, where
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._lock = threading.RLock()  # an epoch may be collected in the middle of a note
+
+    def begin(self, loader: Any, epoch: Any, where: str) -> None:
+        """Take note of an epoch."""
+        if all(known() is not loader for known, _, _ in self._known):
+            path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}")
+            self._known.append((weakref.ref(loader), path, where))
+        # A loop may be all that is left of a loader; but one whose workers persist keeps its epoch itself.
+        held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
+        weakref.finalize(epoch, self._note, held).atexit = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="profile", daemon=True)
+            self._thread.start()
+            # Also runs at the end of a process that multiprocessing has started, which ``atexit`` does not.
+            multiprocessing.util.Finalize(None, self._end, exitpriority=0)
+
+    def _watch(self) -> None:
+        pause = _EVERY
+        while not self._over.wait(pause):
+            began = time.monotonic()
+            self._note_all()
+            pause = max(_EVERY, (time.monotonic() - began) / _SHARE)
+
+    def _end(self) -> None:
+        self._over.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._note_all()
+
+    def _note_all(self) -> None:
+        for loader, _, _ in list(self._known):
+            self._note(loader)
+
+    def _note(self, wanted: Any) -> None:
+        loader = wanted()
+        if loader is None:
+            return
+        for known, path, where in list(self._known):
+            if known() is loader:
+                with self._lock:
+                    self._write(loader, path, where)
+
+    def _write(self, loader: Any, path: str, where: str) -> None:
+        lanes = [(lane.name, lane.kind) for lane in loader.spans.lanes]
+        about = {"title": _title(loader, where), "where": where, "lanes": lanes, "stats": loader.stats()}
+        # Nobody reads half a note.
+        if self._session.spans:
+            with open(f"{path}.new", "wb") as spans:
+                sys.modules["numpy"].save(spans, loader.spans.recent())
+            os.replace(f"{path}.new", f"{path}.npy")
+        with open(f"{path}.new", "w") as file:
+            json.dump(about, file)
+        os.replace(f"{path}.new", f"{path}.ours")
+
+
+def _title(loader: Any, where: str) -> str:
+    about = f"{type(loader.dataset).__name__}, batch_size={loader.batch_size}, {loader.num_workers} workers"
+    return f"foreload.{type(loader).__name__}({about}) iterated at {where}"

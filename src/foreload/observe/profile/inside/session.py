@@ -1,0 +1,186 @@
+"""What is counted of the loaders of a process, and of the loops over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from .lanes import Here, Lane
+
+__all__ = ["Loader", "Loop", "Session", "where_of"]
+
+# The last waits, from which the times between batches are known.
+_WAITS = 1 << 14
+
+
+class Session:
+    """Where the processes of a script write what they count.
+
+    Args:
+        folder: one file per thread, and two per loader.
+        spans: kept per thread.
+        mark: see :class:`Lane`.
+    """
+
+    def __init__(self, folder: str, spans: int, mark: Any = None) -> None:
+        self.folder = folder
+        self.spans = spans
+        self.mark = mark
+        self.here = Here()
+        self.loaders: list[Loader] = []
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.here.forget()
+        self.loaders = []
+
+    def own_lane(self) -> Lane:
+        """Give the lane of this thread."""
+        lane = self.here.own
+        if lane is None:
+            name = f"{os.getpid()}-{threading.get_native_id()}-{time.monotonic_ns()}.lane"
+            lane = self.here.own = Lane(os.path.join(self.folder, name), self.spans, self.mark)
+        return lane
+
+    def loader(self, loader: Any) -> Loader:
+        """Give what is counted of a loader; one that is made anew for each epoch goes on with what is there."""
+        where = where_of(2)
+        key = (where, type(loader).__name__, type(loader.dataset).__name__, loader.batch_size, loader.num_workers)
+        for known in self.loaders:
+            if known.loader() is loader:
+                return known
+        for known in self.loaders:
+            if known.key == key and known.loader() is None:
+                known.loader = weakref.ref(loader)
+                return known
+        self.loaders.append(Loader(self, loader, key, len(self.loaders)))
+        return self.loaders[-1]
+
+
+class Loader:
+    """What is counted of a loader in one process."""
+
+    def __init__(self, session: Session, loader: Any, key: tuple[Any, ...], number: int) -> None:
+        self.loader = weakref.ref(loader)
+        self.key = key
+        self._about = os.path.join(session.folder, f"{os.getpid()}-{number}.loader")
+        self.lane = Lane(f"{self._about}.lane", _WAITS, session.mark)
+        self.epochs = 0
+        self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
+        torch = sys.modules["torch"]
+        self._write(
+            {
+                "pid": os.getpid(),
+                "where": key[0],
+                "class": key[1],
+                "dataset": key[2],
+                "batch_size": getattr(loader.batch_sampler, "batch_size", loader.batch_size),
+                "workers": loader.num_workers,
+                "pin_memory": bool(loader.pin_memory),
+                "start": _start_method(loader),
+                "depth": max(1, (loader.prefetch_factor or 0) * loader.num_workers),
+                "cuda": bool(torch.cuda.is_available()),
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with open(self._about, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def claim(self, iterator: Any) -> None:
+        """Note who works for this loader: processes, and the thread that pins."""
+        ids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+        pinning = getattr(iterator, "_pin_memory_thread", None)
+        if pinning is not None:
+            ids.append(pinning.native_id)
+        if ids:
+            self._write({"ids": ids})
+
+
+def _start_method(loader: Any) -> str | None:
+    if not loader.num_workers:
+        return None
+    method = getattr(loader.multiprocessing_context, "get_start_method", None)
+    return str(method() if method is not None else sys.modules["multiprocessing"].get_start_method())
+
+
+def where_of(above: int) -> str:
+    """Say where the user's code asks for a loader: the first frame above that is in no installed package."""
+    frame = sys._getframe(above)
+    first = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith("<") and os.path.dirname(__file__) not in name:
+            first = first or frame
+            if "site-packages" not in name and "dist-packages" not in name and not name.startswith(_LIBRARY):
+                break
+        frame = frame.f_back  # type: ignore[assignment]
+    frame = frame or first
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+_LIBRARY = os.path.dirname(os.__file__)
+
+
+def _rows(batch: Any, most: int) -> int:
+    """Count the samples of a batch, as far as that can be seen; at most so many."""
+    if hasattr(batch, "shape"):
+        return min(most, int(batch.shape[0])) if len(batch.shape) else 1
+    if isinstance(batch, dict):
+        return min((_rows(field, most) for field in batch.values()), default=most)
+    if isinstance(batch, (list, tuple)) and batch and hasattr(batch[0], "shape"):
+        return _rows(batch[0], most)
+    return min(most, len(batch)) if isinstance(batch, list) else most
+
+
+class Loop:
+    """One iterator: what its loop waits for, and does in between."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.lengths: deque[int] = deque()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an epoch."""
+        self.began = self._given = time.monotonic_ns()
+        self.given = 0
+        self.loader.lane.batch = 0
+        self._cpu = 0
+        self.lengths.clear()
+
+    def ask(self) -> None:
+        """Take note that the loop wants a batch."""
+        self._asked_cpu, self._asked = time.thread_time_ns(), time.monotonic_ns()
+
+    def give(self, batch: Any) -> None:
+        """Take note that the loop is given this batch."""
+        lane, loader = self.loader.lane, self.loader
+        now, cpu = time.monotonic_ns(), time.thread_time_ns()
+        if self.given:
+            lane.add("loop", self._asked - self._given)
+            lane.add("loop_cpu", max(0, self._asked_cpu - self._cpu))
+            waited = self._asked
+        else:
+            loader.epochs += 1
+            lane.add("epochs", 1)
+            lane.set("first", now - self.began)
+            waited = self.began
+        lane.add("seconds", now - self._given)
+        samples = self.lengths.popleft() if self.lengths else 1
+        if loader.is_stream:
+            samples = _rows(batch, samples)  # the last batch of a stream may be smaller than was asked for
+        lane.add("batches", 1)
+        lane.add("samples", samples)
+        lane.count("wait", now - waited, cpu - self._asked_cpu, samples)
+        lane.keep("wait", waited, now, samples)
+        lane.epoch(loader.epochs - 1, self.began, now)
+        self.given += 1
+        lane.batch = self.given
+        self._given, self._cpu = now, cpu

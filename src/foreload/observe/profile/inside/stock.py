@@ -1,0 +1,189 @@
+"""torch's DataLoader, measured: its iterators, which loops wait for, and its fetchers, wherever they run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .session import Loop, Session
+from .timed import hide, timed
+
+__all__ = ["patch_loaders"]
+
+
+def patch_loaders(session: Session, module: Any) -> None:
+    """Measure ``torch.utils.data.dataloader``."""
+    _patch_iterator(session, module._BaseDataLoaderIter)
+    fetchers = module._utils.fetch
+    for fetcher in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
+        _patch_fetcher(session, fetcher)
+    _patch_pinning(session, module._utils.pin_memory)
+
+
+def _patch_iterator(session: Session, kind: Any) -> None:
+    here = session.here
+
+    def inside(method: Callable[..., Any]) -> Callable[..., Any]:
+        """While the method runs, this thread works for the loader."""
+
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            before, here.lane = here.lane, self._profiled.loader.lane
+            try:
+                return method(self, *args, **options)
+            except BaseException as error:
+                hide(error)
+                raise
+            finally:
+                here.lane = before
+
+        return call
+
+    init, reset, following, index = kind.__init__, kind._reset, kind.__next__, kind._next_index
+    advance, draw = inside(following), inside(timed(here, "order", index))
+
+    @functools.wraps(init)
+    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+        self._profiled = Loop(session.loader(loader))
+        _patch_copies(session)
+        try:
+            init(self, loader, *args, **options)
+        except BaseException as error:
+            hide(error)
+            raise
+
+    @functools.wraps(reset)
+    def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **options: Any) -> Any:
+        if not first_iter:  # the workers persist
+            self._profiled.begin()
+        try:
+            return reset(self, loader, first_iter, *args, **options)
+        except BaseException as error:
+            hide(error)
+            raise
+
+    @functools.wraps(index)
+    def _next_index(self: Any) -> Any:
+        # The first batches are asked for in the constructor.
+        try:
+            found = draw(self)
+        except BaseException as error:
+            hide(error)
+            raise
+        self._profiled.lengths.append(len(found) if isinstance(found, (list, tuple)) else 1)
+        return found
+
+    @functools.wraps(following)
+    def __next__(self: Any) -> Any:
+        loop = self._profiled
+        if not loop.given:
+            loop.loader.claim(self)
+        loop.ask()
+        try:
+            batch = advance(self)
+        except BaseException as error:
+            hide(error)
+            raise
+        loop.give(batch)
+        here.last = loop.loader.lane
+        return batch
+
+    kind.__init__, kind._reset, kind._next_index, kind.__next__ = __init__, _reset, _next_index, __next__
+
+
+def _patch_fetcher(session: Session, kind: Any) -> None:
+    here = session.here
+    init, fetch = kind.__init__, kind.fetch
+
+    @functools.wraps(init)
+    def __init__(self: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any) -> None:
+        try:
+            init(self, dataset, auto_collation, timed(here, "batch", collate_fn), drop_last)
+        except BaseException as error:
+            hide(error)
+            raise
+        self._profiled_end = self._profiled_batches = 0
+        worker = sys.modules["torch.utils.data"].get_worker_info()
+        self._profiled_worker = (0, 1) if worker is None else (worker.id, worker.num_workers)
+
+    @functools.wraps(fetch)
+    def timed_fetch(self: Any, possibly_batched_index: Any) -> Any:
+        before = here.lane
+        lane = here.lane = before or session.own_lane()
+        if before is None:
+            first, step = self._profiled_worker
+            lane.batch = first + step * self._profiled_batches
+            self._profiled_batches += 1
+            if self._profiled_end:
+                lane.add("between", max(0, time.thread_time_ns() - self._profiled_end))
+        lane.look()
+        lane.begin("sample")
+        samples = 0
+        try:
+            data = fetch(self, possibly_batched_index)
+            samples = len(possibly_batched_index) if isinstance(possibly_batched_index, (list, tuple)) else 1
+            return data
+        except BaseException as error:
+            hide(error)
+            raise
+        finally:
+            lane.looked(*lane.end(samples))
+            here.lane = before
+            if before is None:
+                self._profiled_end = time.thread_time_ns()
+
+    kind.__init__, kind.fetch = __init__, timed_fetch
+
+
+def _patch_pinning(session: Session, module: Any) -> None:
+    here, pin = session.here, module.pin_memory
+
+    @functools.wraps(pin)
+    def pin_memory(data: Any, device: Any = None) -> Any:
+        before = here.lane
+        lane = here.lane = before or session.own_lane()
+        if lane.within("batch"):
+            return pin(data, device)
+        lane.begin("batch")
+        try:
+            return pin(data, device)
+        except BaseException as error:
+            hide(error)
+            raise
+        finally:
+            lane.end()
+            here.lane = before
+
+    module.pin_memory = pin_memory
+
+
+def _patch_copies(session: Session) -> None:
+    """Measure what tensors take to reach a device, where there is one."""
+    torch = sys.modules["torch"]
+    if getattr(torch.Tensor.to, "__wrapped__", None) is not None or not torch.accelerator.is_available():
+        return
+    here = session.here
+
+    def copying(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            lane = here.last
+            if lane is None or here.lane is not None or self.device.type != "cpu":
+                return method(self, *args, **options)
+            began, cpu = time.monotonic_ns(), time.thread_time_ns()
+            moved = method(self, *args, **options)
+            if moved.device.type != "cpu":
+                now = time.monotonic_ns()
+                lane.count("device", now - began, time.thread_time_ns() - cpu, 0, self.nbytes)
+                lane.keep("device", began, now, 0, self.nbytes)
+                if not self.is_pinned():
+                    lane.add("pageable", self.nbytes)
+            return moved
+
+        return call
+
+    torch.Tensor.to = copying(torch.Tensor.to)
+    torch.Tensor.cuda = copying(torch.Tensor.cuda)

@@ -1,0 +1,150 @@
+"""Who records what a loader's epochs do: a watch for each of them."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from typing import Any
+
+from foreload import _native
+from foreload.observe.monitors import count_samples
+from foreload.observe.spans import Lane, Spans
+
+__all__ = ["Recorder", "Watch", "ended_children"]
+
+
+class Watch:
+    """Watches one epoch, and the loop over it.
+
+    Attributes:
+        lane: what the thread of the loop writes to.
+        loop: counts batches, and the time between them.
+        depth: how many batches are kept in the making.
+        ready: batches that were made together, and that the loop has not taken yet.
+        inner: counts in the place of ``loop`` where somebody is between the epoch and the loop.
+        lock: looks at the interpreter's lock while the loop waits for threads.
+    """
+
+    def __init__(self, recorder: Recorder, lane: Lane) -> None:
+        self._recorder = recorder
+        self.lane = lane
+        self.loop = recorder.loop(lane)
+        self.lock = recorder.lock
+        self.depth = 0
+        self.ready: list[Any] = []
+        self.inner: _native.Loop | None = None
+        self._passed = 0
+        self.loop.begin()
+
+    def untaken(self) -> tuple[int, int]:
+        """Count samples and batches that were counted, and not taken by the loop."""
+        ready = list(self.ready)
+        return sum(map(count_samples, ready)), len(ready)
+
+    def passed(self) -> int:
+        """Count the samples of the batch that the epoch gave last, to who is between it and the loop."""
+        before = self._passed
+        self._passed = 0 if self.inner is None else self.inner.sums[2]
+        return self._passed - before
+
+    def begun(self, epoch: Any) -> None:
+        """Take note that the epoch is ready; when it is gone, the watch ends."""
+        self.loop.begun()
+        weakref.finalize(epoch, self._recorder.end, self).atexit = False
+
+    def end(self) -> None:
+        """Let another epoch have the lane; what comes after that does not count."""
+        self._recorder.end(self)
+
+
+class Recorder:
+    """What is known of the epochs of a loader.
+
+    Attributes:
+        spans: what each worker did.
+        last: the epoch begun last.
+        since: when the first epoch began (``time.time()``); None before.
+        children_before: CPU seconds of processes that had ended by then.
+        lock: what was seen of the interpreter's lock while loops waited for threads.
+    """
+
+    def __init__(self) -> None:
+        self.spans = Spans()
+        self.last: Watch | None = None
+        self._loops: dict[str, _native.Loop] = {}  # by the name of the lane
+        self._open: dict[str, Watch] = {}
+        self.since: float | None = None
+        self.children_before = 0.0
+        self.lock = _native.LockWatch()
+        _all.add(self)
+
+    def loop(self, lane: Lane) -> _native.Loop:
+        """Give what counts for the loops that write to a lane."""
+        loop = self._loops.get(lane.name)
+        if loop is None:
+            loop = self._loops[lane.name] = _native.Loop(lane.native)
+        return loop
+
+    def begin(self) -> Watch:
+        """Watch the epoch that begins now."""
+        if self.since is None:
+            self.since = time.time()
+            self.children_before = ended_children()
+        (lane,) = self.spans.take("consumer")
+        watch = self.last = self._open[lane.name] = Watch(self, lane)
+        return watch
+
+    def end(self, watch: Watch) -> None:
+        """Let another epoch have the watch's lane."""
+        if self._open.get(watch.lane.name) is not watch:
+            return
+        del self._open[watch.lane.name]
+        watch.loop.take_back(*watch.untaken())
+        watch.ready = []
+        self.spans.give_back([watch.lane])
+
+    def sums(self) -> dict[str, Any]:
+        """Give what was counted in all epochs; times in nanoseconds."""
+        names = ("epochs", "batches", "samples", "wait", "loop", "loop_cpu", "process_cpu")
+        sums = dict.fromkeys(names, 0)
+        first = (0, 0)
+        for lane, loop in list(self._loops.items()):
+            *counts, began, took = loop.sums
+            watch = self._open.get(lane)
+            samples, batches = (0, 0) if watch is None else watch.untaken()
+            for name, count in zip(names, counts, strict=True):
+                sums[name] += count
+            sums["samples"] -= samples
+            sums["batches"] -= batches
+            first = max(first, (began, took))
+        return {**sums, "first": first[1]}
+
+    def __reduce__(self) -> Any:
+        """Begin anew in another loader."""
+        return Recorder, ()
+
+    def _begin_anew(self) -> None:
+        self.since = None
+        self.lock = _native.LockWatch()
+        self.spans.begin_anew()
+        for loop in self._loops.values():
+            loop.clear()
+
+
+def ended_children() -> float:
+    """Give the CPU seconds of processes that were children of this one and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+_all: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    # What the parent has recorded is its own; an epoch that goes on here is recorded here.
+    for recorder in list(_all):
+        recorder._begin_anew()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,63 @@
+"""Figures as people write them."""
+
+from __future__ import annotations
+
+__all__ = ["number", "percent", "quantity", "seconds", "size"]
+
+
+def percent(share: float) -> str:
+    """Write a share.
+
+    >>> percent(0.123), percent(0.004), percent(0.0), percent(0.998)
+    ('12 %', 'under 1 %', '0 %', '99.8 %')
+    """
+    if 0 < share < 0.01:
+        return "under 1 %"
+    if 0.99 < share < 1:
+        return f"{int(share * 1000) / 10} %"
+    return f"{100 * share:.0f} %"
+
+
+def seconds(value: float) -> str:
+    """Write a time with a unit that fits.
+
+    >>> seconds(75), seconds(1.5), seconds(0.0123), seconds(4.2e-6), seconds(0)
+    ('75 s', '1.5 s', '12 ms', '4.2 us', '0 s')
+    """
+    if value <= 0:
+        return "0 s"
+    units = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+    unit, scale = next((each for each in units if value >= each[1]), units[-1])
+    return f"{number(value / scale)} {unit}"
+
+
+def number(value: float) -> str:
+    """Write a number with two or three digits that count.
+
+    >>> number(12345.6), number(12.3), number(1.26), number(4)
+    ('12,346', '12', '1.3', '4')
+    """
+    if value >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}".removesuffix(".0") if value >= 0.095 else f"{value:.2g}"
+
+
+def quantity(value: float, one: str, many: str) -> str:
+    """Write a number of things.
+
+    >>> quantity(1, "core", "cores"), quantity(3, "core", "cores")
+    ('1 core', '3 cores')
+    """
+    return f"{number(value)} {one if value == 1 else many}"
+
+
+def size(value: float) -> str:
+    """Write bytes.
+
+    >>> size(3 << 20), size(1 << 30), size(100)
+    ('3 MiB', '1 GiB', '100 B')
+    """
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= scale:
+            return f"{number(value / scale)} {unit}"
+    return f"{value:.0f} B"
