@@ -1,10 +1,10 @@
-"""What loaders did, every few seconds: as lines of JSON, or as TensorBoard scalars."""
+"""What loaders did, written down every few seconds; here as lines of JSON."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
+import queue
 import threading
 import time
 import warnings
@@ -12,16 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from foreload.observe.watched import Watched, figure
+from foreload.observe.stats import Stats
+from foreload.observe.watched import Watched
 
-__all__ = ["StatsLog", "log_stats", "log_tensorboard", "scalars"]
+__all__ = ["StatsLog", "log_stats"]
 
 
 class StatsLog:
     """Writes the figures of loaders down at intervals, on a thread of its own.
 
     It ends when it is closed, with its block, with the interpreter, or when the loaders are gone, whichever is
-    first; it does not keep them. Before it ends, it writes what they have come to, if they are still there.
+    first; it does not keep them. Before it ends, it writes what they have come to, if they are still there. A
+    loader that has given no batch since the last time is left out. In a fork it does nothing.
 
     Args:
         loaders: a loader, or a dict of names and loaders.
@@ -36,19 +38,22 @@ class StatsLog:
     def __init__(
         self,
         loaders: Any,
-        write: Callable[[str, dict[str, Any]], None],
+        write: Callable[[str, Stats], None],
         end: Callable[[], None] | None = None,
         *,
         every: float | None,
     ) -> None:
-        self._every = _check_every(every)
+        check_every(every)
+        self._every = every
         self._write = write
         self._end = end
+        self._batches: dict[str, int] = {}
         self._lock = threading.RLock()
-        self._over = threading.Event()
+        # Unlike an Event, it may be told the end by the garbage collector in the middle of its own waiting.
+        self._ending: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended = self._warned = False
         self._thread: threading.Thread | None = None
-        self._watched = Watched(loaders, self._gone)
+        self._watched = Watched(loaders, self._over)
         if every is not None:
             self._thread = threading.Thread(target=self._run, name="foreload-log", daemon=True)
             self._thread.start()
@@ -59,25 +64,34 @@ class StatsLog:
         Raises:
             OSError: they cannot be written.
         """
-        loaders = self._watched.alive()  # until after the lock is free: what ends with them may write, too
+        if not self._watched.is_here:
+            return
         with self._lock:
-            if not self._ended:
-                for name, loader in loaders.items():
-                    self._write(name, loader.stats())
+            if self._ended:
+                return
+            for name, loader in self._watched.alive().items():
+                stats = loader.stats()
+                if stats["batches"] != self._batches.get(name, 0):
+                    self._write(name, stats)
+                    self._batches[name] = stats["batches"]
 
     def close(self) -> None:
         """Write once more, and end."""
         if not self._watched.is_here:
             return
-        self._over.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        self._ending.put(None)
+        if self._thread is not None:
             self._thread.join()
         self._finish()
 
     def _run(self) -> None:
-        while not self._over.wait(self._every):
-            self._try()
-        self._finish()
+        while True:
+            try:
+                self._ending.get(timeout=self._every)
+            except queue.Empty:
+                self._try()
+            else:
+                return self._finish()
 
     def _try(self) -> None:
         try:
@@ -97,12 +111,10 @@ class StatsLog:
             if self._end is not None:
                 self._end()
 
-    def _gone(self) -> None:
+    def _over(self) -> None:
         if self._watched.alive():  # then the interpreter exits
             self.close()
-        self._over.set()  # whoever lets go of the last loader does not wait
-        if self._thread is None:
-            self._finish()
+        self._ending.put(None)  # whoever lets go of the last loader does not wait
 
     def __enter__(self) -> Self:
         """Give the log, to be closed at the end of the block."""
@@ -113,29 +125,30 @@ class StatsLog:
         self.close()
 
 
-def _check_every(every: float | None) -> float | None:
+def check_every(every: float | None) -> None:
+    """Raise TypeError or ValueError where this is no number of seconds, and not None."""
     if every is None:
-        return None
+        return
     if isinstance(every, bool) or not isinstance(every, (int, float)):
         raise TypeError(f"every must be a number of seconds or None, got {every!r}")
     if not 0 < every <= threading.TIMEOUT_MAX:
         raise ValueError(f"every must be a number of seconds above 0, got {every}")
-    return every
 
 
 def log_stats(loaders: Any, path: str | os.PathLike[str], *, every: float | None = 10.0) -> StatsLog:
     """Append what ``loader.stats()`` gives to a file, a line of JSON each time.
 
+    Each line has, beside what ``stats()`` has, ``time`` (seconds since 1970) and ``name``. Lines are written whole:
+    a program that is killed leaves all of them up to then.
+
     Args:
         loaders: a loader, or a dict of names and loaders: then a line for each.
-        path: the file; what it holds stays. It is opened anew for each line, so it may be moved away (logrotate).
+        path: the file; what it holds stays.
         every: seconds between lines; None: only when ``write()`` is called, such as after each epoch.
 
     Returns:
         The log: ``write()`` and ``close()`` it, or use it as a context manager. It also ends by itself: after a
         last line when the program ends, and when the loaders are gone, whom it does not keep.
-
-    Each line has, beside what ``stats()`` has, ``time`` (seconds since 1970) and ``name``.
 
     Raises:
         OSError: the file cannot be written. (Later, that is a warning, once.)
@@ -150,11 +163,11 @@ def log_stats(loaders: Any, path: str | os.PathLike[str], *, every: float | None
     >>> line["name"], line["batches"], line["samples"]
     ('loader', 2, 10)
     """
-    file = Path(path)
+    file = Path(path).absolute()
     with file.open("ab"):
         pass
 
-    def write(name: str, stats: dict[str, Any]) -> None:
+    def write(name: str, stats: Stats) -> None:
         _append(file, json.dumps({"time": time.time(), "name": name, **stats}))
 
     return StatsLog(loaders, write, every=every)
@@ -167,91 +180,3 @@ def _append(path: Path, line: str) -> None:
             content = b"\n" + content  # the disk was full, or somebody was killed, in the middle of a line
         if file.write(content) != len(content):  # in one piece: others may append and read
             raise OSError(f"the disk of {path} is full")
-
-
-def log_tensorboard(loaders: Any, writer: Any, *, every: float | None = 10.0) -> StatsLog:
-    """Write how a loader is doing as TensorBoard scalars: each is of the time since the one before it.
-
-    Tags begin with the loader's name: ``loader/samples_per_second``, ``loader/wait_share``,
-    ``loader/stages/decode`` (how many workers were at it, on average) and so on; see :func:`scalars`. The step is
-    the number of batches given.
-
-    Args:
-        loaders: a loader, or a dict of names and loaders.
-        writer: a ``torch.utils.tensorboard.SummaryWriter`` (or anything with ``add_scalar``), which stays open; or
-            a folder to write to.
-        every: seconds between points; None: only when ``write()`` is called, such as after each epoch.
-
-    Returns:
-        The log, as :func:`log_stats` does.
-
-    Raises:
-        ImportError: a folder is given, and TensorBoard is not installed.
-        ValueError, TypeError: an argument makes no sense.
-    """
-    own = isinstance(writer, (str, os.PathLike))
-    if not own and not callable(getattr(writer, "add_scalar", None)):
-        raise TypeError(f"writer must be a SummaryWriter or a folder, got {type(writer).__name__}")
-    _check_every(every)
-    points = _Points(_summary_writer(writer) if own else writer)
-    try:
-        return StatsLog(loaders, points.write, points.writer.close if own else None, every=every)
-    except BaseException:
-        if own:
-            points.writer.close()
-        raise
-
-
-def _summary_writer(folder: str | os.PathLike[str]) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError("log_tensorboard needs TensorBoard: pip install 'foreload[tensorboard]'") from error
-    return SummaryWriter(os.fspath(folder))
-
-
-class _Points:
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-        self._before: dict[str, dict[str, Any]] = {}
-
-    def write(self, name: str, stats: dict[str, Any]) -> None:
-        before = self._before.get(name)
-        if stats["batches"] == (0 if before is None else before["batches"]):
-            return
-        for tag, value in scalars(stats, before).items():
-            self.writer.add_scalar(f"{name}/{tag}", value, stats["batches"])
-        self._before[name] = stats
-        flush = getattr(self.writer, "flush", None)
-        if flush is not None:
-            flush()
-
-
-def scalars(now: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, float]:
-    """Flatten the figures of a loader, rates and shares being those since ``before``, which it gave earlier."""
-    seconds = now["seconds"] - (before["seconds"] if before else 0)
-    per_second = 1 / seconds if seconds > 0 else 0.0
-
-    def rate(*path: str) -> float:
-        return (figure(now, *path) - (figure(before, *path) if before else 0)) * per_second
-
-    values = {
-        "samples_per_second": rate("samples"),
-        "batches_per_second": rate("batches"),
-        "wait_share": rate("wait_seconds"),
-        "first_batch_seconds": now["first_batch_seconds"],
-        "read_mib_per_second": rate("bytes_read") / (1 << 20),
-        "memory/tree_mib": now["memory"]["tree_bytes"] / (1 << 20),
-        "cpu_share": now["cpu"]["share"],
-        "errors": now["errors"],
-        "restarts": len(now["restarts"]),
-        "workers": now["workers"]["count"],
-    }
-    values |= {f"batch_seconds/{which}": value for which, value in now["batch_seconds"].items()}
-    values |= {f"stages/{stage}": rate("stages", stage, "seconds") for stage in now["stages"]}
-    if now["cache"] is not None:
-        hits, misses = rate("cache", "hits"), rate("cache", "misses")
-        values["cache/hit_rate"] = hits / (hits + misses) if hits + misses else 0.0
-    if now["gpu"] is not None:
-        values["gpu_idle_share"] = now["gpu"]["idle_share"]
-    return {name: float(value) for name, value in values.items() if math.isfinite(value)}

@@ -3,84 +3,105 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, Literal, NamedTuple, Self
+from socketserver import BaseRequestHandler, TCPServer
+from typing import Any, Self
 
 from foreload.observe.watched import Watched
 
-__all__ = ["MetricsServer", "serve_metrics"]
+__all__ = ["LoaderCollector", "MetricsServer", "serve_metrics"]
 
+# Name, where it is in ``stats()``, meaning. What is None there is left out.
+_COUNTERS = [
+    ("epochs", "epochs", "Epochs begun."),
+    ("batches", "batches", "Batches given to the loop."),
+    ("samples", "samples", "Samples given to the loop."),
+    ("running_seconds", "seconds", "Time from the begin of epochs to their last batch."),
+    ("wait_seconds", "wait_seconds", "Time that the loop waited for batches."),
+    ("loop_seconds", "loop_seconds", "Time that the loop worked."),
+    ("read_bytes", "bytes_read", "Bytes read."),
+    ("cache_hits", "cache.hits", "Samples that the cache had."),
+    ("cache_misses", "cache.misses", "Samples that the cache did not have."),
+    ("errors", "errors", "Samples that could not be loaded."),
+    ("restarts", "restarts", "Worker processes replaced."),
+]
+_GAUGES = [
+    ("first_batch_seconds", "first_batch_seconds", "Time to the first batch of the last epoch."),
+    ("workers", "workers.count", "Workers."),
+    ("depth_batches", "workers.depth", "Batches kept in the making."),
+    ("cache_bytes", "cache.used", "Memory that the cache takes."),
+    ("memory_bytes", "memory.tree_bytes", "Memory of this process and those below it (PSS)."),
+    ("memory_granted_bytes", "memory.granted_bytes", "Memory that may be used."),
+    ("cores_granted", "cpu.cores", "Cores that may be used."),
+    ("cpu_ratio", "cpu.share", "CPU time used of that granted, while epochs ran."),
+    ("gpu_idle_ratio", "gpu.idle_share", "Time without work for the GPU."),
+]
+_OF_STAGES = [
+    ("stage_spans", "count", "How often workers were at a stage."),
+    ("stage_seconds", "seconds", "Time that workers spent at a stage."),
+    ("stage_cpu_seconds", "cpu_seconds", "CPU time that workers spent at a stage."),
+    ("stage_samples", "samples", "Samples that went through a stage."),
+    ("stage_bytes", "bytes", "Bytes that went through a stage."),
+]
 _QUANTILES = [("median", "0.5"), ("p95", "0.95"), ("p99", "0.99")]
 
-
-class _Metric(NamedTuple):
-    """A family of series: how its value is found in ``stats()``; None where there is none.
-
-    With a ``label`` there is a value for each of the label's.
-    """
-
-    kind: Literal["counter", "gauge"]
-    name: str
-    meaning: str
-    value: Callable[[dict[str, Any]], Any]
-    label: str = ""
-
-
-def _of_stages(field: str) -> Callable[[dict[str, Any]], dict[str, float]]:
-    return lambda stats: {stage: each[field] for stage, each in stats["stages"].items()}
-
-
-def _of_cache(field: str) -> Callable[[dict[str, Any]], float | None]:
-    return lambda stats: None if stats["cache"] is None else stats["cache"][field]
-
-
-_METRICS = [
-    _Metric("counter", "epochs", "Epochs begun.", lambda stats: stats["epochs"]),
-    _Metric("counter", "batches", "Batches given to the loop.", lambda stats: stats["batches"]),
-    _Metric("counter", "samples", "Samples given to the loop.", lambda stats: stats["samples"]),
-    _Metric(
-        "counter", "running_seconds", "Time from begin to last batch of epochs.", lambda stats: stats["seconds"]
-    ),
-    _Metric("counter", "wait_seconds", "Time that the loop waited.", lambda stats: stats["wait_seconds"]),
-    _Metric("counter", "loop_seconds", "Time that the loop worked.", lambda stats: stats["loop_seconds"]),
-    _Metric("counter", "read_bytes", "Bytes read.", lambda stats: stats["bytes_read"]),
-    _Metric("counter", "errors", "Samples that could not be loaded.", lambda stats: stats["errors"]),
-    _Metric("counter", "restarts", "Worker processes replaced.", lambda stats: len(stats["restarts"])),
-    _Metric("counter", "stage_seconds", "Time that workers spent.", _of_stages("seconds"), "stage"),
-    _Metric("counter", "stage_cpu_seconds", "CPU time that workers spent.", _of_stages("cpu_seconds"), "stage"),
-    _Metric("counter", "stage_samples", "Samples that went through.", _of_stages("samples"), "stage"),
-    _Metric("counter", "stage_bytes", "Bytes that went through.", _of_stages("bytes"), "stage"),
-    _Metric("counter", "cache_hits", "Samples that the cache had.", _of_cache("hits")),
-    _Metric("counter", "cache_misses", "Samples that the cache did not have.", _of_cache("misses")),
-    _Metric("gauge", "cache_bytes", "Memory that the cache takes.", _of_cache("used")),
-    _Metric(
-        "gauge",
-        "batch_seconds",
-        "From one batch to the next.",
-        lambda stats: {quantile: stats["batch_seconds"][key] for key, quantile in _QUANTILES},
-        "quantile",
-    ),
-    _Metric("gauge", "first_batch_seconds", "Of the last epoch.", lambda stats: stats["first_batch_seconds"]),
-    _Metric("gauge", "workers", "Workers.", lambda stats: stats["workers"]["count"]),
-    _Metric("gauge", "depth", "Batches kept in the making.", lambda stats: stats["workers"]["depth"]),
-    _Metric("gauge", "memory_bytes", "Of process and workers (PSS).", lambda stats: stats["memory"]["tree_bytes"]),
-    _Metric("gauge", "memory_granted_bytes", "May be used.", lambda stats: stats["memory"]["granted_bytes"]),
-    _Metric("gauge", "cores_granted", "Cores that may be used.", lambda stats: stats["cpu"]["cores"]),
-    _Metric("gauge", "cpu_share", "CPU time used of that granted.", lambda stats: stats["cpu"]["share"]),
-    _Metric(
-        "gauge",
-        "gpu_idle_share",
-        "Time without work for the GPU.",
-        lambda stats: None if stats["gpu"] is None else stats["gpu"]["idle_share"],
-    ),
-]
 # A client that sends nothing, or reads nothing, is left after so many seconds.
 _PATIENCE = 10
+
+
+class LoaderCollector:
+    """Gives the figures of loaders to a registry of ``prometheus_client``, for those who serve their own.
+
+    ``prometheus_client.REGISTRY.register(LoaderCollector(loader))``. Loaders are asked when somebody looks, and
+    vanish when they are gone: they are not kept.
+
+    Args:
+        loaders: a loader, or a dict of names and loaders.
+    """
+
+    def __init__(self, loaders: Any) -> None:
+        self._watched = loaders if isinstance(loaders, Watched) else Watched(loaders, lambda: None)
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterator[Any]:
+        """Ask the loaders."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        with self._lock:  # many clients at once shall not take time from the loop
+            stats: dict[str, Any] = {name: loader.stats() for name, loader in self._watched.alive().items()}
+        for kind, metrics in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, path, meaning in metrics:
+                family = kind(f"foreload_{name}", meaning, labels=["loader"])
+                for loader, figures in stats.items():
+                    value = _find(figures, path)
+                    if value is not None:
+                        family.add_metric([loader], value)
+                if family.samples:
+                    yield family
+        for name, field, meaning in _OF_STAGES:
+            family = CounterMetricFamily(f"foreload_{name}", meaning, labels=["loader", "stage"])
+            for loader, figures in stats.items():
+                for stage, sums in figures["stages"].items():
+                    family.add_metric([loader, stage], sums[field])
+            yield family
+        family = GaugeMetricFamily("foreload_batch_seconds", "From batch to batch.", labels=["loader", "quantile"])
+        for loader, figures in stats.items():
+            for key, quantile in _QUANTILES:
+                family.add_metric([loader, quantile], figures["batch_seconds"][key])
+        yield family
+
+
+def _find(stats: Any, path: str) -> float | None:
+    """Give a figure, or how many there are.
+
+    >>> _find({"gpu": None, "restarts": [{}]}, "restarts"), _find({"gpu": None}, "gpu.idle_share")
+    (1, None)
+    """
+    for key in path.split("."):
+        stats = None if stats is None else stats[key]
+    return len(stats) if isinstance(stats, list) else stats
 
 
 class MetricsServer:
@@ -96,9 +117,9 @@ class MetricsServer:
             from prometheus_client import CollectorRegistry, MetricsHandler
         except ImportError as error:
             raise ImportError("serve_metrics needs prometheus_client: pip install 'foreload[metrics]'") from error
-        self._watched = Watched(loaders, self.close)
+        self._watched = Watched(loaders, self._over)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(self._watched))
+        registry.register(LoaderCollector(self._watched))
         handler = type("Handler", (MetricsHandler,), {"registry": registry, "timeout": _PATIENCE})
         try:
             self._server = _Server(host, port, handler)
@@ -113,13 +134,18 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and leave clients that have not read all."""
         if not self._watched.is_here:
             return
         self._watched.release()
         self._server.stop()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
+        self._server.leave_clients()
+
+    def _over(self) -> None:
+        if self._watched.alive():  # then the interpreter exits
+            self.close()
+        self._server.stop()  # whoever lets go of the last loader does not wait
 
     def __enter__(self) -> Self:
         """Give the server, to be closed at the end of the block."""
@@ -130,15 +156,15 @@ class MetricsServer:
         self.close()
 
 
-class _Server(ThreadingMixIn, TCPServer):
+class _Server(TCPServer):
     """A thread for each client: none of them can hold up another, or the end."""
 
-    daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, host: str, port: int, handler: type[BaseRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._over = False
+        self._clients: dict[threading.Thread, socket.socket] = {}
         super().__init__((host, port), handler)
 
     def serve(self) -> None:
@@ -152,34 +178,26 @@ class _Server(ThreadingMixIn, TCPServer):
             # Wakes who waits for clients, and ends the listening also for forks that have the socket.
             self.socket.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # the client has left
-            super().handle_error(request, client_address)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(
+            target=self._talk, args=(request, client_address), name="foreload-metrics-client"
+        )
+        thread.daemon = True
+        self._clients[thread] = request
+        thread.start()
 
+    def _talk(self, request: socket.socket, client_address: Any) -> None:
+        # One that leaves, or takes too long, is no matter.
+        with suppress(OSError):
+            self.finish_request(request, client_address)
+        self.shutdown_request(request)
+        del self._clients[threading.current_thread()]
 
-class _Collector:
-    """Asks the loaders at each scrape."""
-
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        stats = {name: loader.stats() for name, loader in self._watched.alive().items()}
-        for metric in _METRICS:
-            labels = ["loader", metric.label] if metric.label else ["loader"]
-            family = kinds[metric.kind](f"foreload_{metric.name}", metric.meaning, labels=labels)
-            for name, figures in stats.items():
-                value = metric.value(figures)
-                if metric.label:
-                    for which, each in value.items():
-                        family.add_metric([name, which], each)
-                elif value is not None:
-                    family.add_metric([name], value)
-            if family.samples:
-                yield family
+    def leave_clients(self) -> None:
+        for thread, request in list(self._clients.items()):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def serve_metrics(loaders: Any, *, port: int = 9464, host: str = "127.0.0.1") -> MetricsServer:

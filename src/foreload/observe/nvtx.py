@@ -1,82 +1,31 @@
-"""NVTX ranges, which Nsight Systems shows beside the GPU's work; nothing where there is no NVTX."""
+"""NVTX ranges, which Nsight Systems shows beside the GPU's work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
-__all__ = ["Marker", "NVTXRanges", "marker", "nvtx_ranges", "span"]
+__all__ = ["NVTXRanges", "nvtx_ranges"]
 
-
-class Marker(Protocol):
-    """What marks ranges of time: ``torch.cuda.nvtx``, or what has its functions."""
-
-    def range_start(self, msg: str) -> Any:
-        """Begin a range, and give what ends it."""
-        ...
-
-    def range_end(self, range_id: Any) -> None:
-        """End a range, in any thread."""
-        ...
-
-
-class _Nothing:
-    def range_start(self, msg: str) -> None: ...
-
-    def range_end(self, range_id: None) -> None: ...
-
-
-class _Package:
-    """The ``nvtx`` package, for a torch without CUDA."""
-
-    def __init__(self, nvtx: Any) -> None:
-        self._nvtx = nvtx
-
-    def range_start(self, msg: str) -> Any:
-        return self._nvtx.start_range(message=msg)
-
-    def range_end(self, range_id: Any) -> None:
-        self._nvtx.end_range(range_id)
-
-
-def marker() -> Marker:
-    """Give what marks ranges here: torch's NVTX, the ``nvtx`` package's, or nothing that does nothing."""
-    if torch.cuda.is_available():
-        return torch.cuda.nvtx
-    try:
-        import nvtx
-    except ImportError:
-        return _Nothing()
-    return _Package(nvtx)
-
-
-@contextmanager
-def span(mark: Marker, name: str) -> Iterator[None]:
-    """Mark the time of a block.
-
-    >>> with span(marker(), "decode"):
-    ...     pass
-    """
-    range_id = mark.range_start(name)
-    try:
-        yield
-    finally:
-        mark.range_end(range_id)
+_Range = Callable[[str], AbstractContextManager[Any]]
 
 
 class NVTXRanges:
     """A loader whose epochs are marked; see :func:`nvtx_ranges`. What the loader has is found here too."""
 
-    def __init__(self, loader: Iterable[Any], mark: Marker) -> None:
+    def __init__(self, loader: Iterable[Any], mark: _Range) -> None:
         self.loader = loader
         self._mark = mark
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
-        return _marked(self.loader, self._mark)
+        with self._mark("foreload: begin"):
+            batches = iter(self.loader)
+        return _marked(batches, self._mark)
 
     def __len__(self) -> int:
         """Count the batches, where the loader knows."""
@@ -89,28 +38,24 @@ class NVTXRanges:
         return getattr(self.loader, name)
 
 
-def _marked(loader: Iterable[Any], mark: Marker) -> Iterator[Any]:
-    with span(mark, "foreload: begin"):
-        batches = iter(loader)
-    number = 0
+def _marked(batches: Iterator[Any], mark: _Range) -> Iterator[Any]:
     while True:
-        with span(mark, f"foreload: wait {number}"):
+        with mark("foreload: wait"):
             try:
                 batch = next(batches)
             except StopIteration:
                 return
-        with span(mark, f"foreload: loop {number}"):
-            yield batch
+        yield batch
         del batch  # its memory is free for another one while this waits
-        number += 1
 
 
 def nvtx_ranges(loader: Iterable[Any]) -> NVTXRanges:
-    """Mark for Nsight Systems when the loop waits for a batch, and when it works on one.
+    """Mark for Nsight Systems when the loop waits for a batch.
 
-    Iterate over what this gives instead of over the loader: any loader, also torch's. The ranges are called
-    ``foreload: wait N`` and ``foreload: loop N``; they cost about a microsecond each, and nothing where there is
-    neither a GPU nor the ``nvtx`` package.
+    Iterate over what this gives instead of over the loader: any loader, also torch's. In the row of the loop's
+    thread there are ranges ``foreload: begin`` (of an epoch: workers start) and ``foreload: wait``; what lies
+    between them is the loop's own work. They are made by torch, or by the ``nvtx`` package where torch comes
+    without CUDA; where there is neither, a RuntimeWarning says that nothing is marked.
 
     Raises:
         TypeError: ``loader`` cannot be iterated.
@@ -120,4 +65,20 @@ def nvtx_ranges(loader: Iterable[Any]) -> NVTXRanges:
     """
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"loader must be something to iterate over, got {type(loader).__name__}")
-    return NVTXRanges(loader, marker())
+    return NVTXRanges(loader, _range())
+
+
+def _range() -> _Range:
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return torch.cuda.nvtx.range
+    try:
+        from nvtx import annotate
+    except ImportError:
+        warnings.warn(
+            "nvtx_ranges marks nothing: this torch comes without CUDA, and the nvtx package is not there "
+            "(pip install nvtx)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return lambda _: nullcontext()
+    return annotate  # type: ignore[no-any-return]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import heapq
+import itertools
 import json
+import math
 import os
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +22,12 @@ from foreload.observe.watched import named
 
 __all__ = ["Recording", "write_recordings", "write_trace"]
 
-# Threads are numbered from their process's number on, and no two in a trace may have the same.
-_LANES_MOST = 1 << 17
-_RATE_STEPS = 200
-_WAIT = Stage.WAIT.name.lower()
+# A rate is drawn in so many steps at most, of so many spans each at least.
+_STEPS = 200
+_SPANS_PER_STEP = 4
+
+_Array = npt.NDArray[Any]
+_Event = dict[str, Any]
 
 
 class _Lane(Protocol):
@@ -43,26 +47,18 @@ class Recording(NamedTuple):
     """
 
     name: str
-    spans: npt.NDArray[Any]
+    spans: _Array
     lanes: Sequence[_Lane]
-
-
-@dataclass(eq=False)
-class _Slice:
-    begin: int
-    end: int
-    name: str
-    lane: int
-    args: dict[str, int]
-    arrow: dict[str, Any] | None = None  # from where a batch was finished, or to where it is used
 
 
 def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
     """Write what a loader's workers did lately, for ui.perfetto.dev (or chrome://tracing).
 
-    There is one track per worker and one for the loop, with a slice for each stage of each batch; an arrow from
-    where a batch was finished to the loop's work on it; and the counters *batches ready* (made, but not taken
-    yet) and *read MiB/s*. What is written is what the rings still hold: some thousand spans per worker.
+    There is a row for the loop, one for each worker thread, and a process with a row for each worker process. On
+    it lie the stages, each with the number of its batch, samples and bytes; those that ran at the same time
+    and not one within the other, such as copies to the GPU, have another row, ``... (2)``. The counters are
+    ``samples/s`` given to the loop and ``read MiB/s``. What is written is what the rings still hold: the last
+    4,096 spans of each worker.
 
     Args:
         loaders: a loader, or a dict of names and loaders, which are shown one below the other.
@@ -73,6 +69,8 @@ def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
         TypeError: something is no loader of foreload's.
         OSError: the file cannot be written.
 
+    Times are microseconds from the first span on; its ``time.monotonic_ns()`` is in ``otherData``.
+
     >>> import foreload, tempfile, torch
     >>> loader = foreload.DataLoader(torch.utils.data.TensorDataset(torch.arange(64.)), batch_size=8)
     >>> batches = list(loader)
@@ -82,160 +80,159 @@ def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
     >>> "wait" in {event["name"] for event in events}
     True
     """
+    # The lanes afterwards: there may be more by then, never fewer.
     write_recordings(
-        [Recording(name, each.spans.recent(), each.spans.lanes) for name, each in named(loaders).items()], path
+        [Recording(name, each.spans.recent(), list(each.spans.lanes)) for name, each in named(loaders).items()],
+        path,
     )
 
 
-def write_recordings(recordings: Iterable[Recording], path: str | os.PathLike[str]) -> None:
-    """Write recordings as :func:`write_trace` does; times are those of CLOCK_MONOTONIC, from the first span on."""
-    recordings = list(recordings)
-    first = min((int(each.spans["begin"].min()) for each in recordings if len(each.spans)), default=0)
-    about: list[dict[str, Any]] = []
-    timed: list[dict[str, Any]] = []
-    for i, each in enumerate(recordings):
-        for event in _events(each, (i + 1) * _LANES_MOST):
-            (about if event["ph"] == "M" else timed).append(event)
-    # A stable sort: where times are equal, a slice must end before the next of its track begins.
-    timed.sort(key=lambda event: event["ts"])
-    for event in timed:
-        event["ts"] = (event["ts"] - first) / 1000  # microseconds
-    trace = {
-        "traceEvents": about + timed,
-        "displayTimeUnit": "ms",
-        "otherData": {"producer": "foreload", "clock": "CLOCK_MONOTONIC", "begin_ns": str(first)},
-    }
-    _replace(Path(path), json.dumps(trace, separators=(",", ":")).encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+def write_recordings(recordings: Sequence[Recording], path: str | os.PathLike[str]) -> None:
+    """Write recordings as :func:`write_trace` does."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(path.parent)!r} for the trace {path.name!r}; make it first"
+        )
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
-        temporary.write_bytes(gzip.compress(content, 6) if path.suffix == ".gz" else content)
+        with _open(temporary, compressed=path.suffix == ".gz") as file:
+            _write(recordings, file)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _events(recording: Recording, process: int) -> Iterator[dict[str, Any]]:
-    yield _about("process_name", process, process, name=f"foreload: {recording.name}")
-    slices = [_slice(span) for span in recording.spans]
-    loops = {i for i, lane in enumerate(recording.lanes) if lane.kind == "consumer"}
-    waits = [each for each in slices if each.lane in loops and each.name == _WAIT]
-    work = _work(waits, max((each.end for each in slices), default=0))
-    made = _finished(each for each in slices if each.lane not in loops)
-    ready = list(_ready(waits, work, made, process))
-    thread = process
-    # Workers first: where times are equal, an arrow must begin before it ends.
-    for lane in sorted(range(len(recording.lanes)), key=lambda lane: (lane in loops, lane)):
-        for layer, track in enumerate(_layers(each for each in [*slices, *work] if each.lane == lane)):
-            thread += 1
-            name = recording.lanes[lane].name + (f" ({layer + 1})" if layer else "")
-            yield _about("thread_name", process, thread, name=name)
-            yield _about("thread_sort_index", process, thread, sort_index=0 if lane in loops else thread - process)
-            yield from _drawn(track, process, thread)
-    yield from ready
-    yield from _rate(recording.spans, process)
+def _open(path: Path, *, compressed: bool) -> IO[str]:
+    return gzip.open(path, "wt", 6, encoding="utf-8") if compressed else path.open("w", encoding="utf-8")
 
 
-def _about(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
+def _write(recordings: Sequence[Recording], file: IO[str]) -> None:
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    first = min((int(each.spans["begin"].min()) for each in recordings if len(each.spans)), default=0)
+    about = {"producer": "foreload", "clock": "CLOCK_MONOTONIC", "begin_ns": str(first)}
+    file.write(f'{{"displayTimeUnit":"ms","otherData":{encode(about)},"traceEvents":[')
+    separator = "\n"
+    for event in _events(recordings, first):
+        file.write(separator + encode(event))
+        separator = ",\n"
+    file.write("\n]}\n")
+
+
+def _events(recordings: Sequence[Recording], first: int) -> Iterator[_Event]:
+    """Give what there is to be named, then everything by time."""
+    numbers = itertools.count(1)  # of processes and threads: viewers mix up threads with the same
+    timed = []
+    for recording in recordings:
+        # What is around others comes before them.
+        spans = recording.spans[
+            np.lexsort((-recording.spans["end"].astype(np.int64), recording.spans["begin"].astype(np.int64)))
+        ]
+        layers = _layers(spans)
+        rows = _Rows(recording, numbers)
+        for lane in range(len(recording.lanes)):
+            for layer in range(max(layers[spans["lane"] == lane].tolist(), default=0) + 1):
+                yield from rows.add(lane, layer)
+        waits, reads = (spans[spans["stage"] == stage] for stage in (Stage.wait, Stage.read))
+        timed += [
+            _slices(spans, layers, rows, first),
+            _rate("samples/s", waits["end"], waits["end"], waits["samples"], rows.process, first),
+            _rate("read MiB/s", reads["begin"], reads["end"], reads["bytes"] / (1 << 20), rows.process, first),
+        ]
+    yield from heapq.merge(*timed, key=lambda event: float(event["ts"]))
+
+
+class _Rows:
+    """The rows that the spans of a recording lie on.
+
+    Attributes:
+        process: the number of the process that the loop is in.
+        places: process and thread of each lane and layer.
+    """
+
+    def __init__(self, recording: Recording, numbers: Iterator[int]) -> None:
+        self._recording = recording
+        self._numbers = numbers
+        self.process = 0
+        self.places: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def add(self, lane: int, layer: int) -> Iterator[_Event]:
+        """Number and name a row."""
+        name, loader = self._recording.lanes[lane].name, self._recording.name
+        process = self.process
+        if not process:
+            process = self.process = next(self._numbers)
+            yield _named("process_name", process, process, name=loader)
+        if self._recording.lanes[lane].kind == "process":
+            process = self.places[lane, 0][0] if layer else next(self._numbers)
+            if not layer:
+                yield _named("process_name", process, process, name=f"{name} of {loader}")
+        thread = next(self._numbers)
+        self.places[lane, layer] = process, thread
+        yield _named("thread_name", process, thread, name=f"{name} ({layer + 1})" if layer else name)
+        yield _named("thread_sort_index", process, thread, sort_index=thread)
+
+
+def _named(what: str, process: int, thread: int, **args: Any) -> _Event:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
-def _slice(span: Any) -> _Slice:
-    args = {field: int(span[field]) for field in ("batch", "samples", "bytes")}
-    return _Slice(int(span["begin"]), int(span["end"]), Stage(span["stage"]).name.lower(), int(span["lane"]), args)
-
-
-def _work(waits: list[_Slice], end: int) -> list[_Slice]:
-    """Give what the loop did with each batch, which is what lies between two waits."""
-    ends = [each.begin for each in waits[1:]] + [end]
-    return [
-        _Slice(wait.end, max(wait.end, end), "loop", wait.lane, {"batch": wait.args["batch"]})
-        for wait, end in zip(waits, ends, strict=False)
-    ]
-
-
-def _finished(slices: Iterable[_Slice]) -> dict[int, deque[_Slice]]:
-    """Give for each batch's number the workers' slices, by their end."""
-    made: dict[int, deque[_Slice]] = defaultdict(deque)
-    for each in sorted(slices, key=lambda each: each.end):
-        made[each.args["batch"]].append(each)
-    return made
-
-
-def _ready(
-    waits: list[_Slice], work: list[_Slice], made: dict[int, deque[_Slice]], process: int
-) -> Iterator[dict[str, Any]]:
-    """Draw an arrow for each batch to the loop's work on it, and count the batches that nobody has taken yet."""
-    changes = []
-    for number, (wait, used) in enumerate(zip(waits, work, strict=True)):
-        # Numbers begin anew with each epoch: a batch's last slice is the last one before it was given.
-        before = made[wait.args["batch"]]
-        last = None
-        while before and before[0].end <= wait.end:
-            last = before.popleft()
-        if last is not None:
-            identity = process + number
-            last.arrow = {"ph": "s", "id": identity}
-            used.arrow = {"ph": "f", "bp": "e", "id": identity}
-            changes += [(last.end, 1), (wait.end, -1)]
-    # What has not been taken, but would be next; not what a loop that was left early left behind.
-    begun = max((b.begin for a, b in pairwise(waits) if b.args["batch"] <= a.args["batch"]), default=0)
-    newest = waits[-1].args["batch"] if waits else -1
-    changes += [
-        (left[-1].end, 1) for batch, left in made.items() if left and batch > newest and left[-1].end > begun
-    ]
-    ready = 0
-    for time, change in sorted(changes, key=lambda change: (change[0], -change[1])):
-        ready += change
-        yield {"ph": "C", "name": "batches", "pid": process, "ts": time, "args": {"ready": ready}}
-
-
-def _layers(slices: Iterable[_Slice]) -> list[list[_Slice]]:
-    """Put slices on as few tracks as let each lie within, or beside, every other of its track."""
-    layers: list[tuple[list[_Slice], list[int]]] = []  # each with the ends of those that are still open
-    for each in sorted(slices, key=lambda each: (each.begin, -each.end)):
-        for layer in layers:
-            ends = layer[1]
-            while ends and ends[-1] <= each.begin:
+def _layers(spans: _Array) -> _Array:
+    """Give each span the first layer of its lane in which all lie within, or beside, each other."""
+    layers = np.zeros(len(spans), np.int64)
+    under_way: dict[int, list[list[int]]] = defaultdict(list)  # the ends in each layer of a lane
+    columns = (spans[field].tolist() for field in ("lane", "begin", "end"))
+    for number, (lane, begin, end) in enumerate(zip(*columns, strict=True)):
+        for layer, ends in enumerate(under_way[lane]):
+            while ends and ends[-1] <= begin:
                 ends.pop()
-            if not ends or each.end <= ends[-1]:
+            if not ends or end <= ends[-1]:
+                ends.append(end)
+                layers[number] = layer
                 break
         else:
-            layer = [], []
-            layers.append(layer)
-        layer[0].append(each)
-        layer[1].append(each.end)
-    return [track for track, _ in layers]
+            layers[number] = len(under_way[lane])
+            under_way[lane].append([end])
+    return layers
 
 
-def _drawn(track: list[_Slice], process: int, thread: int) -> Iterator[dict[str, Any]]:
-    # Begins and ends, not whole slices: viewers round times, and what touches may then overlap.
-    place = {"pid": process, "tid": thread}
-    inside: list[_Slice] = []
-    for each in [*track, None]:
-        while inside and (each is None or inside[-1].end <= each.begin):
-            over = inside.pop()
-            if over.arrow is not None and over.arrow["ph"] == "s":
-                yield {"name": "batch", "cat": "batch", **place, "ts": over.end, **over.arrow}
-            yield {"ph": "E", **place, "ts": over.end}
-        if each is not None:
-            yield {"ph": "B", "name": each.name, "cat": "foreload", **place, "ts": each.begin, "args": each.args}
-            if each.arrow is not None and each.arrow["ph"] == "f":
-                yield {"name": "batch", "cat": "batch", **place, "ts": each.begin, **each.arrow}
-            inside.append(each)
+def _slices(spans: _Array, layers: _Array, rows: _Rows, first: int) -> Iterator[_Event]:
+    for span, layer in zip(spans, layers.tolist(), strict=True):
+        process, thread = rows.places[int(span["lane"]), layer]
+        begin, end = int(span["begin"]), int(span["end"])
+        yield {
+            "ph": "X",
+            "name": Stage(span["stage"]).name,
+            "cat": "foreload",
+            "pid": process,
+            "tid": thread,
+            "ts": _microseconds(begin - first),
+            "dur": _microseconds(end - begin),
+            "args": {field: int(span[field]) for field in ("batch", "samples", "bytes")},
+        }
 
 
-def _rate(spans: npt.NDArray[Any], process: int) -> Iterator[dict[str, Any]]:
-    """Count the bytes that were read, each span's spread over its time."""
-    spans = spans[(spans["stage"] == Stage.READ) & (spans["bytes"] > 0)]
-    if not len(spans):
+def _microseconds(nanoseconds: int) -> float:
+    """Give microseconds from which Perfetto, which cuts fractions off, gets the very nanoseconds again.
+
+    Otherwise a span might end after the next one begins.
+
+    >>> int(1001 / 1000 * 1000), int(_microseconds(1001) * 1000)
+    (1000, 1001)
+    """
+    found = nanoseconds / 1000
+    return found if int(found * 1000) == nanoseconds else math.nextafter(found, math.inf)
+
+
+def _rate(name: str, begins: _Array, ends: _Array, amounts: _Array, process: int, first: int) -> Iterator[_Event]:
+    """Count what came per second, each amount spread over its time."""
+    if not len(amounts):
         return
-    begin, end = spans["begin"].astype(np.int64), spans["end"].astype(np.int64)
-    edges = np.linspace(begin.min(), max(end.max(), begin.min() + 1), _RATE_STEPS + 1).astype(np.int64)
-    shares = ((edge - begin) / np.maximum(1, end - begin) for edge in edges)
-    read = np.array([float(np.sum(np.clip(share, 0, 1) * spans["bytes"])) for share in shares])
-    rates = np.diff(read) / np.maximum(1, np.diff(edges)) * (1e9 / (1 << 20))
-    for time, rate in zip(edges.tolist(), [*rates.tolist(), 0], strict=True):
-        yield {"ph": "C", "name": "read", "pid": process, "ts": time, "args": {"MiB/s": round(rate, 3)}}
+    begins, ends = begins.astype(np.int64) - first, ends.astype(np.int64) - first
+    steps = min(_STEPS, max(1, len(amounts) // _SPANS_PER_STEP))
+    edges = np.unique(np.linspace(begins.min(), max(ends.max(), begins.min() + 1), steps + 1).astype(np.int64))
+    lengths = np.maximum(1, ends - begins)
+    come = np.array([np.sum(np.clip((edge - begins) / lengths, 0, 1) * amounts) for edge in edges])
+    rates = np.diff(come) / np.diff(edges) * 1e9
+    for time, rate in zip(edges.tolist(), [*rates.tolist(), 0.0], strict=True):
+        yield {"ph": "C", "name": name, "pid": process, "ts": _microseconds(time), "args": {name: round(rate, 3)}}

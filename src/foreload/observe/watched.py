@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Watched", "figure", "named"]
+__all__ = ["Watched", "named"]
 
 
 def named(loaders: Any) -> dict[str, Any]:
@@ -31,23 +31,13 @@ def named(loaders: Any) -> dict[str, Any]:
     return by_name
 
 
-def figure(stats: Any, *path: str) -> float:
-    """Give a number out of ``stats()``; 0 where there is none, as of a cache that is not used.
-
-    >>> figure({"cache": None, "batch_seconds": {"p95": 0.5}}, "cache", "hits")
-    0.0
-    """
-    for key in path:
-        stats = None if stats is None else stats[key]
-    return 0.0 if stats is None else float(stats)
-
-
 class Watched:
     """Loaders, as long as somebody else keeps them.
 
     Args:
         loaders: a loader, or a dict of names and loaders.
-        over: called when the last of them is gone or the interpreter exits, but not in a fork.
+        over: called when the last of them is gone (by the garbage collector, so possibly in the middle of
+            anything) or the interpreter exits, but not in a fork.
     """
 
     def __init__(self, loaders: Any, over: Callable[[], None]) -> None:
@@ -59,7 +49,7 @@ class Watched:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that began to watch: in a fork, locks and sockets are somebody else's."""
+        """Whether this is the process that began to watch: in a fork, threads and sockets are somebody else's."""
         return os.getpid() == self._process
 
     def _gone(self) -> None:
