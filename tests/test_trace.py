@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,8 @@ class Read:
     """A trace, read and checked as "Trace Event Format" (Google, 2016) and Perfetto's reader of it have it."""
 
     def __init__(self, path: Path) -> None:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-        with opened as file:
-            self.all = json.load(file)
+        content = path.read_bytes()
+        self.all = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
         assert self.all["displayTimeUnit"] in ("ms", "ns")
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}
@@ -160,7 +160,7 @@ def test_counters_add_up_to_what_came(tmp_path: Path) -> None:
     def total(name: str) -> float:
         ((_, points),) = ((key, points) for key, points in found.counters.items() if key[1] == name)
         assert points[-1][1] == 0
-        return sum((b[0] - a[0]) / 1e6 * a[1] for a, b in zip(points, points[1:], strict=False))
+        return sum((b[0] - a[0]) / 1e6 * a[1] for a, b in pairwise(points))
 
     assert list(found.processes.values()) == ["train"]
     assert total("samples/s") == pytest.approx(32, rel=0.01)
@@ -222,13 +222,13 @@ def test_wrong_input_is_said_plainly(tmp_path: Path) -> None:
     stock = torch.utils.data.DataLoader(Rows())
     loader = fl.DataLoader(Rows())
     for wrong in (stock, {"a": loader, "b": stock}):
-        with pytest.raises(TypeError, match="must be a foreload.DataLoader, got DataLoader; `foreload profile"):
+        with pytest.raises(TypeError, match=r"must be a foreload.DataLoader, got DataLoader; `foreload profile"):
             fl.write_trace(wrong, tmp_path / "x.json")
     with pytest.raises(TypeError, match="names of loaders must be str, got 1"):
         fl.write_trace({1: loader}, tmp_path / "x.json")
     with pytest.raises(ValueError, match="loaders is empty"):
         fl.write_trace({}, tmp_path / "x.json")
-    with pytest.raises(FileNotFoundError, match="there is no folder '.*none' for the trace 'x.json'"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*none' for the trace 'x.json'"):
         fl.write_trace(loader, tmp_path / "none" / "x.json")
     with pytest.raises(IsADirectoryError):
         fl.write_trace(loader, tmp_path)
@@ -366,9 +366,8 @@ def test_the_documents_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "foreload.serve_metrics", lambda loaders, **_: fl.observe.metrics.serve_metrics(loaders, port=0)
-    )
+    serve = fl.serve_metrics  # others may have the port
+    monkeypatch.setattr(fl, "serve_metrics", lambda loaders, port: serve(loaders, port=0))
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     names = {"dataset": list(range(64)), "train_step": lambda batch: None}
     assert blocks

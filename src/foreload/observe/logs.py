@@ -138,7 +138,7 @@ def check_every(every: float | None) -> None:
 def log_stats(loaders: Any, path: str | os.PathLike[str], *, every: float | None = 10.0) -> StatsLog:
     """Append what ``loader.stats()`` gives to a file, a line of JSON each time.
 
-    Each line has, beside what ``stats()`` has, ``time`` (seconds since 1970) and ``name``. Lines are written whole:
+    Each line has, beside what ``stats()`` has, ``time`` (seconds since 1970) and ``name``. Each is written whole:
     a program that is killed leaves all of them up to then.
 
     Args:

@@ -136,7 +136,7 @@ def _events(recordings: Sequence[Recording], first: int) -> Iterator[_Event]:
         waits, reads = (spans[spans["stage"] == stage] for stage in (Stage.wait, Stage.read))
         timed += [
             _slices(spans, layers, rows, first),
-            _rate("samples/s", waits["end"], waits["end"], waits["samples"], rows.process, first),
+            _rate("samples/s", waits["end"] - 1, waits["end"], waits["samples"], rows.process, first),
             _rate("read MiB/s", reads["begin"], reads["end"], reads["bytes"] / (1 << 20), rows.process, first),
         ]
     yield from heapq.merge(*timed, key=lambda event: float(event["ts"]))
