@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -161,6 +162,25 @@ def test_a_registry_of_ones_own() -> None:
     del loader
     gc.collect()
     assert registry.get_sample_value("foreload_samples_total", {"loader": "loader"}) is None
+
+
+def test_looking_while_loaders_run_and_close() -> None:
+    loader = make(400, cache="1MiB", num_workers=1, workers="threads")
+    collector, looks, over = LoaderCollector(loader), [], threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            looks.append(len(list(collector.collect())))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(30):
+        assert len(list(loader)) == 100
+        loader.close()
+    until(lambda: looks)
+    assert thread.is_alive()
+    over.set()
+    thread.join()
 
 
 START = """

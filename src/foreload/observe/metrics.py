@@ -187,11 +187,12 @@ class _Server(TCPServer):
         thread.start()
 
     def _talk(self, request: socket.socket, client_address: Any) -> None:
-        # One that leaves, or takes too long, is no matter.
-        with suppress(OSError):
-            self.finish_request(request, client_address)
-        self.shutdown_request(request)
-        del self._clients[threading.current_thread()]
+        try:
+            with suppress(OSError):  # one that leaves, or takes too long, is no matter
+                self.finish_request(request, client_address)
+        finally:
+            self.shutdown_request(request)
+            del self._clients[threading.current_thread()]
 
     def leave_clients(self) -> None:
         for thread, request in list(self._clients.items()):
