@@ -20,8 +20,8 @@ void Job::run_here() {
   finish(0);
 }
 
-void Job::run_here(Lane* lane, uint32_t number) {
-  const Scope scope(lane, number);
+void Job::run_in(Lane& lane, uint32_t number) {
+  const Scope scope(&lane, number);
   run_here();
 }
 
@@ -71,10 +71,11 @@ Pool::~Pool() {
   if (getpid() == process_) delete changed_;
 }
 
-void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions) {
+void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number) {
   const size_t runs = (job->count_ + job->grain_ - 1) / job->grain_;
   {
     const std::lock_guard lock(mutex_);
+    job->number_ = number;
     queue_.push_back({std::move(job), std::move(completions)});
   }
   runs > 1 ? changed_->notify_all() : changed_->notify_one();

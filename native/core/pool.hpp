@@ -28,9 +28,7 @@ class Job {
   // All of it, in the calling thread.
   void run_here();
   // The same as batch `number` of an epoch; the thread writes what it did to `lane`.
-  void run_here(Lane* lane, uint32_t number);
-  // The batch of the epoch that spans will name.
-  void set_number(uint32_t number) { number_ = number; }
+  void run_in(Lane& lane, uint32_t number);
 
  private:
   friend class Pool;
@@ -67,7 +65,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions);
+  void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number = 0);
   // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
   // runs now under way.
   void cancel(const Completions* completions);

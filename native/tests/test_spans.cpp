@@ -288,8 +288,7 @@ void test_pool() {
   const auto completions = std::make_shared<foreload::Completions>();
   for (uint32_t number = 0; number < 4; ++number) {
     auto job = std::make_shared<Timed>();
-    job->set_number(number);
-    pool.submit(job, completions);
+    pool.submit(job, completions, number);
   }
   for (int i = 0; i < 4; ++i) {
     std::shared_ptr<foreload::Job> job;
@@ -304,7 +303,7 @@ void test_pool() {
   }
   CHECK(batches == 0b1111);
   Timed here;
-  here.run_here(&lanes[2], 3);
+  here.run_in(lanes[2], 3);
   CHECK(lanes[2].total(Stage::sample).samples == 6);
 }
 

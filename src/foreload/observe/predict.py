@@ -192,4 +192,4 @@ def _with_start(stats: Any, pace: float, more: float) -> float:
         return pace
     steady = stats["samples"] / measured_pace(stats)
     start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
-    return samples / (samples / pace + start)
+    return float(samples / (samples / pace + start))

@@ -82,9 +82,9 @@ class ThreadPool:
         if failed:
             completions.push(no_job())
 
-    def submit(self, job: _native.Job, completions: _native.Completions) -> None:
-        """Queue a job, which is pushed to ``completions`` when it is finished."""
-        self._native.submit(job, completions)
+    def submit(self, job: _native.Job, completions: _native.Completions, number: int) -> None:
+        """Queue the job of batch ``number``, which is pushed to ``completions`` when it is finished."""
+        self._native.submit(job, completions, number)
 
     def forget(self, completions: _native.Completions) -> None:
         """Drop what is queued for ``completions``."""
