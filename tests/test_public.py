@@ -51,9 +51,14 @@ PUBLIC = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "log_stats",
+    "log_tensorboard",
+    "nvtx_ranges",
     "pack",
     "pack_sequences",
+    "serve_metrics",
     "transforms",
+    "write_trace",
 ]
 
 
