@@ -189,7 +189,7 @@ void test_weights() {
 
 void test_laps() {
   Laps alone;
-  alone.begin();
+  alone.begin(true);
   sleep_ms(2);
   CHECK(alone.end(Stage::read) >= 0.002);
   Lane lane;
@@ -197,7 +197,7 @@ void test_laps() {
     const Scope scope(&lane, 0);
     Measure outer(Stage::sample);
     Laps laps;
-    laps.begin();
+    laps.begin(true);
     sleep_ms(3);
     laps.end(Stage::read, 9);
     spin_ms(3);
