@@ -21,6 +21,7 @@ from foreload.machine import granted_cores
 from foreload.observe.record import Recorder, Watch
 from foreload.observe.spans import Spans
 from foreload.observe.stats import Stats, collect
+from foreload.observe.tune import Setting, Tuner
 from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
@@ -39,6 +40,7 @@ from foreload.workers.info import WorkerIdentity
 from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
+from foreload.workers.tuned import TunedEpoch
 from foreload.workers.worker import WorkerTask
 
 if TYPE_CHECKING:
@@ -179,6 +181,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self._base_seed: int | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
+        self._deepens = prefetch_factor is None  # whether more batches may be made ahead
+        self._tuner: Tuner | None = None
         self._epoch = 0
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
@@ -389,18 +393,16 @@ class DataLoader(TorchDataLoader[T_co]):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:
             return InlineEpoch(order, assembly)
-        depth = assembly.depth
-        if depth is None or self._prefetch_given:
-            depth = max(1, (self.prefetch_factor or 0) * self.num_workers)
-        return ThreadEpoch(
-            order,
-            assembly,
-            self._lend_pool(order),
-            depth=depth,
-            keeper=self._keeper,
-            timeout=self.timeout,
-            in_order=self.in_order,
-        )
+        each = self.prefetch_factor or 0 if assembly.depth is None or self._prefetch_given else None
+        depth = max(1, each * self.num_workers) if each is not None else assembly.depth
+        pool = self._lend_pool(order)
+        options = {"keeper": self._keeper, "timeout": self.timeout, "in_order": self.in_order}
+        # (A worker_init_fn makes workers that only the user knows.)
+        if not self._auto_workers or self.worker_init_fn is not None or is_remote(self.dataset):
+            return ThreadEpoch(order, assembly, pool, depth=depth, **options)
+        if self._tuner is None:
+            self._tuner = Tuner(Setting(self.num_workers, depth), each, deeper=self._deepens)
+        return TunedEpoch(self, self._tuner, order, assembly, pool, depth=self._tuner.setting.depth, **options)
 
     def _open_cache(self) -> None:
         if self.cache is not None and self._cache is None:
@@ -488,6 +490,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "_iterator": None,
             "_moving": None,
             "_order": None,
+            "_tuner": None,
             "_recorder": Recorder(),
             "errors": list(self.errors),
             "restarts": list(self.restarts),

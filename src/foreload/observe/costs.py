@@ -105,6 +105,10 @@ class Costs:
             away=self.away,
         )
 
+    def limits(self) -> dict[str, float]:
+        """Samples per second that nothing can exceed; see :func:`~foreload.observe.queueing.bounds`."""
+        return bounds(self.demand, self.crew)
+
     def pace(self) -> float:
         """Samples per second, by the model."""
         reached = throughput(self.demand, self.crew)

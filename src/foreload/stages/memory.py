@@ -135,14 +135,22 @@ class MemoryBudget:
         self._ahead = depth * copies + 1
         return depth
 
-    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
+    def most(self, store: SampleStore | None = None, *, copies: int = 1) -> int | None:
+        """Give how many batches find room beside what the cache holds; None: nobody limits them."""
         if self.limit is None:
-            return wanted
+            return None
         if self._batch == 0:
-            return min(wanted, 2)
+            return 2
         cached = 0 if store is None else int(store.native.counts()["used"])
-        fits = ((self.limit - cached) // self._batch - _WITH_THE_LOOP) // copies
-        depth = max(1, min(wanted, fits))
+        return max(1, ((self.limit - cached) // self._batch - _WITH_THE_LOOP) // copies)
+
+    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
+        most = self.most(store, copies=copies)
+        if most is None:
+            return wanted
+        depth = min(wanted, most)
+        if self._batch == 0:
+            return depth
         if depth < wanted and depth != self._told:
             self._told = depth
             self.decisions.append(

@@ -1,0 +1,58 @@
+"""An epoch by threads whose number, and how far they work ahead, may change while it runs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from foreload.epoch import ThreadEpoch
+from foreload.observe.tune import Tuner
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+__all__ = ["TunedEpoch"]
+
+
+class TunedEpoch(ThreadEpoch):
+    """Lets a tuner look at it now and then, between two batches.
+
+    Args:
+        loader: whose epoch it is.
+        tuner: who looks.
+        others: as :class:`~foreload.epoch.ThreadEpoch` has them.
+    """
+
+    def __init__(self, loader: DataLoader[Any], tuner: Tuner, *others: Any, **options: Any) -> None:
+        super().__init__(*others, **options)
+        self._loader = weakref.ref(loader)
+        self._tuner = tuner
+        self._due = self._left = tuner.begin()  # batches until the next look; 0: there is none
+
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        number, samples, take = super()._next()
+        if self._left:
+            self._left -= 1
+            if self._left == 0:
+                return number, samples, partial(self._look, take)
+        return number, samples, take
+
+    def _look(self, take: Callable[[], Any]) -> Any:
+        self._left = 1  # where this batch turns out to be an error, the next one is looked at
+        batch = take()
+        loader = self._loader()
+        self._left = 0
+        if loader is not None:
+            self._due = self._left = self._tuner.look(loader, self, batch, self._due)
+        return batch
+
+    def resize(self, threads: int, depth: int) -> int:
+        """Go on with so many threads and batches in the making; give the threads that there are."""
+        self._depth = depth
+        return self._pool.resize(threads)
+
+    def most_depth(self) -> int | None:
+        """Give how many batches the memory budget has room for; None: nobody limits them."""
+        return self._order.memory.most(self._order.store, copies=self.copies)
