@@ -119,10 +119,11 @@ class Tuner:
         if took < _WINDOW:
             left = self._batches * (_WINDOW / max(took, 1e-6) - 1)
             return int(min(_MOST_BATCHES, self._batches, left)) + 1
-        pace = (samples - self._since[0]) / took
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
         done = len(self.trials.done)
-        is_other = self.trials.saw(pace, lambda setting, tried: self._propose(loader, epoch, setting, tried))
+        is_other = self.trials.saw(
+            samples - self._since[0], took, lambda setting, tried: self._propose(loader, epoch, setting, tried)
+        )
         for trial in self.trials.done[done:]:
             self.changes.append(self._told(trial))
         if is_other:
@@ -130,10 +131,10 @@ class Tuner:
             loader.num_workers = epoch.resize(*setting)
             self._began = self._since = None
             # What was begun before is given first.
-            return max(_BATCHES, min(setting.depth, _MOST_BATCHES))
+            return max(_BATCHES, setting.depth)
         if self.trials.over:
             return 0
-        following = max(_BATCHES, min(_MOST_BATCHES, self._batches))
+        following = max(self._fewest, min(_MOST_BATCHES, self._batches))
         self._since, self._batches = (samples, seconds), 0
         return following
 
@@ -141,7 +142,12 @@ class Tuner:
         self._since, self._batches = (samples, seconds), 0
         if not self.trials.frozen:
             self._began = Reading.of(loader._recorder)
-        return _BATCHES
+        return self._fewest
+
+    @property
+    def _fewest(self) -> int:
+        """Batches that a window has at least: what is made together comes together."""
+        return max(_BATCHES, self.setting.depth // 2)
 
     def _propose(
         self, loader: DataLoader[Any], epoch: Tuned, setting: Setting, tried: set[Setting]
@@ -201,7 +207,9 @@ class Tuner:
 def _changed(costs: Costs, setting: Setting, other: Setting) -> Costs | None:
     """Give what samples cost with another setting; None where nothing speaks for it."""
     cores = costs.crew.cores
-    changed = replace(costs, crew=crew(other.threads, "threads", cores, other.depth), depth=other.depth)
+    # Who finds no sample in the batches that are in the making has nothing to do.
+    threads = max(1, min(other.threads, int(other.depth * costs.batch)))
+    changed = replace(costs, crew=crew(threads, "threads", cores, other.depth), depth=other.depth)
     if other.threads < setting.threads:
         # All that fewer of them save is what is lost by handing a lock around that is always taken.
         return replace(changed, gain=1.0) if costs.gain < 1 and _by_lock(costs) else None

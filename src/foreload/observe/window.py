@@ -63,8 +63,8 @@ def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int
     stages = {
         stage.name: {
             "count": int(totals[stage, 0]),
-            "seconds": totals[stage, 1] * 1e-9,
-            "cpu_seconds": totals[stage, 2] * 1e-9,
+            "seconds": float(totals[stage, 1]) * 1e-9,
+            "cpu_seconds": float(totals[stage, 2]) * 1e-9,
             "samples": int(totals[stage, 3]),
             "bytes": int(totals[stage, 4]),
         }
