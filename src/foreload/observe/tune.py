@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from foreload.machine import available_memory, granted_cores, granted_memory
-from foreload.observe.costs import LOCK_FULL, Costs, crew
+from foreload.observe.costs import LOCK_FULL, WORK, Costs, crew
 from foreload.observe.trials import Trial, Trials
 from foreload.observe.window import Reading, between
 from foreload.observe.words import number, percent, quantity
@@ -34,6 +34,12 @@ _MOST_THREADS = 32
 # Batches in the making, and the shares of the memory and of what is left of it that they may take.
 _MOST_DEPTH = 128
 _SHARE, _SHARE_LEFT = 0.25, 0.5
+
+# Of the time: nothing to be gained, or lost.
+_LITTLE = 0.05
+
+# At the interpreter's lock, before their share means anything.
+_LOOKS = 10
 
 # Fewer threads will do where they are as fast but for this.
 _AS_FAST = 0.98
@@ -155,14 +161,17 @@ class Tuner:
         """Give the setting that is best by the model, and how many times as fast it is."""
         assert self._began is not None
         stats = between(loader, self._began, Reading.of(loader._recorder), setting.depth)
+        room = self._room(epoch)
+        others = self._others(setting, room, stats) - tried
+        if not others:
+            return None  # fitting the model takes milliseconds, in which the loop waits
         try:
             costs = Costs.of(stats)
         except ValueError:
             return None  # every batch was empty
         now = costs.pace()
-        room = self._room(epoch)
         found = {}
-        for other in self._others(setting, room) - tried:
+        for other in others:
             changed = _changed(costs, setting, other)
             # (What cannot be, whatever waits for whom, need not be worked out.)
             if changed is not None and min(1.0, changed.gain) * min(changed.limits().values()) > now:
@@ -174,14 +183,22 @@ class Tuner:
         self._why = _why(costs)
         return best, found[best]
 
-    def _others(self, setting: Setting, room: int) -> set[Setting]:
+    def _others(self, setting: Setting, room: int, stats: Any) -> set[Setting]:
+        """Give the settings that may be better at all."""
+        if stats["wait_seconds"] < _LITTLE * stats["seconds"]:
+            return set()  # nothing can help a loop that does not wait
         numbers = {1 << power for power in range(_MOST_THREADS.bit_length())} | {granted_cores()}
+        lock = stats["lock"]
+        if stats["cpu"]["share"] > 1 - _LITTLE:
+            numbers = {number for number in numbers if number < setting.threads}
+        if lock is None or lock["looks"] < _LOOKS or lock["held_share"] < LOCK_FULL:
+            numbers = {number for number in numbers if number > setting.threads}
         others = {
             Setting(number, setting.depth if self._each is None else max(1, min(self._each * number, room)))
-            for number in numbers
-            if number <= max(_MOST_THREADS, granted_cores()) and number != setting.threads
+            for number in numbers - {setting.threads}
         }
-        if self._deeper and setting.depth < room:
+        busy = sum(stats["stages"][name]["seconds"] for name in WORK)
+        if self._deeper and setting.depth < room and busy < (1 - _LITTLE) * setting.threads * stats["seconds"]:
             others.add(Setting(setting.threads, min(2 * setting.depth, room)))
         return others
 
