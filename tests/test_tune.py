@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import threading
 import time
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.observe.trials import Trials
-from foreload.observe.tune import Setting
+from foreload.stages.memory import MemoryBudget
 
 # The most changes, whatever is measured: 4 trials and 4 steps back, and all that twice more.
 MOST_CHANGES = 24
@@ -92,11 +93,12 @@ def test_with_a_model_that_is_about_right_it_ends_near_the_best(
 
 def test_a_change_that_does_not_help_is_taken_back_and_not_tried_again() -> None:
     trials = Trials(4)
-    told = []
+    told = [4]
     for _ in range(100):
-        if trials.saw(50.0 if trials.setting == 4 else 40.0, 1.0, lambda _, tried: (8, 2.0) if 8 not in tried else None):
-            told.append(trials.setting)
-    assert told == [8, 4]
+        pace = 50.0 if trials.setting == 4 else 40.0
+        trials.saw(pace, 1.0, lambda _, tried: (8, 2.0) if 8 not in tried else None)
+        told += [trials.setting] * (trials.setting != told[-1])
+    assert told == [4, 8, 4]
     assert trials.frozen
     assert [(done.kept, round(done.measured, 2)) for done in trials.done] == [(False, 0.8)]
 
@@ -167,7 +169,9 @@ def test_threads_grow_where_samples_wait_and_batches_stay_the_same() -> None:
     stats = loader.stats()["workers"]
     assert stats["count"] == loader.num_workers
     assert stats["depth"] <= 128
-    assert stats["tuning"][0].startswith(f"{loader._tuner.trials.done[0].tried.threads} threads instead of {begun}: ")
+    assert stats["tuning"][0].startswith(
+        f"{loader._tuner.trials.done[0].tried.threads} threads instead of {begun}: "
+    )
     assert "times the samples/s predicted" in stats["tuning"][0]
     assert loader._tuner.trials.setting.threads <= 32
     assert alive() == 0
@@ -210,9 +214,7 @@ def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> N
 def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
     loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="12MiB")
-    depths = []
-    for _ in loader:
-        depths.append(loader._recorder.last.depth)
+    depths = [loader._recorder.last.depth for _ in loader]
     # Samples and batch are there at a time, and two batches are with the loop.
     assert max(depths[5:]) * 2 + 2 <= 12
     assert loader.num_workers > 2  # threads that share a batch need no more memory
@@ -249,7 +251,8 @@ def test_a_state_taken_while_it_tunes_goes_on_exactly() -> None:
     again = tuned(dataset=Sleeping(1000))
     again.load_state_dict(state)
     rest = [index for _, batch in again for index in batch.tolist()]
-    wanted = [i for _, batch in fl.DataLoader(Sleeping(1000, 0), batch_size=4, shuffle=True, seed=3, num_workers=0) for i in batch.tolist()]
+    whole = fl.DataLoader(Sleeping(1000, 0), batch_size=4, shuffle=True, seed=3, num_workers=0)
+    wanted = [index for _, batch in whole for index in batch.tolist()]
     assert given + rest == wanted
 
 
@@ -266,8 +269,60 @@ def test_workers_know_how_many_they_are() -> None:
     for _ in loader:
         pass
     assert all(worker < count for worker, count in seen)
-    assert {count for _, count in seen} <= {loader.num_workers, *(trial.before.threads for trial in loader._tuner.trials.done), *(trial.tried.threads for trial in loader._tuner.trials.done)}
+    done = loader._tuner.trials.done
+    assert {count for _, count in seen} <= {
+        loader.num_workers,
+        *(each.threads for trial in done for each in trial[:2]),
+    }
 
 
-def test_a_setting_is_threads_and_depth() -> None:
-    assert Setting(threads=4, depth=8) == (4, 8)
+def test_a_prediction_that_did_not_come_true_is_believed_less() -> None:
+    trials = Trials(2)
+    for _ in range(100):
+        trials.saw(100.0, 1.0, ladder(1.9))  # nothing helps, whatever is promised
+    assert [trial.tried for trial in trials.done] == [1]
+    assert trials.setting == 2
+
+
+def test_worker_processes_become_more_between_epochs_where_samples_wait() -> None:
+    loader = fl.DataLoader(Sleeping(400, 0.01), batch_size=4, workers="processes")
+    begun = loader.num_workers
+    for _ in range(12):
+        seen = torch.cat([index for _, index in loader])
+        assert seen.tolist() == list(range(400))
+        if loader._tuning:
+            break
+    assert loader.num_workers > begun
+    assert loader.stats()["workers"]["tuning"][0].startswith(
+        f"{loader.num_workers} processes instead of {begun}: "
+    )
+    for options in ({"num_workers": 2}, {"persistent_workers": True}):
+        loader = fl.DataLoader(Sleeping(260, 0.01), batch_size=4, workers="processes", **options)
+        begun = loader.num_workers
+        for _ in range(2):
+            for _ in loader:
+                pass
+        assert loader.num_workers == begun
+        loader.close()
+
+
+def test_the_cache_leaves_room_for_more_batches_only_within_the_budget() -> None:
+    budget = MemoryBudget(100)
+    budget.cache_room(80)
+    budget.depth(4, copies=2)
+    budget.batch = 10
+    for reserve in (1, 2, 3, 4):
+        budget.reserve = reserve
+        room = budget.cache_room(80)
+        assert room == {1: 70, 2: 40, 3: 20, 4: 0}[reserve]
+    budget.reserve = 1
+    assert budget.most() == 8
+
+
+def test_a_tuned_loader_can_be_pickled_and_begins_anew() -> None:
+    loader = tuned()
+    for _ in loader:
+        pass
+    other = pickle.loads(pickle.dumps(loader))
+    assert other.stats()["workers"]["tuning"] == []
+    assert len(next(iter(other))[1]) == 4

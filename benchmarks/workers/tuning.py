@@ -1,7 +1,7 @@
 """The loader that tunes itself, against the best of all fixed settings, on eight datasets.
 
-Samples per second once it has run for 3 seconds; how often it changed its mind after that; what it takes of a memory
-budget.
+Samples per second once it has run for 3 seconds; how often it changed its mind after that; what it takes of a
+memory budget.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             if name == "sleeping" and number < 4:
                 continue
             label = f"{number} {who}" if number else "none"
-            loader: Any = fl.DataLoader(dataset, batch_size=DATASETS[name][1], num_workers=number, workers=who)  # type: ignore[arg-type]
+            options: Any = {"num_workers": number, "workers": who}
+            loader: Any = fl.DataLoader(dataset, batch_size=DATASETS[name][1], **options)
             rates.setdefault(label, []).append(pace(loader, WARM, MEASURED))
         loader = fl.DataLoader(dataset, batch_size=DATASETS[name][1])
         rates.setdefault("auto", []).append(pace(loader, RAMP, MEASURED))
@@ -127,8 +128,15 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     # What is measured together is compared, so that a machine that slows down does not count.
     ratio = statistics.median(one / other for one, other in zip(rates["auto"], rates[best], strict=True))
     for label, values in rates.items():
-        print(f"    {label:14} {statistics.median(values):12,.0f} samples/s ({min(values):,.0f} to {max(values):,.0f})")
-    found = {"rates": rates, "best": best, "auto": auto, "ratio": ratio, "good": ratio >= TARGET, **whole_run(name)}
+        print(f"    {label:14} {statistics.median(values):12,.0f} /s ({min(values):,.0f} to {max(values):,.0f})")
+    found = {
+        "rates": rates,
+        "best": best,
+        "auto": auto,
+        "ratio": ratio,
+        "good": ratio >= TARGET,
+        **whole_run(name),
+    }
     print(f"{'reached' if found['good'] else 'MISSED '} {name}: {ratio:.3f} of {best}; {found['workers']}")
     print(f"    {found['changes']} changes, {found['changes_after_3_s']} after 3 s", flush=True)
     return found

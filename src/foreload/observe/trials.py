@@ -43,9 +43,10 @@ class Trial(NamedTuple, Generic[S]):
 class Trials(Generic[S]):
     """Tries settings, each once, and keeps one only if it is faster than the one before.
 
-    It knows neither clocks nor loaders: it is told what was done in windows of time, and answers with settings. At most 4 settings are tried,
-    each followed by at most one step back; then it stays as it is, unless the pace changes greatly for long, twice
-    at most: no more than 24 changes, whatever it is told. So it cannot oscillate.
+    It knows neither clocks nor loaders: it is told what was done in windows of time, and answers with settings. At
+    most 4 settings are tried, each followed by at most one step back; then it stays as it is, unless the pace
+    changes greatly for long, twice at most: no more than 24 changes, whatever it is told. So it cannot oscillate.
+    Where a prediction did not come true, later ones are believed as much less.
 
     Args:
         setting: the present one.
@@ -59,7 +60,7 @@ class Trials(Generic[S]):
     >>> trials = Trials(2)
     >>> paces = {2: 100.0, 8: 390.0}
     >>> for _ in range(20):
-    ...     change = trials.saw(paces[trials.setting], 1.0, lambda setting, tried: (8, 4.0) if 8 not in tried else None)
+    ...     _ = trials.saw(paces[trials.setting], 1.0, lambda now, tried: (8, 4.0) if 8 not in tried else None)
     >>> trials.setting, trials.frozen, trials.done
     (8, True, [Trial(before=2, tried=8, predicted=4.0, measured=3.9, kept=True)])
     """
@@ -76,6 +77,7 @@ class Trials(Generic[S]):
         self.frozen = False
         self._tried = {self.setting}
         self._trials = 0
+        self._trust = 1.0  # what of a prediction comes true
         self._forget()
         self._trial: tuple[S, float, float] | None = None  # what was before, its pace, what was predicted
         self._reference = self._others = 0.0
@@ -97,7 +99,8 @@ class Trials(Generic[S]):
         """Take note of what was done with the present setting in a window of time.
 
         Args:
-            samples, seconds: how many, in how many.
+            samples: how many.
+            seconds: in how many.
             propose: is given the present setting and those that need not be proposed; gives another one, and how
                 many times as fast that is, or None.
 
@@ -116,7 +119,7 @@ class Trials(Generic[S]):
         if seen not in _ASKED and seen != self._needed:
             return False
         proposal = None if self._trials == _TRIALS else propose(self.setting, self._tried)
-        if proposal is not None and proposal[1] >= (_WORTH if seen >= self._needed else _MUCH):
+        if proposal is not None and self._trust * proposal[1] >= (_WORTH if seen >= self._needed else _MUCH):
             other, predicted = proposal
             if other not in self._tried:
                 self._trial = self.setting, self._pace, predicted
@@ -141,6 +144,7 @@ class Trials(Generic[S]):
         self._forget()
         if not kept:
             self.setting = before
+            self._trust = min(self._trust, measured / predicted)
         return not kept
 
     def _watch(self, pace: float) -> None:

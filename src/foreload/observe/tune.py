@@ -1,12 +1,12 @@
 """How many threads, and how many batches ahead: changed while an epoch runs, where the model says that it pays.
 
-Only the loop's own thread decides, between two batches, and only who loads what and when: the order of the samples and
-what is in a batch are the same whatever is changed. See :class:`~foreload.observe.trials.Trials` for why it ends.
+Only the loop's own thread decides, between two batches, and only who loads what and when: the order of the
+samples and what is in a batch are the same whatever is changed. Why it ends: see
+:class:`~foreload.observe.trials.Trials`.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,6 +24,9 @@ __all__ = ["Setting", "Tuner"]
 
 # Seconds and batches for one pace; after a change, batches begun before it are not counted.
 _WINDOW, _BATCHES = 0.15, 4
+
+# Seconds for one where nothing is tried any more.
+_FROZEN_WINDOW = 1.0
 
 # Between two looks.
 _MOST_BATCHES = 1024
@@ -77,15 +80,13 @@ class Tuner:
     Args:
         setting: to begin with.
         each: batches in the making per thread; None: their number is the assembly's, whatever the threads.
+        changes: where it says what it changed and why.
         deeper: whether more of them may be made ahead.
-
-    Attributes:
-        changes: what was changed and why, in words.
     """
 
-    def __init__(self, setting: Setting, each: int | None, *, deeper: bool) -> None:
+    def __init__(self, setting: Setting, each: int | None, changes: list[str], *, deeper: bool) -> None:
         self.trials = Trials(setting)
-        self.changes: list[str] = []
+        self.changes = changes
         self._each = each
         self._deeper = deeper
         self._why = ""
@@ -122,8 +123,9 @@ class Tuner:
             return self._start(loader, samples, seconds)
         self._batches += batches
         took = seconds - self._since[1]
-        if took < _WINDOW:
-            left = self._batches * (_WINDOW / max(took, 1e-6) - 1)
+        window = _FROZEN_WINDOW if self.trials.frozen else _WINDOW
+        if took < window:
+            left = self._batches * (window / max(took, 1e-6) - 1)
             return int(min(_MOST_BATCHES, self._batches, left)) + 1
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
         done = len(self.trials.done)
@@ -231,8 +233,7 @@ def _changed(costs: Costs, setting: Setting, other: Setting) -> Costs | None:
         # All that fewer of them save is what is lost by handing a lock around that is always taken.
         return replace(changed, gain=1.0) if costs.gain < 1 and _by_lock(costs) else None
     if other.threads == setting.threads:
-        # Nobody has too much to do, and still they wait for each other: for batches that differ in their work.
-        return replace(changed, gap=costs.gap * setting.depth / other.depth)
+        return costs.deeper(setting.depth, other.depth)
     return changed
 
 

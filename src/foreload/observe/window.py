@@ -55,7 +55,9 @@ def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int
 
     There is as much of that as :mod:`foreload.observe.costs` needs.
     """
-    sums = {name: after.sums[name] - before.sums[name] for name in ("batches", "samples", "wait", "loop", "loop_cpu")}
+    sums = {
+        name: after.sums[name] - before.sums[name] for name in ("batches", "samples", "wait", "loop", "loop_cpu")
+    }
     totals = after.totals - before.totals
     seconds = after.seconds - before.seconds
     cores = granted_cores()

@@ -8,12 +8,37 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foreload.epoch import ThreadEpoch
-from foreload.observe.tune import Tuner
+from foreload.observe.tune import Setting, Tuner
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
+    from foreload.stages.batch import Assembly
+    from foreload.state import Order
+    from foreload.workers.threads import ThreadPool
 
-__all__ = ["TunedEpoch"]
+__all__ = ["TunedEpoch", "thread_epoch"]
+
+
+def thread_epoch(loader: DataLoader[Any], order: Order, assembly: Assembly, pool: ThreadPool) -> ThreadEpoch:
+    """Begin an epoch by threads; what the user left open of their number is tuned."""
+    # Batches made ahead: so many for each thread, or as many as the assembly says.
+    each = (loader.prefetch_factor or 0) if assembly.depth is None or loader._prefetch_given else None
+    depth = (assembly.depth or 1) if each is None else max(1, each * loader.num_workers)
+    make: Callable[..., ThreadEpoch] = ThreadEpoch
+    if loader._tunes:
+        if loader._tuner is None:
+            loader._tuner = Tuner(Setting(loader.num_workers, depth), each, loader._tuning, deeper=loader._deepens)
+        depth = loader._tuner.setting.depth
+        make = partial(TunedEpoch, loader, loader._tuner)
+    return make(
+        order,
+        assembly,
+        pool,
+        depth=depth,
+        keeper=loader._keeper,
+        timeout=loader.timeout,
+        in_order=loader.in_order,
+    )
 
 
 class TunedEpoch(ThreadEpoch):
