@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.machine import granted_cores
 from foreload.observe.trials import Trials
+from foreload.observe.tune import Setting, Tuner
 from foreload.stages.memory import MemoryBudget
 
 # The most changes, whatever is measured: 4 trials and 4 steps back, and all that twice more.
@@ -181,12 +183,35 @@ def test_threads_grow_where_samples_wait_and_batches_stay_the_same() -> None:
     assert loader.num_workers == threads
 
 
-def test_threads_do_not_grow_where_the_lock_is_all_that_counts() -> None:
+@pytest.mark.parametrize(
+    ("held", "cpu", "waited", "wanted"),
+    [
+        (0.97, 0.5, 1.0, {1, 2}),  # the lock is taken: fewer, who hand it around less
+        (0.1, 0.99, 1.0, set()),  # all cores are busy
+        (0.1, 0.5, 0.01, set()),  # the loop does not wait
+        (0.1, 0.5, 1.0, {8, 16, 32}),  # samples wait for something
+    ],
+)
+def test_only_what_can_help_is_considered(held: float, cpu: float, waited: float, wanted: set[int]) -> None:
+    stages = dict.fromkeys(("read", "decode", "cache", "sample", "transform", "batch"), {"seconds": 0.0})
+    stats = {
+        "seconds": 1.0,
+        "wait_seconds": waited,
+        "lock": {"looks": 50, "held_share": held},
+        "cpu": {"share": cpu, "cores": 2},
+        "stages": {**stages, "sample": {"seconds": 4.0}},
+    }
+    tuner = Tuner(Setting(4, 8), 2, [], deeper=True)
+    others = tuner._others(tuner.setting, 100, stats)
+    cores = {granted_cores()} & ({*range(4)} if held > 0.9 else {*range(5, 99)} if wanted else set())
+    assert {other.threads for other in others} == wanted | cores
+    assert {other.depth for other in tuner._others(tuner.setting, 5, stats)} <= {2, 4, 5}
+
+
+def test_batches_of_python_that_holds_the_lock_stay_the_same() -> None:
     loader = tuned(dataset=Locked(), batch_size=16)
-    begun = loader.num_workers
-    for _ in loader:
-        assert loader.num_workers <= max(begun, 2)
-    assert loader._tuner.trials.setting.threads <= max(begun, 2)
+    plain = tuned(dataset=Locked(), batch_size=16, num_workers=0)
+    assert all(torch.equal(one, other) for one, other in zip(loader, plain, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +319,7 @@ def test_worker_processes_become_more_between_epochs_where_samples_wait() -> Non
             break
     assert loader.num_workers > begun
     assert loader.stats()["workers"]["tuning"][0].startswith(
-        f"{loader.num_workers} processes instead of {begun}: "
+        f"{loader.num_workers} processes instead of {begun} processes: "
     )
     for options in ({"num_workers": 2}, {"persistent_workers": True}):
         loader = fl.DataLoader(Sleeping(260, 0.01), batch_size=4, workers="processes", **options)

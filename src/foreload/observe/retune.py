@@ -25,8 +25,8 @@ __all__ = ["Retuner"]
 # Less than these seconds of epochs say nothing.
 _ENOUGH = 1.0
 
-# Worker processes that mostly wait, and of what memory is left what they may take.
-_MOST_PROCESSES = 32
+# Worker processes per core, which mostly wait, and of what memory is left what they may take.
+_PER_CORE = 4
 _SHARE_LEFT = 0.5
 
 _NAMES = {"processes": ("process", "processes"), "threads": ("thread", "threads")}
@@ -70,7 +70,8 @@ class Retuner:
         kind: WorkerKind = "processes" if loader.by_processes else "threads"
 
         def propose(count: int, tried: set[int]) -> tuple[int, float] | None:
-            others = {1 << power for power in range(_MOST_PROCESSES.bit_length())} | {granted_cores()}
+            most = _PER_CORE * granted_cores()
+            others = {1 << power for power in range(most.bit_length())} | {granted_cores()}
             if kind == "processes":
                 each = tree_bytes() / (1 + count)
                 room = count + _SHARE_LEFT * available_memory() / each

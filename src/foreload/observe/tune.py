@@ -191,9 +191,13 @@ class Tuner:
             return set()  # nothing can help a loop that does not wait
         numbers = {1 << power for power in range(_MOST_THREADS.bit_length())} | {granted_cores()}
         lock = stats["lock"]
-        if stats["cpu"]["share"] > 1 - _LITTLE:
+        # One lock is as much as one core, whoever asks for it.
+        is_locked = lock is not None and lock["looks"] >= _LOOKS and lock["held_share"] >= LOCK_FULL
+        if is_locked:
             numbers = {number for number in numbers if number < setting.threads}
-        if lock is None or lock["looks"] < _LOOKS or lock["held_share"] < LOCK_FULL:
+        elif stats["cpu"]["share"] > 1 - _LITTLE:
+            numbers = set()
+        else:
             numbers = {number for number in numbers if number > setting.threads}
         others = {
             Setting(number, setting.depth if self._each is None else max(1, min(self._each * number, room)))
