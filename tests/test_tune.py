@@ -193,7 +193,7 @@ def test_threads_grow_where_samples_wait_and_batches_stay_the_same() -> None:
     ],
 )
 def test_only_what_can_help_is_considered(held: float, cpu: float, waited: float, wanted: set[int]) -> None:
-    stages = dict.fromkeys(("read", "decode", "cache", "sample", "transform", "batch"), {"seconds": 0.0})
+    stages = {name: {"seconds": 0.0} for name in ("read", "decode", "cache", "sample", "transform", "batch")}
     stats = {
         "seconds": 1.0,
         "wait_seconds": waited,
@@ -205,7 +205,8 @@ def test_only_what_can_help_is_considered(held: float, cpu: float, waited: float
     others = tuner._others(tuner.setting, 100, stats)
     cores = {granted_cores()} & ({*range(4)} if held > 0.9 else {*range(5, 99)} if wanted else set())
     assert {other.threads for other in others} == wanted | cores
-    assert {other.depth for other in tuner._others(tuner.setting, 5, stats)} <= {2, 4, 5}
+    # Where batches in the making take all the room there is, no thread is added.
+    assert all(other.threads <= 4 for other in tuner._others(tuner.setting, 8, stats, copies=1))
 
 
 def test_batches_of_python_that_holds_the_lock_stay_the_same() -> None:
@@ -238,11 +239,11 @@ def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> N
 
 def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
-    loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="12MiB")
+    loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="20MiB")
     depths = [loader._recorder.last.depth for _ in loader]
-    # Samples and batch are there at a time, and two batches are with the loop.
-    assert max(depths[5:]) * 2 + 2 <= 12
-    assert loader.num_workers > 2  # threads that share a batch need no more memory
+    # Samples and batch are there at a time, two batches are with the loop, and each new thread may keep one.
+    assert max(depths[5:]) * 2 + 2 + (loader.num_workers - 2) <= 20
+    assert loader.num_workers > 2
 
 
 def test_errors_breaks_and_closing_while_it_tunes() -> None:

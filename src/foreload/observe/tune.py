@@ -164,7 +164,7 @@ class Tuner:
         assert self._began is not None
         stats = between(loader, self._began, Reading.of(loader._recorder), setting.depth)
         room = self._room(epoch)
-        others = self._others(setting, room, stats) - tried
+        others = self._others(setting, room, stats, epoch.copies) - tried
         if not others:
             return None  # fitting the model takes milliseconds, in which the loop waits
         try:
@@ -185,7 +185,7 @@ class Tuner:
         self._why = _why(costs)
         return best, found[best]
 
-    def _others(self, setting: Setting, room: int, stats: Any) -> set[Setting]:
+    def _others(self, setting: Setting, room: int, stats: Any, copies: int = 1) -> set[Setting]:
         """Give the settings that may be better at all."""
         if stats["wait_seconds"] < _LITTLE * stats["seconds"]:
             return set()  # nothing can help a loop that does not wait
@@ -199,10 +199,13 @@ class Tuner:
             numbers = set()
         else:
             numbers = {number for number in numbers if number > setting.threads}
-        others = {
-            Setting(number, setting.depth if self._each is None else max(1, min(self._each * number, room)))
-            for number in numbers - {setting.threads}
-        }
+        others = set()
+        for count in numbers - {setting.threads}:
+            # Each thread's part of the heap may keep what a batch of samples took; there is room for both only.
+            left = room - max(0, count - setting.threads) // copies
+            depth = setting.depth if self._each is None else max(1, min(self._each * count, left))
+            if count < setting.threads or depth >= setting.depth <= left:
+                others.add(Setting(count, depth))
         busy = sum(stats["stages"][name]["seconds"] for name in WORK)
         if self._deeper and setting.depth < room and busy < (1 - _LITTLE) * setting.threads * stats["seconds"]:
             others.add(Setting(setting.threads, min(2 * setting.depth, room)))

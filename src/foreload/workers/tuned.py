@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from foreload import _native
 from foreload.epoch import ThreadEpoch
 from foreload.observe.tune import Setting, Tuner
 
@@ -76,7 +77,12 @@ class TunedEpoch(ThreadEpoch):
     def resize(self, threads: int, depth: int) -> int:
         """Go on with so many threads and batches in the making; give the threads that there are."""
         self._depth = depth
-        return self._pool.resize(threads)
+        loader = self._loader()
+        fewer = loader is not None and threads < loader.num_workers
+        count = self._pool.resize(threads)
+        if fewer:
+            _native.release_freed()  # what samples of those who rest left behind
+        return count
 
     def most_depth(self) -> int | None:
         """Give how many batches the memory budget has room for; None: nobody limits them."""
