@@ -164,5 +164,7 @@ void bind_pool(nb::module_& module) {
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
       .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
            nb::call_guard<nb::gil_scoped_release>())
+      .def("limit", &Pool::limit, nb::arg("workers"), nb::call_guard<nb::gil_scoped_release>(),
+           "Only so many of the threads, the first ones, take work from here on.")
       .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -72,6 +73,8 @@ class Pool {
   // Works until close(). Called by each of the threads that make up the pool; `lane` is where it writes what
   // it did.
   void work(size_t worker, Lane* lane = nullptr);
+  // Only the first `workers` of them take runs from here on; the others rest, after the runs they are at.
+  void limit(size_t workers);
   void close();
 
  private:
@@ -81,9 +84,11 @@ class Pool {
   };
 
   std::mutex mutex_;
-  std::condition_variable* const changed_;
+  // Workers that rest wait apart from those that wait for work, so that no call for one is lost to them.
+  std::condition_variable *const changed_, *const called_;
   const int process_;
   std::deque<Entry> queue_;
+  size_t limit_ = SIZE_MAX;
   bool closed_ = false;
 };
 

@@ -213,7 +213,7 @@ class ThreadEpoch(Epoch):
         self._assembly = assembly
         self._pool = pool
         self._depth = depth
-        self._copies = 2 if isinstance(assembly, SampleAssembly) else 1
+        self.copies = 2 if isinstance(assembly, SampleAssembly) else 1  # of a batch in the making
         self._keeper = keeper
         self._timeout = timeout
         self._in_order = in_order
@@ -227,7 +227,7 @@ class ThreadEpoch(Epoch):
         pool.watch(self._completions)
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        depth = self._order.memory.depth(self._depth, self._order.store, copies=self._copies)
+        depth = self._order.memory.depth(self._depth, self._order.store, copies=self.copies)
         self._watch.depth = depth
         self._fill(depth)
         if not self._making:

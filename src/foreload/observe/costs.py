@@ -105,6 +105,16 @@ class Costs:
             away=self.away,
         )
 
+    def deeper(self, depth: int, other: int) -> Costs:
+        """Give them with ``other`` batches in the making, not ``depth``: what nothing explains is workers who wait
+        for the loop and a loop that waits for workers, since batches differ; so many batches even that out.
+        """
+        return replace(self, gap=self.gap * depth / other, depth=other)
+
+    def limits(self) -> dict[str, float]:
+        """Samples per second that nothing can exceed; see :func:`~foreload.observe.queueing.bounds`."""
+        return bounds(self.demand, self.crew)
+
     def pace(self) -> float:
         """Samples per second, by the model."""
         reached = throughput(self.demand, self.crew)

@@ -225,7 +225,7 @@ def _workers(loader: DataLoader[Any]) -> WorkersStats:
         "why": "as was asked for" if loader._choice is None else loader._choice.why,
         "samples_per_second": {} if loader._choice is None else loader._choice.rates,
         "depth": 0 if last is None else last.depth,
-        "tuning": [],
+        "tuning": list(loader._tuning),
     }
 
 
