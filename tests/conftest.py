@@ -17,6 +17,8 @@ from PIL import Image
 settings.register_profile("foreload", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("foreload")
 
+collect_ignore = ["scripts"]  # run by tests, in processes of their own
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left_behind() -> Iterator[None]:

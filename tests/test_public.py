@@ -51,10 +51,15 @@ PUBLIC = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "log_stats",
+    "log_tensorboard",
+    "nvtx_ranges",
     "pack",
     "pack_sequences",
     "publish",
+    "serve_metrics",
     "transforms",
+    "write_trace",
 ]
 
 

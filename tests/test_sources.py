@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import fcntl
 import importlib
 import importlib.machinery
 import os
 import pickle
 import random
 import sys
+import tempfile
 import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -659,16 +662,22 @@ def test_pickled_columns_must_be_asked_for(mosaic: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def streamed(mosaic: Any, shards: Path) -> Iterator[Callable[..., Any]]:
+def streamed(mosaic: Any, shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Makes loaders of a new StreamingDataset, as a new program would."""
+    # The library replaces them for good, by something that fails for semaphores.
+    for name in ("register", "unregister"):
+        monkeypatch.setattr(resource_tracker, name, getattr(resource_tracker, name))
 
     def make(cls: Any, count: int, **more: Any) -> Any:
         mosaic.base.util.clean_stale_shared_memory()
         dataset = mosaic.StreamingDataset(local=str(shards), batch_size=16, shuffle=True, shuffle_seed=3)
         return cls(dataset, batch_size=16, num_workers=count, **more)
 
-    yield make
-    mosaic.base.util.clean_stale_shared_memory()
+    # Its shared memory has the same names in every program.
+    with open(Path(tempfile.gettempdir()) / "foreload-tests-mosaic.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield make
+        mosaic.base.util.clean_stale_shared_memory()
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "threads"), (1, "threads"), (2, "threads"), (2, "processes")])

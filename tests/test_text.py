@@ -508,7 +508,7 @@ def test_texts_that_a_subclass_cannot_read_together_are_none(lines: Path) -> Non
 
 def test_the_index_takes_four_bytes_a_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "x\n" * 100_000)
-    source = _native.LineFile(os.fsencode(file), "lines", ",", 2)
+    source = _native.LineFile(os.fsencode(file), "lines", ",", 2, lambda _: None)
     assert len(source) == 100_000
     assert source.index_bytes <= 4 * 100_100
 
@@ -576,3 +576,21 @@ def test_pieces_that_find_no_room_are_left_to_the_tokenizer(
     texts = [f"a{i} b{i} c c" for i in range(30)]
     for _ in range(3):
         assert [list(row) for row in encoder.encode(texts)[IDS]] == [tokenizer.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize("split", ["lines", "filled", "records"])
+def test_indexing_tells_how_far_it_is_and_can_be_ended(tmp_path: Path, split: str) -> None:
+    path = tmp_path / "large.txt"
+    path.write_bytes((b"some words, and some more" * 41 + b"\n") * (100 << 10))
+    told: list[int] = []
+    lines = _native.LineFile(os.fsencode(path), split, ",", 2, told.append)
+    assert len(lines) == 100 << 10
+    assert told
+    assert told == sorted(told)
+    assert told[-1] <= path.stat().st_size
+
+    def end(done: int) -> None:
+        raise KeyboardInterrupt(done)
+
+    with pytest.raises(KeyboardInterrupt):
+        _native.LineFile(os.fsencode(path), split, ",", 2, end)

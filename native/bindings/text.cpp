@@ -134,11 +134,15 @@ std::string to_string(const nb::bytes& bytes) {
 }
 
 void init_lines(LineFile* lines, const nb::bytes& path, const std::string& split, char delimiter,
-                size_t threads) {
+                size_t threads, const nb::callable& scanned) {
   const std::string name = to_string(path);
   const Split how = split_named(split);
   const nb::gil_scoped_release release;
-  new (lines) LineFile(name, how, delimiter, threads);
+  new (lines) LineFile(name, how, delimiter, threads, [&](uint64_t done) {
+    const nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    scanned(done);
+  });
 }
 
 nb::tuple get_state(const LineFile& lines) {
@@ -198,7 +202,7 @@ void bind_text(nb::module_& module) {
           nb::arg("index"));
   nb::class_<LineFile, TextSource>(module, "LineFile", "The lines of a file, or the records of a table.")
       .def("__init__", &init_lines, nb::arg("path"), nb::arg("split"), nb::arg("delimiter"),
-           nb::arg("threads"))
+           nb::arg("threads"), nb::arg("scanned"), "scanned(bytes) is told now and then how far it is.")
       .def(
           "part",
           [](const LineFile& lines, size_t first, std::optional<size_t> column) {

@@ -31,7 +31,7 @@ Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientatio
 void ImageLoader::load(Files& files, size_t index, const Transform& transform, Key key,
                        const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
-  laps_.begin();
+  laps_.begin(false);
   try {
     show_encoded(path, read(files, index), index, transform, key, fallback, out);
   } catch (Error& error) {
@@ -77,7 +77,7 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
 
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
                        void* out) {
-  laps_.begin();
+  laps_.begin(false);
   show_decoded(image, index, transform, key, out);
 }
 

@@ -116,7 +116,7 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
                        Key key, const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   SampleStore::Found found;
-  laps_.begin();
+  laps_.begin(true);  // what it costs decides what is kept
   {
     SampleStore::Section section(*cache.store);
     found = cache.store->request(section, index);

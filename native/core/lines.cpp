@@ -46,13 +46,13 @@ void each_line_end(std::span<const uint8_t> bytes, const Visit& visit) {
 
 // The places behind the line ends of each chunk, relative to it.
 std::vector<std::vector<uint32_t>> scan_chunks(int file, const std::string& path, uint64_t begin,
-                                               uint64_t end, size_t threads) {
+                                               uint64_t end, size_t threads, const Scanned& scanned) {
   const auto count = static_cast<size_t>((end - begin + kChunk - 1) / kChunk);
   std::vector<std::vector<uint32_t>> found(count);
-  std::atomic<size_t> next{0};
+  std::atomic<size_t> next{0}, done{0};
   std::exception_ptr failure;
   std::mutex mutex;
-  const auto work = [&] {
+  const auto work = [&](bool tells) {
     try {
       for (size_t i; (i = next.fetch_add(1)) < count;) {
         const uint64_t from = begin + i * kChunk;
@@ -61,22 +61,26 @@ std::vector<std::vector<uint32_t>> scan_chunks(int file, const std::string& path
             found[i].push_back(static_cast<uint32_t>(place - from + behind));
           });
         });
+        const size_t chunks = ++done;
+        if (tells) scanned(std::min(end, begin + chunks * kChunk));
       }
     } catch (...) {
+      next = count;
       const std::lock_guard lock(mutex);
       failure = std::current_exception();
     }
   };
   std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(threads, count); ++i) helpers.emplace_back(work);
-  work();
+  for (size_t i = 1; i < std::min(threads, count); ++i) helpers.emplace_back(work, false);
+  work(true);
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);
   return found;
 }
 
-LineStarts find_lines(int file, const std::string& path, uint64_t begin, uint64_t size, size_t threads) {
-  std::vector<std::vector<uint32_t>> found = scan_chunks(file, path, begin, size, threads);
+LineStarts find_lines(int file, const std::string& path, uint64_t begin, uint64_t size, size_t threads,
+                      const Scanned& scanned) {
+  std::vector<std::vector<uint32_t>> found = scan_chunks(file, path, begin, size, threads, scanned);
   size_t count = 2;
   for (const auto& chunk : found) count += chunk.size();
   LineStarts starts;
@@ -149,12 +153,18 @@ class RecordState {
   Place place_ = Place::start;
 };
 
-LineStarts find_records(int file, const std::string& path, uint64_t begin, uint64_t size, char delimiter) {
+LineStarts find_records(int file, const std::string& path, uint64_t begin, uint64_t size, char delimiter,
+                        const Scanned& scanned) {
   LineStarts starts;
   RecordState state(delimiter);
   uint64_t start = begin;
+  uint64_t told = begin;
   bool blank = true;
   each_block(file, path, begin, size, [&](uint64_t place, std::span<const uint8_t> bytes) {
+    if (place - told >= kChunk) {
+      told = place;
+      scanned(place);
+    }
     for (size_t i = 0; i < bytes.size(); ++i) {
       const bool ends = state.step(bytes[i]) == RecordState::Step::record;
       if (!ends) blank &= bytes[i] == '\r';
@@ -183,7 +193,7 @@ uint64_t LineStarts::operator[](size_t i) const {
 }
 
 LineStarts find_starts(int file, const std::string& path, uint64_t size, Split split, char delimiter,
-                       size_t threads) {
+                       size_t threads, const Scanned& scanned) {
   uint64_t begin = 0;
   if (size >= 3) {
     uint8_t mark[3];
@@ -195,8 +205,8 @@ LineStarts find_starts(int file, const std::string& path, uint64_t size, Split s
     none.append(size);
     return none;
   }
-  if (split == Split::records) return find_records(file, path, begin, size, delimiter);
-  LineStarts lines = find_lines(file, path, begin, size, threads);
+  if (split == Split::records) return find_records(file, path, begin, size, delimiter, scanned);
+  LineStarts lines = find_lines(file, path, begin, size, threads, scanned);
   return split == Split::filled ? without_blank(file, path, lines) : lines;
 }
 

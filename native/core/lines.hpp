@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,10 +37,13 @@ class LineStarts {
   std::vector<uint64_t> carries_;
 };
 
+// Is told now and then, by the thread that calls, how many bytes are done. What it throws ends the work.
+using Scanned = std::function<void(uint64_t done)>;
+
 // The starts of all samples, and then the end of the file. `file` is open for reading and `size` bytes long;
 // a byte-order mark is passed over. Throws Error(system) naming `path`.
 LineStarts find_starts(int file, const std::string& path, uint64_t size, Split split, char delimiter,
-                       size_t threads);
+                       size_t threads, const Scanned& scanned);
 
 // How many line ends there are before `place`.
 uint64_t count_lines(int file, const std::string& path, uint64_t place);

@@ -20,8 +20,8 @@ void Job::run_here() {
   finish(0);
 }
 
-void Job::run_here(Lane* lane, uint32_t number) {
-  const Scope scope(lane, number);
+void Job::run_in(Lane& lane, uint32_t number) {
+  const Scope scope(&lane, number);
   run_here();
 }
 
@@ -63,18 +63,22 @@ Completions::Wait Completions::wait(double seconds, std::shared_ptr<Job>& job) {
   return Wait::done;
 }
 
-Pool::Pool() : changed_(new std::condition_variable), process_(getpid()) {}
+Pool::Pool()
+    : changed_(new std::condition_variable), called_(new std::condition_variable), process_(getpid()) {}
 
 Pool::~Pool() {
   // In a fork, threads that stayed behind are still counted as waiting, and destroying it would wait for
   // them.
-  if (getpid() == process_) delete changed_;
+  if (getpid() != process_) return;
+  delete changed_;
+  delete called_;
 }
 
-void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions) {
+void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number) {
   const size_t runs = (job->count_ + job->grain_ - 1) / job->grain_;
   {
     const std::lock_guard lock(mutex_);
+    job->number_ = number;
     queue_.push_back({std::move(job), std::move(completions)});
   }
   runs > 1 ? changed_->notify_all() : changed_->notify_one();
@@ -93,8 +97,10 @@ void Pool::cancel(const Completions* completions) {
 void Pool::work(size_t worker, Lane* lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_->wait(lock, [&] { return closed_ || !queue_.empty(); });
+    called_->wait(lock, [&] { return closed_ || worker < limit_; });
+    changed_->wait(lock, [&] { return closed_ || worker >= limit_ || !queue_.empty(); });
     if (closed_) return;
+    if (worker >= limit_) continue;
     Entry entry = queue_.front();
     Job& job = *entry.job;
     const size_t begin = job.claimed_;
@@ -113,6 +119,15 @@ void Pool::work(size_t worker, Lane* lane) {
   }
 }
 
+void Pool::limit(size_t workers) {
+  {
+    const std::lock_guard lock(mutex_);
+    limit_ = workers;
+  }
+  changed_->notify_all();
+  called_->notify_all();
+}
+
 void Pool::close() {
   std::deque<Entry> dropped;
   {
@@ -121,6 +136,7 @@ void Pool::close() {
     dropped.swap(queue_);
   }
   changed_->notify_all();
+  called_->notify_all();
 }
 
 }  // namespace foreload

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -28,9 +29,7 @@ class Job {
   // All of it, in the calling thread.
   void run_here();
   // The same as batch `number` of an epoch; the thread writes what it did to `lane`.
-  void run_here(Lane* lane, uint32_t number);
-  // The batch of the epoch that spans will name.
-  void set_number(uint32_t number) { number_ = number; }
+  void run_in(Lane& lane, uint32_t number);
 
  private:
   friend class Pool;
@@ -67,13 +66,15 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions);
+  void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number = 0);
   // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
   // runs now under way.
   void cancel(const Completions* completions);
   // Works until close(). Called by each of the threads that make up the pool; `lane` is where it writes what
   // it did.
   void work(size_t worker, Lane* lane = nullptr);
+  // Only the first `workers` of them take runs from here on; the others rest, after the runs they are at.
+  void limit(size_t workers);
   void close();
 
  private:
@@ -83,9 +84,11 @@ class Pool {
   };
 
   std::mutex mutex_;
-  std::condition_variable* const changed_;
+  // Workers that rest wait apart from those that wait for work, so that no call for one is lost to them.
+  std::condition_variable *const changed_, *const called_;
   const int process_;
   std::deque<Entry> queue_;
+  size_t limit_ = SIZE_MAX;
   bool closed_ = false;
 };
 

@@ -213,15 +213,21 @@ Glance::~Glance() {
   }
 }
 
-void Laps::begin() {
+void Laps::begin(bool needed) {
   Lane* const lane = current().lane;
+  weight_ = lane == nullptr || needed ? 1 : lane->pace(Stage::decode).weight();
+  if (weight_ == 0) return;
   with_cpu_ =
       lane != nullptr && (lane->cpu_rate(Stage::decode).due() || lane->cpu_rate(Stage::transform).due());
-  last_ = now_ns();
+  first_ = last_ = now_ns();
   if (with_cpu_) cpu_ = thread_cpu_ns();
 }
 
 double Laps::end(Stage stage, uint64_t bytes) {
+  if (weight_ == 0) {
+    current().lane->count(stage, {1, 0, 0, 1, bytes});
+    return 0;
+  }
   const uint64_t begin = last_;
   last_ = now_ns();
   const int64_t wall = difference(last_, begin);
@@ -236,9 +242,10 @@ double Laps::end(Stage stage, uint64_t bytes) {
       cpu = rate.guess(wall);
     }
     now.lane->add({begin, last_, stage, now.batch, 1, bytes},
-                  {1, static_cast<uint64_t>(wall), static_cast<uint64_t>(cpu), 1, bytes});
-    now.inner += wall;
-    now.inner_cpu += cpu;
+                  {1, static_cast<uint64_t>(weight_ * wall), static_cast<uint64_t>(weight_ * cpu), 1, bytes});
+    now.lane->pace(Stage::decode).saw(difference(last_, first_));
+    now.inner += weight_ * wall;
+    now.inner_cpu += weight_ * cpu;
   }
   return static_cast<double>(wall) * 1e-9;
 }

@@ -160,16 +160,18 @@ class Glance {
   std::optional<Measure> measure_;
 };
 
-// Spans one behind the other, which need one look at the clock each. A stopwatch where there is no lane.
+// Spans one behind the other, which need one look at the clock each. Where they are short all together, only
+// some times are measured, which stand for the others, unless each is `needed`: a stopwatch.
 class Laps {
  public:
-  void begin();
-  // Ends one, and begins the next; returns its seconds.
+  void begin(bool needed);
+  // Ends one, and begins the next; returns its seconds, 0 if this time is not measured.
   double end(Stage stage, uint64_t bytes = 0);
 
  private:
   bool with_cpu_ = false;
-  uint64_t last_ = 0, cpu_ = 0;
+  uint32_t weight_ = 1;
+  uint64_t first_ = 0, last_ = 0, cpu_ = 0;
 };
 
 // What the consumer of batches does: wait for them, and work on them.

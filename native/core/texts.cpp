@@ -141,13 +141,14 @@ uint64_t SharedCopy::filled() const {
   return sum;
 }
 
-LineFile::LineFile(const std::string& path, Split split, char delimiter, size_t threads) {
+LineFile::LineFile(const std::string& path, Split split, char delimiter, size_t threads,
+                   const Scanned& scanned) {
   auto file = std::make_shared<File>(File{path, split, delimiter, {}, {}});
   const int descriptor = open_file(path);
   descriptor_.store(descriptor, std::memory_order_release);
   try {
     file->stamp = stamp_of(descriptor, path);
-    file->starts = find_starts(descriptor, path, file->stamp.size, split, delimiter, threads);
+    file->starts = find_starts(descriptor, path, file->stamp.size, split, delimiter, threads, scanned);
     compare(stamp_of(descriptor, path), file->stamp, path);
   } catch (...) {
     ::close(descriptor);

@@ -94,7 +94,9 @@ class LineFile : public TextSource {
   };
 
   // Finds the samples. Throws Error(system).
-  LineFile(const std::string& path, Split split, char delimiter, size_t threads);
+  LineFile(
+      const std::string& path, Split split, char delimiter, size_t threads,
+      const Scanned& scanned = [](uint64_t) {});
   // What was found before, from start number `first` on, or one field of each record of it. The file is
   // opened when it is needed.
   LineFile(std::shared_ptr<const File> file, size_t first, std::optional<size_t> column,

@@ -27,6 +27,13 @@ class Counting : public Job {
   int finished = 0;
 };
 
+class Seen : public Job {
+ public:
+  explicit Seen(size_t count) : Job(count, 1), by(count) {}
+  void run(size_t begin, size_t, size_t worker) override { by[begin] = worker; }
+  std::vector<size_t> by;
+};
+
 class Workers {
  public:
   explicit Workers(size_t count) {
@@ -78,6 +85,25 @@ int main() {
     other.join();
     // Closing with work left drops it.
     for (int i = 0; i < 1000; ++i) workers.pool.submit(std::make_shared<Counting>(10, 1), completions);
+  }
+  {
+    // The number of those who work changes all the time; nothing is lost, and who rests makes nothing.
+    Workers workers(6);
+    const auto completions = std::make_shared<Completions>();
+    size_t open = 0;
+    for (size_t round = 0; round < 300; ++round) {
+      workers.pool.limit(round % 6 + 1);
+      for (size_t i = 0; i < 3; ++i, ++open)
+        workers.pool.submit(std::make_shared<Counting>(5, 1 + i * 4), completions);
+      for (; open > 2; --open) CHECK(completions->wait(30, job) == Completions::Wait::done);
+    }
+    for (; open > 0; --open) CHECK(completions->wait(30, job) == Completions::Wait::done);
+    workers.pool.limit(2);
+    auto seen = std::make_shared<Seen>(64);
+    workers.pool.submit(seen, completions);
+    CHECK(completions->wait(30, job) == Completions::Wait::done);
+    for (const size_t worker : seen->by) CHECK(worker < 2);
+    workers.pool.limit(0);  // all rest, until they are called or the pool is closed
   }
   Counting here(9, 2);
   here.run_here();

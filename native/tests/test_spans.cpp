@@ -189,7 +189,7 @@ void test_weights() {
 
 void test_laps() {
   Laps alone;
-  alone.begin();
+  alone.begin(true);
   sleep_ms(2);
   CHECK(alone.end(Stage::read) >= 0.002);
   Lane lane;
@@ -197,7 +197,7 @@ void test_laps() {
     const Scope scope(&lane, 0);
     Measure outer(Stage::sample);
     Laps laps;
-    laps.begin();
+    laps.begin(true);
     sleep_ms(3);
     laps.end(Stage::read, 9);
     spin_ms(3);
@@ -288,8 +288,7 @@ void test_pool() {
   const auto completions = std::make_shared<foreload::Completions>();
   for (uint32_t number = 0; number < 4; ++number) {
     auto job = std::make_shared<Timed>();
-    job->set_number(number);
-    pool.submit(job, completions);
+    pool.submit(job, completions, number);
   }
   for (int i = 0; i < 4; ++i) {
     std::shared_ptr<foreload::Job> job;
@@ -304,7 +303,7 @@ void test_pool() {
   }
   CHECK(batches == 0b1111);
   Timed here;
-  here.run_here(&lanes[2], 3);
+  here.run_in(lanes[2], 3);
   CHECK(lanes[2].total(Stage::sample).samples == 6);
 }
 

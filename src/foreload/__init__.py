@@ -28,9 +28,14 @@ from foreload.datasets.tensors import CachedDataset, gather
 from foreload.datasets.text import TextDataset
 from foreload.efficient import EfficientDataLoader
 from foreload.loader import DataLoader
+from foreload.observe.logs import log_stats
 from foreload.observe.memory import MemoryMonitor
+from foreload.observe.metrics import serve_metrics
 from foreload.observe.monitors import DataLoaderPerformanceMonitor
+from foreload.observe.nvtx import nvtx_ranges
 from foreload.observe.publish import publish
+from foreload.observe.tensorboard import log_tensorboard
+from foreload.observe.trace import write_trace
 from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
 from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
@@ -81,8 +86,13 @@ __all__ = [
     "gather",
     "get_train_transforms",
     "get_val_transforms",
+    "log_stats",
+    "log_tensorboard",
+    "nvtx_ranges",
     "pack",
     "pack_sequences",
     "publish",
+    "serve_metrics",
     "transforms",
+    "write_trace",
 ]

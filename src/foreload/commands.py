@@ -173,7 +173,11 @@ def profile(
         found.write_trace(trace)
         print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
     if nsys:
+        import torch
+
         print(f"Nsight Systems: {script.stem}.nsys-rep")
+        if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+            print("It has no NVTX ranges: this torch comes without CUDA")
     found.exit()
 
 

@@ -53,6 +53,7 @@ class EfficientDataLoader(DataLoader[T_co]):
         super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
         if config.memory_efficient and self.num_workers > 0:
             self.prefetch_factor = 1
+            self._deepens = False
             self._prefetch_given = False  # where batches are made together, fewer than one per worker will do
 
     def _lend_buffers(self) -> Buffers:

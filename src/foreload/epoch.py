@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch", "count"]
 
+_ASIDE = _native.Lane()  # nobody reads it
+
 
 def count(indices: Any) -> int:
     """Count the samples that a batch is asked for with: without batches, a single one."""
@@ -38,6 +40,7 @@ class Epoch(Iterator[Any]):
         self._watch = order.watch
         self._loop = order.watch.loop
         self._lane = order.watch.lane.native
+        self._together = 1  # batches that are given at once
         self._watched = order.store is not None or order.memory.limit is not None
 
     def __len__(self) -> int:
@@ -71,23 +74,21 @@ class Epoch(Iterator[Any]):
                 order.memory.saw(batch, order.store)
             if order.skips:
                 samples -= order.failed - failed
-            self._give(samples)
+            self._loop.gave(samples, self._together)
             return batch
-
-    def _give(self, samples: int) -> None:
-        self._loop.gave(samples)
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         """Wait for a batch.
 
         Returns:
-            the how-manieth that was asked for; its samples; what gives it, or raises what it failed by.
+            the how-manieth that was asked for; the samples of it, or of all that are given together with it; what
+            gives it, or raises what it failed by.
         """
         raise NotImplementedError
 
     def pass_on(self) -> Watch:
         """Let somebody else tell the watch what the loop does, who is between the loop and this epoch."""
-        self._loop = self._watch.inner = _native.Loop(_native.Lane())
+        self._loop = self._watch.inner = _native.Loop(_ASIDE)
         return self._watch
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class InlineEpoch(Epoch):
 
         def make() -> Any:
             batch = self._assembly.start(indices)
-            batch.job.run_here(self._lane, number)
+            batch.job.run_in(self._lane, number)
             return batch.take()
 
         return number, samples, make
@@ -125,7 +126,6 @@ class GatherEpoch(Epoch):
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
-        self._given: tuple[int, int] | None = None
         self._asked: deque[Any] = deque()
         self._number = -1
 
@@ -139,21 +139,22 @@ class GatherEpoch(Epoch):
         return self._ready.pop()
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        samples, self._together = 0, 1
         if not self._ready and not self._asked:
             together = self._indices()
             try:
-                self._gather(together)
+                samples = self._gather(together)
             except IndexError:
                 # Only one of them has an index that is not there.
                 self._asked.extend(together)
         self._number += 1
         if self._ready:
-            samples = count_samples(self._ready[-1]) if self._given is None else 0
-            return self._number, samples, self._ready.pop
+            return self._number, samples or count_samples(self._ready[-1]), self._ready.pop
         indices = self._asked.popleft()
         return self._number, len(indices), lambda: self._alone(indices)
 
-    def _gather(self, together: list[Any]) -> None:
+    def _gather(self, together: list[Any]) -> int:
+        """Gather batches; give how many samples are in those that are given together, as far as the clock goes."""
         batches = len(together)
         samples = (batches - 1) * len(together[0]) + len(together[-1])
         loop = self._loop
@@ -161,14 +162,11 @@ class GatherEpoch(Epoch):
         self._ready = list(self._assembly.gather(together))
         loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
         self._ready.reverse()
-        if not self._watched:
-            # They are given together, as far as the clock is concerned.
-            self._given = samples, batches
-            self._watch.ready = self._ready
-
-    def _give(self, samples: int) -> None:
-        given, self._given = self._given, None
-        self._loop.gave(*(given or (samples, 1)))
+        if self._watched:
+            return 0
+        self._together = batches
+        self._watch.ready = self._ready
+        return samples
 
     def pass_on(self) -> Watch:
         """See :meth:`Epoch.pass_on`."""
@@ -181,6 +179,8 @@ class GatherEpoch(Epoch):
 
     def _indices(self) -> list[Any]:
         first = next(self._order)
+        if not isinstance(first, Sized):
+            first = list(first)
         if not self._order.ready:
             return [first]
         size = max(1, len(first) * self._assembly.sample_bytes)
@@ -213,7 +213,7 @@ class ThreadEpoch(Epoch):
         self._assembly = assembly
         self._pool = pool
         self._depth = depth
-        self._copies = 2 if isinstance(assembly, SampleAssembly) else 1
+        self.copies = 2 if isinstance(assembly, SampleAssembly) else 1  # of a batch in the making
         self._keeper = keeper
         self._timeout = timeout
         self._in_order = in_order
@@ -227,7 +227,7 @@ class ThreadEpoch(Epoch):
         pool.watch(self._completions)
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        depth = self._order.memory.depth(self._depth, self._order.store, copies=self._copies)
+        depth = self._order.memory.depth(self._depth, self._order.store, copies=self.copies)
         self._watch.depth = depth
         self._fill(depth)
         if not self._making:
@@ -263,10 +263,9 @@ class ThreadEpoch(Epoch):
                 self._fail(error)
                 continue
             number = self._order.asked - 1
-            batch.job.set_number(number)
             self._making.append(batch)
             self._numbers[batch.job] = number, samples
-            self._pool.submit(batch.job, self._completions)
+            self._pool.submit(batch.job, self._completions, number)
 
     def _fail(self, error: BaseException) -> None:
         """Let the error come up when its batch would."""

@@ -15,12 +15,14 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly
-from foreload.epoch import Epoch, GatherEpoch, InlineEpoch, ThreadEpoch
+from foreload.epoch import Epoch, GatherEpoch, InlineEpoch
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
 from foreload.observe.record import Recorder, Watch
+from foreload.observe.retune import Retuner
 from foreload.observe.spans import Spans
 from foreload.observe.stats import Stats, collect
+from foreload.observe.tune import Tuner
 from foreload.options import Cache, parse_bytes
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
@@ -39,6 +41,7 @@ from foreload.workers.info import WorkerIdentity
 from foreload.workers.keeper import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
+from foreload.workers.tuned import thread_epoch
 from foreload.workers.worker import WorkerTask
 
 if TYPE_CHECKING:
@@ -179,6 +182,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self._base_seed: int | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
+        self._deepens = prefetch_factor is None  # whether more batches may be made ahead
+        self._tuning: list[str] = []
+        self._tuner: Tuner | None = None
+        self._retuner = Retuner(self._tuning)
         self._epoch = 0
         self._published: str | None = None  # the name it has on the page of `foreload serve`, "" for the usual one
         self._buffers: Buffers | None = None
@@ -382,6 +389,8 @@ class DataLoader(TorchDataLoader[T_co]):
                 if isinstance(sampler, (KeyedSampler, MixtureSampler)):
                     sampler.set_epoch(self._epoch)
         self._choose()  # by what loading costs without a cache
+        if self._tunes and not self.persistent_workers:
+            self._retuner.begin(self)
         self._open_cache()
         resumed, self._resumed = self._resumed, None
         order = self._order = Order(self, self._epoch, resumed, watch)
@@ -400,18 +409,13 @@ class DataLoader(TorchDataLoader[T_co]):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:
             return InlineEpoch(order, assembly)
-        depth = assembly.depth
-        if depth is None or self._prefetch_given:
-            depth = max(1, (self.prefetch_factor or 0) * self.num_workers)
-        return ThreadEpoch(
-            order,
-            assembly,
-            self._lend_pool(order),
-            depth=depth,
-            keeper=self._keeper,
-            timeout=self.timeout,
-            in_order=self.in_order,
-        )
+        return thread_epoch(self, order, assembly, self._lend_pool(order))
+
+    @property
+    def _tunes(self) -> bool:
+        """Whether the number of workers may change: it was left to the loader, and samples do not show it."""
+        own = self.worker_init_fn is not None or isinstance(self.dataset, IterableDataset)
+        return self._auto_workers and not own and not is_remote(self.dataset)
 
     def _open_cache(self) -> None:
         if self.cache is not None and self._cache is None:
@@ -488,6 +492,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration; threads and buffers are made again where they are needed."""
+        tuning: list[str] = []
         return {
             **self.__dict__,
             "_pool": None,
@@ -499,6 +504,9 @@ class DataLoader(TorchDataLoader[T_co]):
             "_iterator": None,
             "_moving": None,
             "_order": None,
+            "_tuner": None,
+            "_tuning": tuning,
+            "_retuner": Retuner(tuning),
             "_recorder": Recorder(),
             "errors": list(self.errors),
             "restarts": list(self.restarts),

@@ -11,7 +11,7 @@ from foreload.observe.queueing import Crew, Demand, bounds, throughput
 if TYPE_CHECKING:
     from foreload.observe.stats import Stats
 
-__all__ = ["Cost", "Costs", "WorkerKind", "measured_pace"]
+__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "held", "measured_pace"]
 
 WorkerKind = Literal["threads", "processes"]
 
@@ -105,6 +105,16 @@ class Costs:
             away=self.away,
         )
 
+    def deeper(self, depth: int, other: int) -> Costs:
+        """Give them with ``other`` batches in the making, not ``depth``: what nothing explains is workers who wait
+        for the loop and a loop that waits for workers, since batches differ; so many batches even that out.
+        """
+        return replace(self, gap=self.gap * depth / other, depth=other)
+
+    def limits(self) -> dict[str, float]:
+        """Samples per second that nothing can exceed; see :func:`~foreload.observe.queueing.bounds`."""
+        return bounds(self.demand, self.crew)
+
     def pace(self) -> float:
         """Samples per second, by the model."""
         reached = throughput(self.demand, self.crew)
@@ -142,7 +152,7 @@ class Costs:
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
-        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), _held(stats))
+        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), held(stats))
 
 
 def crew(count: int, kind: WorkerKind, cores: float, depth: int) -> Crew:
@@ -201,7 +211,7 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     return own / batches, max(0.0, loose - own) / batches
 
 
-def _held(stats: Any) -> float | None:
+def held(stats: Any) -> float | None:
     """Give the share of looks that found the interpreter's lock taken by workers; None where too few were made."""
     lock = stats.get("lock")
     return None if not lock or lock["looks"] < _LOOKS else float(lock["held_share"])
@@ -215,15 +225,15 @@ def _locked(stats: Any, costs: Costs) -> float:
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
     most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.crew.workers else 1.0
-    held = _held(stats)
-    return most if held is None else min(most, held / (pace * python))
+    taken = held(stats)
+    return most if taken is None else min(most, taken / (pace * python))
 
 
-def _fitted(costs: Costs, pace: float, held: float | None) -> Costs:
+def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
     """Choose what cannot be measured so that the model gives what was measured."""
     alone = replace(costs, blocked=0.0)
     # Where the lock is always taken, what is idle waits for that.
-    near = 1.0 if held is None or held < LOCK_FULL else _NEAR_LOCK
+    near = 1.0 if taken is None or taken < LOCK_FULL else _NEAR_LOCK
     if costs.crew.workers == 0 or alone.pace() <= pace * near:
         costs = costs if costs.crew.workers == 0 else alone
         return replace(costs, gain=pace / costs.pace())

@@ -18,6 +18,9 @@ Keep = Literal["encoded", "decoded"]
 # Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
 _COPY = 4e9
 
+# From this hit rate on, what the cache takes is what hits take.
+_MOSTLY_HITS = 0.9
+
 # How much larger pictures are decoded (as planes, 4:2:0) than as JPEG files.
 _DECODED = 3
 
@@ -160,9 +163,9 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
         stages[name] = _of_misses(stages[name], had, misses)
     if keep == "encoded":
         stages["decode"] = replace(stages["decode"], share=1.0)
-    hit = replace(stages["cache"], share=1.0)
-    if hit.cpu + hit.idle <= 0 and rate > 0:
-        hit = Cost(cpu=_hit_bytes(stats, costs, keep) / _COPY)
+    hit, copied = stages["cache"], Cost(cpu=_hit_bytes(stats, costs, keep) / _COPY)
+    if had == 0 or (had < _MOSTLY_HITS and copied.cpu < hit.cpu + hit.idle):
+        hit = copied  # what was seen is what misses cost that are kept
     stages["cache"] = replace(hit, share=rate)
     return replace(costs, stages=stages)
 
@@ -192,4 +195,4 @@ def _with_start(stats: Any, pace: float, more: float) -> float:
         return pace
     steady = stats["samples"] / measured_pace(stats)
     start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
-    return samples / (samples / pace + start)
+    return float(samples / (samples / pace + start))

@@ -122,6 +122,7 @@ class Stats(TypedDict):
 def collect(loader: DataLoader[Any]) -> Stats:
     """Give what :meth:`foreload.DataLoader.stats` gives."""
     recorder = loader._recorder
+    cache = loader._cache  # which close() takes away
     sums = recorder.sums()
     wait, loop = sums["wait"] * 1e-9, sums["loop"] * 1e-9
     seconds = wait + loop
@@ -146,7 +147,7 @@ def collect(loader: DataLoader[Any]) -> Stats:
         "loop_cpu_seconds": sums["loop_cpu"] * 1e-9,
         "stages": stages,
         "bytes_read": stages["read"]["bytes"],
-        "cache": None if loader._cache is None else loader._cache.stats(),
+        "cache": None if cache is None else cache.stats(),
         "memory": {
             **loader._memory.stats(),  # type: ignore[typeddict-item]
             "tree_bytes": tree_bytes(),
@@ -224,7 +225,7 @@ def _workers(loader: DataLoader[Any]) -> WorkersStats:
         "why": "as was asked for" if loader._choice is None else loader._choice.why,
         "samples_per_second": {} if loader._choice is None else loader._choice.rates,
         "depth": 0 if last is None else last.depth,
-        "tuning": [],
+        "tuning": list(loader._tuning),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.observe.advice import Advice, advise
-from foreload.observe.costs import Costs, measured_pace
+from foreload.observe.costs import LOCK_FULL, Costs, held, measured_pace
 from foreload.observe.queueing import bounds
 from foreload.observe.words import number, percent, quantity, seconds
 
@@ -96,7 +96,12 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         limits, pace = bounds(costs.demand, costs.crew), measured_pace(stats)
         if pace >= _FULL * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
-        if "lock" in limits and pace >= _FULL * limits["lock"] and costs.demand.locked > costs.demand.handing:
+        # (On a machine that others use too, a lock that is always taken is passed on less often.)
+        if (
+            "lock" in limits
+            and costs.demand.locked > costs.demand.handing
+            and (pace >= _FULL * limits["lock"] or (held(stats) or 0.0) >= LOCK_FULL)
+        ):
             return "python-bound" if parts["batch"] < parts["sample"] + parts["decode"] else "batch-bound"
     groups: dict[Kind, float] = {
         "read-bound": parts["read"] + parts["blocked"],

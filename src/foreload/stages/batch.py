@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "note_sample"]
 
+_SAMPLE = int(Stage.sample)
+
 
 class Batch(NamedTuple):
     """One batch in the making."""
@@ -92,11 +94,11 @@ class SampleAssembly:
             # A user's own batch sampler may yield anything that can be iterated.
             indices = list(indices)
         samples = _Samples(self, indices)
-        count = len(indices) if self._batched and not self._whole else 1
-        asked = len(indices) if isinstance(indices, (list, tuple)) else 1
-        job = _native.PythonJob(
-            max(1, count), self._grain(count), samples.run, samples.finish, Stage.sample, max(1, asked)
-        )
+        if self._batched and not self._whole:
+            count = asked = max(1, len(indices))
+        else:
+            count, asked = 1, len(indices) if isinstance(indices, (list, tuple)) else 1
+        job = _native.PythonJob(count, self._grain(count), samples.run, samples.finish, _SAMPLE, asked)
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:

@@ -209,7 +209,7 @@ class MovedAhead(Iterator[Any]):
             self._stream.record(tensor)
         self._release(wait=False)
         if self._watch is not None:
-            self._watch.loop.gave(now.samples)
+            self._watch.loop.gave(now.samples, 1)
         return now.batch
 
     def _fetch(self) -> _Moved | Exception:

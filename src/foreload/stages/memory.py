@@ -94,6 +94,8 @@ class MemoryBudget:
 
     Attributes:
         decisions: what was decided, in words, in order.
+        reserve: batches in the making that the cache leaves room for.
+        batch: bytes of the largest batch, where that matters.
 
     >>> budget = MemoryBudget(100 << 20)
     >>> budget.cache_room(1 << 30) >> 20, budget.depth(8)   # nobody knows yet how large a batch is
@@ -104,7 +106,9 @@ class MemoryBudget:
         self.limit = limit
         self.decisions: list[str] = []
         self.pressure = Pressure(self.decisions.append)
-        self._batch = 0
+        self.batch = 0
+        self.reserve = 1
+        self._copies = 1  # of a batch in the making
         self._ahead = 1  # batches that may be in the making
         self._wanted = 0  # by the cache
         self._told = 0
@@ -114,7 +118,7 @@ class MemoryBudget:
         self._wanted = wanted
         if self.limit is None:
             return wanted
-        room = min(wanted, self.limit if self._batch == 0 else self._beside_batches(1))
+        room = min(wanted, self.limit if self.batch == 0 else self.beside(self.reserve))
         if room < wanted:
             self.decisions.append(
                 f"the cache may take {room:,} of the {wanted:,} bytes asked for: memory={self.limit:,} is for "
@@ -122,31 +126,43 @@ class MemoryBudget:
             )
         return room
 
-    def _beside_batches(self, depth: int) -> int:
+    def beside(self, reserve: int) -> int:
+        """Give what the cache may take where it leaves room for so many batches in the making."""
         assert self.limit is not None
-        return max(0, self.limit - (depth + _WITH_THE_LOOP) * self._batch)
+        # (One batch can be made whatever the cache holds.)
+        made = reserve if reserve == 1 else reserve * self._copies
+        return max(0, self.limit - (made + _WITH_THE_LOOP) * self.batch)
 
     def depth(self, wanted: int, store: SampleStore | None = None, *, copies: int = 1) -> int:
         """Give how many batches may be in the making, of those that are wanted, beside what the cache holds.
 
         While a batch is collated its samples are there too: two ``copies``.
         """
+        self._copies = copies
         depth = self._depth(wanted, store, copies)
         self._ahead = depth * copies + 1
         return depth
 
-    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
+    def most(self, store: SampleStore | None = None, *, copies: int = 1) -> int | None:
+        """Give how many batches find room beside what the cache holds; None: nobody limits them."""
         if self.limit is None:
-            return wanted
-        if self._batch == 0:
-            return min(wanted, 2)
+            return None
+        if self.batch == 0:
+            return 2
         cached = 0 if store is None else int(store.native.counts()["used"])
-        fits = ((self.limit - cached) // self._batch - _WITH_THE_LOOP) // copies
-        depth = max(1, min(wanted, fits))
+        return max(1, ((self.limit - cached) // self.batch - _WITH_THE_LOOP) // copies)
+
+    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
+        most = self.most(store, copies=copies)
+        if most is None:
+            return wanted
+        depth = min(wanted, most)
+        if self.batch == 0:
+            return depth
         if depth < wanted and depth != self._told:
             self._told = depth
             self.decisions.append(
-                f"{depth} batches of {self._batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
+                f"{depth} batches of {self.batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
             )
         return depth
 
@@ -155,10 +171,10 @@ class MemoryBudget:
         if self.limit is None and store is None:
             return
         size = sum(each.nbytes for each in tensors(batch))
-        if size > self._batch:
-            self._batch = size
+        if size > self.batch:
+            self.batch = size
             if self.limit is not None and store is not None:
-                room = min(self._wanted, self._beside_batches(1))
+                room = min(self._wanted, self.beside(self.reserve))
                 if room != store.native.counts()["room"]:
                     store.native.limit(room)
                     self.decisions.append(f"the cache may take {room:,} bytes beside batches of {size:,}")
@@ -169,12 +185,12 @@ class MemoryBudget:
         if store is None:
             return
         wanted = self._wanted
-        if self.limit is not None and self._batch:
-            wanted = min(wanted, self._beside_batches(1))
+        if self.limit is not None and self.batch:
+            wanted = min(wanted, self.beside(self.reserve))
         elif self.limit is not None:
             wanted = min(wanted, int(_CACHE_SHARE * self.limit))
-        self.pressure.fit(store, wanted, self._ahead * self._batch)
+        self.pressure.fit(store, wanted, self._ahead * self.batch)
 
     def stats(self) -> dict[str, Any]:
         """Tell the limit (None: the machine's), the size of the largest batch, and the decisions."""
-        return {"limit": self.limit, "batch_bytes": self._batch, "decisions": list(self.decisions)}
+        return {"limit": self.limit, "batch_bytes": self.batch, "decisions": list(self.decisions)}

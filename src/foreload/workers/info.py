@@ -51,6 +51,13 @@ class WorkerIdentity:
         self._seed = seed
         self._dataset = dataset
         self._init = init
+        self._infos: list[Any] = []
+
+    def resize(self, count: int) -> None:
+        """Let workers know that there are ``count`` of them now."""
+        self._count = count
+        for info in list(self._infos):
+            object.__setattr__(info, "num_workers", count)  # torch lets nobody change it
 
     def assume(self, worker: int, dataset: Any = None) -> None:
         """Be worker ``worker``; ``dataset`` is this worker's own copy where it has one."""
@@ -63,5 +70,6 @@ class WorkerIdentity:
         if "worker_method" in getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ()):
             fields["worker_method"] = "thread"
         _thread.info = torch_worker.WorkerInfo(**fields)
+        self._infos.append(_thread.info)
         if self._init is not None:
             self._init(worker)

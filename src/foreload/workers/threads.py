@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable
 
 from foreload import _native
-from foreload.observe.spans import Spans
+from foreload.observe.spans import Lane, Spans
 from foreload.workers.info import WorkerIdentity
 
 __all__ = ["ThreadPool", "join", "no_job"]
@@ -40,18 +40,47 @@ class ThreadPool:
         # The garbage collector may close an epoch in the middle of anything, here too.
         self._lock = threading.RLock()
         self._spans = spans
-        self._lanes = spans.take("thread", count)
-        self._threads = [
-            threading.Thread(
-                target=self._work,
-                args=(worker, identity, lane.native),
-                name=f"foreload-worker-{worker}",
-                daemon=True,
-            )
-            for worker, lane in enumerate(self._lanes)
-        ]
-        for thread in self._threads:
+        self._identity = identity
+        self._lanes: list[Lane] = []
+        self._threads: list[threading.Thread] = []
+        for _ in range(count):
+            self._start()
+
+    def _start(self) -> None:
+        worker = len(self._threads)
+        (lane,) = self._spans.take("thread")
+        thread = threading.Thread(
+            target=self._work,
+            args=(worker, self._identity, lane.native),
+            name=f"foreload-worker-{worker}",
+            daemon=True,
+        )
+        try:
             thread.start()
+        except BaseException:
+            self._spans.give_back([lane])
+            raise
+        self._lanes.append(lane)
+        self._threads.append(thread)
+
+    def resize(self, count: int) -> int:
+        """Let ``count`` threads work from here on: more are started, too many rest after what they are at.
+
+        Returns:
+            How many there are: fewer than ``count`` where the system gives no more.
+        """
+        with self._lock:
+            if self.closed:
+                return count
+            self._identity.resize(count)
+            try:
+                while len(self._threads) < count:
+                    self._start()
+            except RuntimeError:  # there may be no more threads
+                count = len(self._threads)
+                self._identity.resize(count)
+            self._native.limit(count)
+        return count
 
     @property
     def closed(self) -> bool:
@@ -82,9 +111,9 @@ class ThreadPool:
         if failed:
             completions.push(no_job())
 
-    def submit(self, job: _native.Job, completions: _native.Completions) -> None:
-        """Queue a job, which is pushed to ``completions`` when it is finished."""
-        self._native.submit(job, completions)
+    def submit(self, job: _native.Job, completions: _native.Completions, number: int) -> None:
+        """Queue the job of batch ``number``, which is pushed to ``completions`` when it is finished."""
+        self._native.submit(job, completions, number)
 
     def forget(self, completions: _native.Completions) -> None:
         """Drop what is queued for ``completions``."""

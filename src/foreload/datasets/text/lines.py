@@ -15,7 +15,7 @@ import numpy as np
 from foreload import _native
 from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
-from foreload.progress import track, track_threads
+from foreload.progress import Progress, track, track_threads
 
 __all__ = ["LABEL", "Field", "Texts", "open_texts"]
 
@@ -206,7 +206,16 @@ def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Text
 
 
 def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
-    return _native.LineFile(os.fsencode(path), split, delimiter, granted_cores())
+    mebibytes = path.stat().st_size >> 20
+    with Progress(f"indexing {path.name} (MiB)", mebibytes, after=1) as progress:
+        done = 0
+
+        def scanned(size: int) -> None:
+            nonlocal done
+            progress.advance((size >> 20) - done)
+            done = size >> 20
+
+        return _native.LineFile(os.fsencode(path), split, delimiter, granted_cores(), scanned)
 
 
 def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:

@@ -29,6 +29,7 @@ def patch_foreload(session: Session, module: Any) -> None:
     kind = module.DataLoader
     iterate = kind.__iter__
     notes = _Notes(session)
+    marked: set[type] = set()
 
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Any:
@@ -39,9 +40,30 @@ def patch_foreload(session: Session, module: Any) -> None:
             hide(error)
             raise
         notes.begin(self, epoch, where)
+        if session.mark is not None and type(epoch) not in marked:
+            marked.add(type(epoch))
+            _mark_waits(session.mark, type(epoch))
         return epoch
 
     kind.__iter__ = __iter__
+
+
+def _mark_waits(mark: Any, kind: Any) -> None:
+    """Show NVIDIA's tools when a loop waits for an epoch of this kind."""
+    following = kind.__next__
+
+    @functools.wraps(following)
+    def __next__(self: Any) -> Any:
+        mark("wait")
+        try:
+            return following(self)
+        except BaseException as error:
+            hide(error)
+            raise
+        finally:
+            mark(None)
+
+    kind.__next__ = __next__
 
 
 class _Notes:

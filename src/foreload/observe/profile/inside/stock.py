@@ -82,11 +82,16 @@ def _patch_iterator(session: Session, kind: Any) -> None:
         if not loop.given:
             loop.loader.claim(self)
         loop.ask()
+        if session.mark is not None:
+            session.mark("wait")
         try:
             batch = advance(self)
         except BaseException as error:
             hide(error)
             raise
+        finally:
+            if session.mark is not None:
+                session.mark(None)
         loop.give(batch)
         here.last = loop.loader.lane
         return batch

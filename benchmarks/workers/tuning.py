@@ -1,0 +1,162 @@
+"""The loader that tunes itself, against the best of all fixed settings, on eight datasets.
+
+Samples per second once it has run for 3 seconds; how often it changed its mind after that; what it takes of a
+memory budget.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from datasets import DATASETS
+
+import foreload as fl
+from foreload.bench.show import machine
+from foreload.observe.tree import tree_bytes
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+from common import RESULTS, parser
+
+FILE = RESULTS / "workers_tuning.json"
+FIXED = [("threads", number) for number in (0, 1, 2, 4, 8, 16, 32)] + [
+    ("processes", number) for number in (1, 2, 4)
+]
+
+# Seconds: for the loader to find its settings, of a measurement, and of the run whose changes are counted.
+RAMP, MEASURED, WHOLE = 3.0, 2.0, 20.0
+WARM = 1.0
+
+TARGET = 0.95
+BUDGET = 256 << 20
+
+
+def sized(name: str) -> Any:
+    """The dataset, so long that an epoch takes about as long as a run."""
+    kind, _ = DATASETS[name]
+    dataset = kind()
+    started, done = time.perf_counter(), 0
+    while time.perf_counter() - started < 0.2:
+        dataset[done]
+        done += 1
+    dataset.size = min(20_000_000, int(done / 0.2 * WHOLE * (40 if name == "sleeping" else 2)))
+    return dataset
+
+
+def pace(loader: Any, warm: float, seconds: float) -> float:
+    """Samples per second, after a time that does not count."""
+    size = loader.batch_size
+    started, began, given = time.perf_counter(), 0.0, 0
+    while True:
+        for _ in loader:
+            now = time.perf_counter()
+            if not began:
+                if now - started >= warm:
+                    began = now
+                continue
+            given += size
+            if now - began >= seconds:
+                return given / (now - began)
+
+
+def whole_run(name: str) -> dict[str, Any]:
+    """How often settings are changed in a run, and when last."""
+    loader = fl.DataLoader(sized(name), batch_size=DATASETS[name][1])
+    changes: list[float] = []
+    started, before = time.perf_counter(), None
+    while time.perf_counter() - started < WHOLE:
+        for _ in loader:
+            now = time.perf_counter() - started
+            setting = (loader.num_workers, loader._recorder.last.depth)
+            if before is not None and setting != before:
+                changes.append(now)
+            before = setting
+            if now >= WHOLE:
+                break
+    workers = loader.stats()["workers"]
+    return {
+        "changes": len(changes),
+        "changes_after_3_s": sum(when > RAMP for when in changes),
+        "when": changes,
+        "workers": {key: workers[key] for key in ("kind", "count", "depth", "why", "tuning")},
+    }
+
+
+def budget_run(name: str) -> dict[str, Any]:
+    """What a loader with a budget takes at most, beyond what was there before it began."""
+    dataset = sized(name)
+    loader = fl.DataLoader(dataset, batch_size=DATASETS[name][1], memory=BUDGET)
+    before, peak, over = tree_bytes(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(0.02):
+            peak = max(peak, tree_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    pace(loader, 0.0, 8.0)
+    over.set()
+    watcher.join()
+    return {"budget": BUDGET, "peak": peak - before, "tuning": loader.stats()["workers"]["tuning"]}
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    dataset = sized(name)
+    rates: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for who, number in FIXED:
+            if (number > 4) != (name == "sleeping") and number > 4:
+                continue  # more threads than that pay only where samples wait
+            if name == "sleeping" and number < 4:
+                continue
+            label = f"{number} {who}" if number else "none"
+            options: Any = {"num_workers": number, "workers": who}
+            loader: Any = fl.DataLoader(dataset, batch_size=DATASETS[name][1], **options)
+            rates.setdefault(label, []).append(pace(loader, WARM, MEASURED))
+        loader = fl.DataLoader(dataset, batch_size=DATASETS[name][1])
+        rates.setdefault("auto", []).append(pace(loader, RAMP, MEASURED))
+    middles = {label: statistics.median(values) for label, values in rates.items()}
+    auto = middles.pop("auto")
+    best = max(middles, key=middles.__getitem__)
+    # What is measured together is compared, so that a machine that slows down does not count.
+    ratio = statistics.median(one / other for one, other in zip(rates["auto"], rates[best], strict=True))
+    for label, values in rates.items():
+        print(f"    {label:14} {statistics.median(values):12,.0f} /s ({min(values):,.0f} to {max(values):,.0f})")
+    found = {
+        "rates": rates,
+        "best": best,
+        "auto": auto,
+        "ratio": ratio,
+        "good": ratio >= TARGET,
+        **whole_run(name),
+    }
+    print(f"{'reached' if found['good'] else 'MISSED '} {name}: {ratio:.3f} of {best}; {found['workers']}")
+    print(f"    {found['changes']} changes, {found['changes_after_3_s']} after 3 s", flush=True)
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__, 3)
+    options.add_argument("--part", default="1/1", help="which part of them, such as 2/8; parts are joined")
+    chosen = options.parse_args()
+    part, parts = map(int, chosen.part.split("/"))
+    known = json.loads(FILE.read_text()) if FILE.exists() else {"datasets": {}, "budget": None}
+    for number, name in enumerate(DATASETS):
+        if number % parts == part - 1:
+            known["datasets"][name] = measure(name, chosen.rounds)
+            if name == "huge":
+                known["budget"] = budget_run(name)
+                print(f"    {known['budget']}")
+    known |= {"command": "python benchmarks/workers/tuning.py --part N/8", "machine": machine(), "target": TARGET}
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
