@@ -33,5 +33,5 @@ echo "==> packages"
   $(command -v cmake >/dev/null || echo cmake)
 echo "==> foreload"
 .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation \
-  --editable '.[cli,plots,test,lint]'
+  --editable '.[cli,plots,serve,test,lint]'
 echo "$now" >"$stamp"

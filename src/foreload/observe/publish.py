@@ -29,6 +29,7 @@ L = TypeVar("L")
 # How long an onlooker that does not read is waited for.
 _PATIENCE = 1.0
 
+
 def publish(loader: L, *, name: str | None = None) -> L:
     """Make a loader visible to ``foreload serve`` on this machine, for the user who runs it.
 
@@ -53,12 +54,14 @@ def publish(loader: L, *, name: str | None = None) -> L:
         raise TypeError(f"a loader with stats() can be published, such as foreload.DataLoader; got {loader!r}")
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name must be a str, got {name!r}")
-    if hasattr(loader, "_published"):
-        loader._published = name or ""
+    published: str | None = name or ""
     try:
         _add(loader, name)
     except OSError as error:
+        published = None
         warnings.warn(f"foreload serve cannot see this loader: {error}", RuntimeWarning, stacklevel=2)
+    if hasattr(loader, "_published"):
+        loader._published = published
     return loader
 
 

@@ -39,7 +39,7 @@ def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) ->
         say: is told the address to open.
 
     Raises:
-        OSError: the port is in use, or the host is not this machine; or others can write where loaders are published.
+        OSError: the port is in use, the host is not this machine, or others can write where loaders are published.
     """
     runtime_folder()
     with _bind(host, port) as listener:
@@ -91,7 +91,9 @@ class _Server(uvicorn.Server):
             middleware=[*guards, Middleware(GZipMiddleware)],
             lifespan=self._while_up,
         )
-        super().__init__(uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=2))
+        super().__init__(
+            uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=2)
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all event streams, then the rest."""

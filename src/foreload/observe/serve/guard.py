@@ -92,7 +92,7 @@ class _Guard:
         if self._knows(request.cookies.get(self._cookie, "") if given is None else given):
             return None
         return PlainTextResponse(
-            "This page needs its token: open the whole address that foreload serve printed, with ?token= at its end.\n",
+            "This page needs its token: open the address that foreload serve printed, with its ?token=.\n",
             401,
         )
 

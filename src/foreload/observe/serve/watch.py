@@ -95,12 +95,15 @@ class Watch:
             yield f"retry: 2000\nevent: past\ndata: {json.dumps(past)}\n\n"
             told = self.text
             while not self._ended:
-                async with self._news:
-                    await self._news.wait_for(lambda: self._ended or self.text is not told)
-                told = self.text
+                told = await self._newer_than(told)
                 yield f"data: {told}\n\n"
         finally:
             self.viewers -= 1
+
+    async def _newer_than(self, told: str) -> str:
+        async with self._news:
+            await self._news.wait_for(lambda: self._ended or self.text is not told)
+        return self.text
 
     async def _look(self) -> None:
         try:

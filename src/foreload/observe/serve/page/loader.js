@@ -92,8 +92,13 @@ const cards = (all) =>
     ),
   );
 
-function showCurves(stats, points) {
-  const pick = (which) => points.map((point) => point[which]);
+// Where nobody watched, nothing is known, and no line is drawn.
+const withGaps = (points) =>
+  points.flatMap((point, i) => (i && point.time - points[i - 1].time > 10 ? [{ time: point.time - 0.001 }, point] : [point]));
+
+function showCurves(stats, known) {
+  const points = withGaps(known);
+  const pick = (which) => points.map((point) => point[which] ?? null);
   curve("throughput", points, pick("samples_per_second"), { unit: "samples/s", name: "Throughput" });
   curve("waiting", points, pick("wait_share"), { share: true, name: "Waiting for data" });
   $("hits").hidden = !stats.cache;

@@ -91,7 +91,7 @@ export function areas(id, points) {
   draw(
     id,
     stages.map((name) => ({
-      x, y: points.map((point) => point.busy?.[name] ?? 0), stackgroup: "all", mode: "lines", name,
+      x, y: points.map((point) => (point.busy ? (point.busy[name] ?? 0) : null)), stackgroup: "all", stackgaps: "infer zero", mode: "lines", name,
       line: { width: 0 }, fillcolor: colour(name), hovertemplate: `${name}: %{y:.2f}<extra></extra>`,
     })),
     {
