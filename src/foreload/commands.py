@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,9 +154,13 @@ def profile(
     """
     from foreload.observe.profile import profile as run
 
+    # A script may run for hours: what cannot be written should be known before.
     for option, path in (("--json", json), ("--trace", trace)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise typer.BadParameter(f"{option} {path}: there is no folder {str(path.parent)!r}")
+        try:
+            if path is not None:
+                path.open("a").close()
+        except OSError as error:
+            raise typer.BadParameter(f"{option} {path} cannot be written: {error.strerror}") from None
     try:
         found = run(
             script,
@@ -164,14 +170,21 @@ def profile(
         )
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
-    found.show()
-    if json is not None:
-        found.write_json(json)
-    if trace is not None:
-        found.write_trace(trace)
-        print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
-    if nsys:
-        print(f"Nsight Systems: {script.stem}.nsys-rep")
+    try:
+        if json is not None:
+            found.write_json(json)
+        if trace is not None:
+            found.write_trace(trace)
+        found.show()
+        if trace is not None:
+            print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+        if nsys:
+            print(f"Nsight Systems: {script.stem}.nsys-rep")
+        print(end="", flush=True)
+    except OSError as error:
+        # Nobody reads any more, or the disk is full: how the script ended is still told.
+        print(f"foreload: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     found.exit()
 
 

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from .session import Session, where_of
-from .timed import hide
+from .timed import hide, unseen
 
 __all__ = ["patch_foreload"]
 
@@ -30,6 +30,7 @@ def patch_foreload(session: Session, module: Any) -> None:
     iterate = kind.__iter__
     notes = _Notes(session)
 
+    @unseen
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Any:
         where = where_of(2)
