@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -307,8 +308,8 @@ def test_traces_and_records_are_written(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["{}/none.py"], "there is no script"),
-        (["--json", "{}/none/x.json", "{}/script.py"], "there is no folder"),
-        (["--trace", "{}/none/x.json", "{}/script.py"], "there is no folder"),
+        (["--json", "{}/none/x.json", "{}/script.py"], "cannot be written: No such file"),
+        (["--trace", "{}", "{}/script.py"], "cannot be written: Is a directory"),
         (["--nsys", "{}/script.py"], "Nsight Systems"),
         ([], "SCRIPT"),
     ],
@@ -325,6 +326,51 @@ def test_wrong_input_is_said_plainly(arguments: list[str], words: str, tmp_path:
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert "Traceback" not in result.stderr
     assert "ran" not in result.stdout
+
+
+CURIOUS = """
+import warnings
+import numpy as np
+import foreload
+
+def collate(samples):
+    warnings.warn("collating", stacklevel=2)
+    return samples
+
+class Three:
+    batch_size = np.int64(3)
+    def __iter__(self): return iter([[1, 2, 3]] * 5)
+
+for batch in DataLoader(Rows(), batch_sampler=Three(), pin_memory=True, collate_fn=collate): pass
+for batch in foreload.DataLoader(Rows(), batch_size=4, pin_memory=True): pass
+sys.exit(5)
+"""
+
+
+def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(tmp_path: Path) -> None:
+    script = write(tmp_path, CURIOUS).rename(tmp_path / "größe.py")
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert plain.stderr.count("Warning") >= 3
+    for encoding, device in (("ascii", subprocess.PIPE), ("utf-8", "/dev/full")):
+        with open(device, "w") if isinstance(device, str) else nullcontext(device) as out:
+            watched = subprocess.run(
+                [*COMMAND, "--json", tmp_path / "r.json", script],
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONIOENCODING": encoding},
+            )
+        assert watched.returncode == plain.returncode == 5
+        assert watched.stderr.startswith(plain.stderr)
+        assert watched.stderr[len(plain.stderr) :] == (
+            "" if encoding == "ascii" else "foreload: [Errno 28] No space left on device\n"
+        )
+        kept = json.loads((tmp_path / "r.json").read_text())["loaders"]
+        assert sorted((each["stats"]["samples"], each["stats"]["loader"]["batch_size"]) for each in kept) == [
+            (15, 3),
+            (40, 4),
+        ]
+        (tmp_path / "r.json").unlink()
 
 
 def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -97,6 +100,7 @@ def test_a_loops_own_time_is_not_waiting(kind: str) -> None:
     assert stats["workers"]["depth"] == (0 if kind == "none" else 4)
     assert stats["loader"] == {
         "batch_size": 2,
+        "iterable": False,
         "pin_memory": False,
         "native": False,
         "stock": False,
@@ -148,6 +152,100 @@ def test_batches_that_are_gathered_together_are_counted_one_by_one() -> None:
     limited = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 100)), batch_size=64, num_workers=0, memory="64MiB")
     assert len(list(limited)) == limited.stats()["batches"] == 16
     assert limited.stats()["samples"] == 1000
+
+
+def test_batches_that_are_gathered_together_take_the_time_of_the_loop() -> None:
+    loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
+    list(loader)  # fast, so that many are gathered together
+    for _ in range(2):
+        before, began = loader.stats()["seconds"], time.perf_counter()
+        for number, _ in enumerate(loader):
+            time.sleep(0.01)
+            if number == 60:
+                break
+    took = time.perf_counter() - began
+    stats = loader.stats()
+    check(stats)
+    assert took - 0.03 < stats["seconds"] - before <= took
+    assert stats["batch_seconds"]["p99"] >= 0.01
+
+
+def test_batches_that_are_gathered_together_are_never_taken_back() -> None:
+    loader = fl.DataLoader(fl.CachedDataset(torch.randn(100_000, 4)), batch_size=8, num_workers=0)
+    over, seen = threading.Event(), [(0, 0)]
+
+    def ask() -> None:
+        while not over.is_set():
+            sums = loader._recorder.sums()
+            seen.append((sums["batches"], sums["samples"]))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(4):
+        for batch, _ in enumerate(loader):
+            if number % 2 and batch == 1001:
+                break
+    over.set()
+    asking.join()
+    sys.setswitchinterval(interval)
+    assert seen == sorted(seen)
+    assert loader.stats()["batches"] == 2 * 12_500 + 2 * 1002
+
+
+def test_an_epoch_that_goes_on_in_a_fork_is_counted_there_from_its_beginning() -> None:
+    loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
+    list(loader)
+    epoch = iter(loader)
+    for _ in range(20):
+        next(epoch)
+    child = os.fork()
+    if child == 0:
+        failed = True
+        with suppress(BaseException):
+            check(loader.stats())
+            assert loader.stats()["batches"] == loader.stats()["samples"] == 0
+            for _ in epoch:
+                assert 0 <= loader.stats()["batches"] <= 480
+                str(loader.report())
+            check(loader.stats())
+            failed = False
+        os._exit(failed)
+    assert os.waitpid(child, 0)[1] == 0
+    assert loader.stats()["batches"] == 520
+
+
+class Triples:
+    """A batch sampler of a user's own."""
+
+    batch_size = np.int64(3)
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.make(range(first, first + 3)) for first in range(0, 12, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [iter, set, tuple, np.array, torch.tensor, lambda those: list(np.array(those))])
+def test_batches_may_be_asked_for_with_anything(make: Any, kind: str) -> None:
+    for dataset in (Slow(seconds=0), torch.utils.data.TensorDataset(torch.arange(12.0))):
+        loader = fl.DataLoader(dataset, batch_sampler=Triples(make), **KINDS[kind])
+        assert len(list(loader)) == 4
+        stats = loader.stats()
+        check(stats)
+        assert stats["samples"] == stats["stages"]["batch"]["samples"] == 12
+        assert stats["loader"]["batch_size"] == 3
+
+
+def test_what_was_lost_with_a_worker_goes_through_json() -> None:
+    loader = fl.DataLoader(Slow())
+    for indices in ([[np.int64(3), torch.tensor(4)], (5, "six")], [None, {7}]):
+        loader.restarts.append(fl.handover.Restart(0, 1, -9, indices))
+    check(loader.stats())
+    assert [lost["indices"] for lost in loader.stats()["restarts"]] == [[[3, 4], [5, "six"]], [None, "{7}"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,9 +156,13 @@ def profile(
     """
     from foreload.observe.profile import profile as run
 
+    # A script may run for hours: what cannot be written should be known before.
     for option, path in (("--json", json), ("--trace", trace)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise typer.BadParameter(f"{option} {path}: there is no folder {str(path.parent)!r}")
+        try:
+            if path is not None:
+                path.open("a").close()
+        except OSError as error:
+            raise typer.BadParameter(f"{option} {path} cannot be written: {error.strerror}") from None
     try:
         found = run(
             script,
@@ -166,18 +172,25 @@ def profile(
         )
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
-    found.show()
-    if json is not None:
-        found.write_json(json)
-    if trace is not None:
-        found.write_trace(trace)
-        print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
-    if nsys:
-        import torch
+    try:
+        if json is not None:
+            found.write_json(json)
+        if trace is not None:
+            found.write_trace(trace)
+        found.show()
+        if trace is not None:
+            print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+        if nsys:
+            import torch
 
-        print(f"Nsight Systems: {script.stem}.nsys-rep")
-        if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-            print("It has no NVTX ranges: this torch comes without CUDA")
+            print(f"Nsight Systems: {script.stem}.nsys-rep")
+            if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+                print("It has no NVTX ranges: this torch comes without CUDA")
+        print(end="", flush=True)
+    except OSError as error:
+        # Nobody reads any more, or the disk is full: how the script ended is still told.
+        print(f"foreload: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     found.exit()
 
 

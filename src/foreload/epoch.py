@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from foreload import _native
 from foreload.observe.monitors import count_samples
-from foreload.stages.batch import Assembly, Batch, SampleAssembly
+from foreload.stages.batch import Assembly, Batch, SampleAssembly, count
 from foreload.stages.failure import NothingLeft
 from foreload.state import Order
 from foreload.workers.keeper import Keeper
@@ -22,14 +20,9 @@ if TYPE_CHECKING:
     from foreload.datasets.tensors import TensorAssembly
     from foreload.observe.record import Watch
 
-__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch", "count"]
+__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch"]
 
 _ASIDE = _native.Lane()  # nobody reads it
-
-
-def count(indices: Any) -> int:
-    """Count the samples that a batch is asked for with: without batches, a single one."""
-    return len(indices) if isinstance(indices, (list, tuple, np.ndarray)) else 1
 
 
 class Epoch(Iterator[Any]):
@@ -122,12 +115,16 @@ class GatherEpoch(Epoch):
     _BYTES = 256 << 10
     _MOST = 32
 
+    # Batches that are given together are given by the clock once: no more of them than a loop takes meanwhile.
+    _MOMENT = 1_000_000
+
     def __init__(self, order: Order, assembly: TensorAssembly) -> None:
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
         self._asked: deque[Any] = deque()
         self._number = -1
+        self._gathered: tuple[int, int] | None = None  # when, and how many together
 
     def __next__(self) -> Any:
         """Give the next batch."""
@@ -165,7 +162,7 @@ class GatherEpoch(Epoch):
         if self._watched:
             return 0
         self._together = batches
-        self._watch.ready = self._ready
+        self._watch.make_ready(self._ready, batches)
         return samples
 
     def pass_on(self) -> Watch:
@@ -178,14 +175,24 @@ class GatherEpoch(Epoch):
         return batch
 
     def _indices(self) -> list[Any]:
+        most = self._pace()
         first = next(self._order)
-        if not isinstance(first, Sized):
-            first = list(first)
         if not self._order.ready:
             return [first]
         size = max(1, len(first) * self._assembly.sample_bytes)
-        more = min(self._MOST - 1, self._BYTES // size - 1, self._order.ready)
-        return [first, *islice(self._order, max(0, more))]
+        most = min(most, self._BYTES // size, self._order.ready + 1)
+        together = [first, *islice(self._order, max(0, most - 1))]
+        self._gathered = _native.now_ns(), len(together)
+        return together
+
+    def _pace(self) -> int:
+        """Give how many batches the loop takes in a moment, by those gathered last."""
+        watch = self._watch
+        if self._gathered is not None:
+            since, together = self._gathered
+            took = max(1, _native.now_ns() - since)
+            watch.together = max(1, min(self._MOST, 2 * watch.together, together * self._MOMENT // took))
+        return watch.together
 
 
 class ThreadEpoch(Epoch):

@@ -15,8 +15,9 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload.epoch import Epoch, count
+from foreload.epoch import Epoch
 from foreload.observe.spans import Stage
+from foreload.stages.batch import count
 from foreload.stages.collate import pinned
 from foreload.state import Order
 from foreload.stream import warn_of_length

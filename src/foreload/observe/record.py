@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from typing import Any
@@ -21,7 +22,6 @@ class Watch:
         lane: what the thread of the loop writes to.
         loop: counts batches, and the time between them.
         depth: how many batches are kept in the making.
-        ready: batches that were made together, and that the loop has not taken yet.
         inner: counts in the place of ``loop`` where somebody is between the epoch and the loop.
         lock: looks at the interpreter's lock while the loop waits for threads.
     """
@@ -32,14 +32,28 @@ class Watch:
         self.loop = recorder.loop(lane)
         self.lock = recorder.lock
         self.depth = 0
-        self.ready: list[Any] = []
+        self._ready: tuple[list[Any], int] = [], 0
         self.inner: _native.Loop | None = None
         self._passed = 0
         self.loop.begin()
 
-    def untaken(self) -> tuple[int, int]:
-        """Count samples and batches that were counted, and not taken by the loop."""
-        ready = list(self.ready)
+    @property
+    def together(self) -> int:
+        """How many batches it pays to give together, as the last epochs have found."""
+        return self._recorder.together
+
+    @together.setter
+    def together(self, batches: int) -> None:
+        self._recorder.together = batches
+
+    def make_ready(self, ready: list[Any], batches: int) -> None:
+        """Take note of batches that are about to be counted together, and that the loop takes one by one."""
+        self._ready = ready, self.loop.sums[1] + batches
+
+    def untaken(self, counted: int) -> tuple[int, int]:
+        """Count the samples and batches that are among the ``counted`` ones, and were not taken by the loop."""
+        batches, counted_then = self._ready
+        ready = list(batches) if counted >= counted_then else []
         return sum(map(count_samples, ready)), len(ready)
 
     def passed(self) -> int:
@@ -64,6 +78,7 @@ class Recorder:
     Attributes:
         spans: what each worker did.
         last: the epoch begun last.
+        together: how many batches it pays to give together, where that can be chosen.
         since: when the first epoch began (``time.time()``); None before.
         children_before: CPU seconds of processes that had ended by then.
         lock: what was seen of the interpreter's lock while loops waited for threads.
@@ -74,6 +89,8 @@ class Recorder:
         self.last: Watch | None = None
         self._loops: dict[str, _native.Loop] = {}  # by the name of the lane
         self._open: dict[str, Watch] = {}
+        self._lock = threading.RLock()  # the garbage collector may end an epoch in the middle of anything
+        self.together = 1
         self.since: float | None = None
         self.children_before = 0.0
         self.lock = _native.LockWatch()
@@ -92,16 +109,17 @@ class Recorder:
             self.since = time.time()
             self.children_before = ended_children()
         (lane,) = self.spans.take("consumer")
-        watch = self.last = self._open[lane.name] = Watch(self, lane)
+        with self._lock:
+            watch = self.last = self._open[lane.name] = Watch(self, lane)
         return watch
 
     def end(self, watch: Watch) -> None:
         """Let another epoch have the watch's lane."""
-        if self._open.get(watch.lane.name) is not watch:
-            return
-        del self._open[watch.lane.name]
-        watch.loop.take_back(*watch.untaken())
-        watch.ready = []
+        with self._lock:
+            if self._open.get(watch.lane.name) is not watch:
+                return
+            del self._open[watch.lane.name]
+            watch.loop.take_back(*watch.untaken(watch.loop.sums[1]))
         self.spans.give_back([watch.lane])
 
     def sums(self) -> dict[str, Any]:
@@ -109,15 +127,16 @@ class Recorder:
         names = ("epochs", "batches", "samples", "wait", "loop", "loop_cpu", "process_cpu")
         sums = dict.fromkeys(names, 0)
         first = (0, 0)
-        for lane, loop in list(self._loops.items()):
-            *counts, began, took = loop.sums
-            watch = self._open.get(lane)
-            samples, batches = (0, 0) if watch is None else watch.untaken()
-            for name, count in zip(names, counts, strict=True):
-                sums[name] += count
-            sums["samples"] -= samples
-            sums["batches"] -= batches
-            first = max(first, (began, took))
+        with self._lock:
+            for lane, loop in self._loops.items():
+                *counts, began, took = loop.sums
+                watch = self._open.get(lane)
+                samples, batches = (0, 0) if watch is None else watch.untaken(counts[1])
+                for name, count in zip(names, counts, strict=True):
+                    sums[name] += count
+                sums["samples"] -= samples
+                sums["batches"] -= batches
+                first = max(first, (began, took))
         return {**sums, "first": first[1]}
 
     def __reduce__(self) -> Any:
@@ -125,6 +144,7 @@ class Recorder:
         return Recorder, ()
 
     def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
         self.since = None
         self.lock = _native.LockWatch()
         self.spans.begin_anew()

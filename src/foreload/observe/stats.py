@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+from torch.utils.data import IterableDataset
 
 from foreload.machine import container_memory, granted_cores, granted_memory
 from foreload.observe.gpu import idle_share
@@ -85,6 +85,7 @@ class LoaderStats(TypedDict):
     """What the loader is."""
 
     batch_size: int | None
+    iterable: bool  # an ``IterableDataset``
     pin_memory: bool
     native: bool  # batches were made without code of the dataset's, by foreload's own
     stock: bool  # torch's own DataLoader
@@ -158,10 +159,19 @@ def collect(loader: DataLoader[Any]) -> Stats:
         "gpu": None if idle is None else {"idle_share": idle},
         "lock": _lock(recorder),
         "errors": len(loader.errors),
-        "restarts": [asdict(restart) for restart in loader.restarts],
+        "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in loader.restarts],
         "workers": _workers(loader),
         "loader": _loader(loader, native=sums["batches"] > 0 and stages["sample"]["count"] == 0),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Give indices, which may be anything, as JSON has them."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if hasattr(value, "tolist"):  # of NumPy or torch
+        return value.tolist()
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 def _lock(recorder: Recorder) -> LockStats | None:
@@ -224,14 +234,16 @@ def _workers(loader: DataLoader[Any]) -> WorkersStats:
         "count": loader.num_workers,
         "why": "as was asked for" if loader._choice is None else loader._choice.why,
         "samples_per_second": {} if loader._choice is None else loader._choice.rates,
-        "depth": 0 if last is None else last.depth,
+        "depth": 0 if last is None else int(last.depth),
         "tuning": list(loader._tuning),
     }
 
 
 def _loader(loader: DataLoader[Any], *, native: bool) -> LoaderStats:
+    size: Any = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return {
-        "batch_size": getattr(loader.batch_sampler, "batch_size", loader.batch_size),
+        "batch_size": int(size) if hasattr(size, "__index__") else None,
+        "iterable": isinstance(loader.dataset, IterableDataset),
         "pin_memory": loader._pin_device is not None,
         "native": native,
         "stock": False,

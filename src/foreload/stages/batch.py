@@ -6,12 +6,14 @@ is one for any dataset and one for each kind that the native core can assemble b
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from foreload import _native
 from foreload.observe.spans import Stage
@@ -23,7 +25,7 @@ from foreload.stages.prepare import Prepared
 if TYPE_CHECKING:
     from foreload.stages.assemble import Making
 
-__all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "note_sample"]
+__all__ = ["Assembly", "Batch", "SampleAssembly", "SubsetAssembly", "count", "note_sample"]
 
 _SAMPLE = int(Stage.sample)
 
@@ -50,6 +52,17 @@ class Assembly(Protocol):
             IndexError: a sample is not there.
         """
         ...
+
+
+def count(indices: Any) -> int:
+    """Count the samples that a batch is asked for with: without batches, a single one.
+
+    >>> count([3, 1]), count(torch.arange(4)), count("a key")
+    (2, 4, 1)
+    """
+    if isinstance(indices, (np.ndarray, torch.Tensor)):
+        return math.prod(indices.shape)
+    return len(indices) if isinstance(indices, (list, tuple, set, frozenset, range)) else 1
 
 
 def note_sample(error: BaseException, index: object, position: int) -> None:
@@ -95,10 +108,10 @@ class SampleAssembly:
             indices = list(indices)
         samples = _Samples(self, indices)
         if self._batched and not self._whole:
-            count = asked = max(1, len(indices))
+            runs = asked = max(1, len(indices))
         else:
-            count, asked = 1, len(indices) if isinstance(indices, (list, tuple)) else 1
-        job = _native.PythonJob(count, self._grain(count), samples.run, samples.finish, _SAMPLE, asked)
+            runs, asked = 1, count(indices)
+        job = _native.PythonJob(runs, self._grain(runs), samples.run, samples.finish, _SAMPLE, asked)
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:

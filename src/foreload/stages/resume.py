@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -211,7 +211,8 @@ class SamplerBatches(Iterator[Any]):
             over = self._cuts and len(batch) < self.size
             self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
         self._asked += 1
-        return batch
+        # A user's own batch sampler may yield anything that can be iterated, once perhaps.
+        return list(batch) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
 
     def state(self, batches: int) -> Any:
         """Give what it needs to go on after so many batches of this iteration."""

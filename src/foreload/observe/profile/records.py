@@ -176,6 +176,7 @@ class Seen:
             },
             "loader": {
                 "batch_size": self.about["batch_size"],
+                "iterable": self.about["iterable"],
                 "pin_memory": self.about["pin_memory"],
                 "native": False,
                 "stock": True,

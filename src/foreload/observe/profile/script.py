@@ -78,8 +78,8 @@ def run_script(
     alone = not _in_foreground()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # of a process without, they are None
+            stream.flush()
         group = {"setpgroup": 0} if alone else {}
         process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **group)  # type: ignore[arg-type]
         while True:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ class Profile:
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         """Show everything."""
-        yield Text(f"\n{Path(self.command[0]).name} ran for {self.seconds:.1f} s{self._end()}", style="bold")
+        yield Text(
+            f"\n{Path(self.command[0]).absolute().name} ran for {self.seconds:.1f} s{self._end()}", style="bold"
+        )
         if not self.loaders:
             yield Text(
                 "It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch: there is "
@@ -89,16 +92,20 @@ class Profile:
 
     def show(self) -> None:
         """Print everything to standard output."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal knows all letters
         console = Console()
         # A file or pipe has no width of its own.
-        (console if console.is_terminal else Console(width=110)).print(self)
+        console = console if console.is_terminal else Console(width=110)
+        # (By itself, rich would end the process where nobody reads.)
+        with console.capture() as shown:
+            console.print(self)
+        print(shown.get(), end="")
 
     def exit(self) -> None:
         """End this process as the script ended."""
         if self.code >= 0:
             sys.exit(self.code)
-        sys.stdout.flush()
-        sys.stderr.flush()
         _no_core_file()
         number = -self.code
         if number not in (signal.SIGKILL, signal.SIGSTOP):

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from .session import Session, where_of
-from .timed import hide
+from .timed import hide, unseen
 
 __all__ = ["patch_foreload"]
 
@@ -31,6 +31,7 @@ def patch_foreload(session: Session, module: Any) -> None:
     notes = _Notes(session)
     marked: set[type] = set()
 
+    @unseen
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Any:
         where = where_of(2)

@@ -74,17 +74,19 @@ class Loader:
         self.epochs = 0
         self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
         torch = sys.modules["torch"]
+        size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
         self._write(
             {
                 "pid": os.getpid(),
                 "where": key[0],
                 "class": key[1],
                 "dataset": key[2],
-                "batch_size": getattr(loader.batch_sampler, "batch_size", loader.batch_size),
-                "workers": loader.num_workers,
+                "batch_size": int(size) if hasattr(size, "__index__") else None,
+                "iterable": self.is_stream,
+                "workers": int(loader.num_workers),
                 "pin_memory": bool(loader.pin_memory),
                 "start": _start_method(loader),
-                "depth": max(1, (loader.prefetch_factor or 0) * loader.num_workers),
+                "depth": max(1, int((loader.prefetch_factor or 0) * loader.num_workers)),
                 "cuda": bool(torch.cuda.is_available()),
             }
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .session import Loop, Session
-from .timed import hide, timed
+from .timed import hide, timed, unseen
 
 __all__ = ["patch_loaders"]
 
@@ -29,6 +29,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
     def inside(method: Callable[..., Any]) -> Callable[..., Any]:
         """While the method runs, this thread works for the loader."""
 
+        @unseen
         @functools.wraps(method)
         def call(self: Any, *args: Any, **options: Any) -> Any:
             before, here.lane = here.lane, self._profiled.loader.lane
@@ -45,6 +46,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
     init, reset, following, index = kind.__init__, kind._reset, kind.__next__, kind._next_index
     advance, draw = inside(following), inside(timed(here, "order", index))
 
+    @unseen
     @functools.wraps(init)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         self._profiled = Loop(session.loader(loader))
@@ -55,6 +57,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
             hide(error)
             raise
 
+    @unseen
     @functools.wraps(reset)
     def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **options: Any) -> Any:
         if not first_iter:  # the workers persist
@@ -65,6 +68,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
             hide(error)
             raise
 
+    @unseen
     @functools.wraps(index)
     def _next_index(self: Any) -> Any:
         # The first batches are asked for in the constructor.
@@ -76,6 +80,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
         self._profiled.lengths.append(len(found) if isinstance(found, (list, tuple)) else 1)
         return found
 
+    @unseen
     @functools.wraps(following)
     def __next__(self: Any) -> Any:
         loop = self._profiled
@@ -103,6 +108,7 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
     here = session.here
     init, fetch = kind.__init__, kind.fetch
 
+    @unseen
     @functools.wraps(init)
     def __init__(self: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any) -> None:
         try:
@@ -114,6 +120,7 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
         worker = sys.modules["torch.utils.data"].get_worker_info()
         self._profiled_worker = (0, 1) if worker is None else (worker.id, worker.num_workers)
 
+    @unseen
     @functools.wraps(fetch)
     def timed_fetch(self: Any, possibly_batched_index: Any) -> Any:
         before = here.lane
@@ -146,6 +153,7 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
 def _patch_pinning(session: Session, module: Any) -> None:
     here, pin = session.here, module.pin_memory
 
+    @unseen
     @functools.wraps(pin)
     def pin_memory(data: Any, device: Any = None) -> Any:
         before = here.lane
@@ -173,6 +181,7 @@ def _patch_copies(session: Session) -> None:
     here = session.here
 
     def copying(method: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
         @functools.wraps(method)
         def call(self: Any, *args: Any, **options: Any) -> Any:
             lane = here.last

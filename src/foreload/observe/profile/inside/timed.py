@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from .lanes import Here
 
-__all__ = ["hide", "time_attributes", "timed"]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+__all__ = ["hide", "time_attributes", "timed", "unseen"]
 
 
 def hide(error: BaseException) -> None:
     """Take the calling function out of the traceback of what it caught, and is about to raise again."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
+
+
+def unseen(function: _F) -> _F:
+    """Let warnings name the lines that they would without it: they pass over what is the import system's."""
+    own: Any = function
+    own.__code__ = own.__code__.replace(co_filename=f"{__file__} (like importlib._bootstrap)")
+    return function
 
 
 def timed(
@@ -29,6 +38,7 @@ def timed(
         when: says by the first argument whether there is anything to do; None: there is.
     """
 
+    @unseen
     @functools.wraps(original)
     def call(*args: Any, **options: Any) -> Any:
         lane = here.lane
