@@ -3,7 +3,8 @@
     git worktree add /tmp/before 98e42f2    # the last version without spans; build its native module in place
     python benchmarks/observe/overhead.py --against /tmp/before/src
 
-Each version has a process of its own; they take turns, and each turn's two rates make one ratio.
+Each version has a process of its own; they take turns, and each turn's two rates make one ratio. Where things lie
+in memory makes one process a tenth faster than the next, so that new ones are started several times.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Version:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--against", type=Path, help="the src folder of the version without spans")
-    options.add_argument("--rounds", type=int, default=80)
+    options.add_argument("--processes", type=int, default=6, help="of each version, one after the other")
+    options.add_argument("--rounds", type=int, default=12, help="of each process")
     options.add_argument("--seconds", type=float, default=0.1, help="of each turn")
     options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--only", default="", help="what the names begin with")
@@ -121,20 +123,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_data(folder)
-        versions = [Version(chosen.against.resolve(), folder), Version(SOURCE, folder)]
-        for name in (name for name in loaders(folder) if name.startswith(chosen.only)):
-            rates: list[list[float]] = [[], []]
-            for turn in range(chosen.rounds + 1):
-                for number in (0, 1) if turn % 2 else (1, 0):
-                    rate = versions[number].rate(name, chosen.seconds)
-                    if turn:
-                        rates[number].append(rate)
-            ratios = [now / before for before, now in zip(*rates, strict=True)]
-            record.samples({f"{name}: without": rates[0], f"{name}: with spans": rates[1]}, "samples/s")
+        names = [name for name in loaders(folder) if name.startswith(chosen.only)]
+        rates: dict[str, list[list[float]]] = {name: [[], []] for name in names}
+        for _ in range(chosen.processes):
+            versions = [Version(chosen.against.resolve(), folder), Version(SOURCE, folder)]
+            for name in names:
+                for turn in range(chosen.rounds + 1):
+                    for number in (0, 1) if turn % 2 else (1, 0):
+                        rate = versions[number].rate(name, chosen.seconds)
+                        if turn:
+                            rates[name][number].append(rate)
+            for version in versions:
+                version.close()
+        for name, (before, now) in rates.items():
+            ratios = [one / other for one, other in zip(now, before, strict=True)]
+            record.samples({f"{name}: without": before, f"{name}: with spans": now}, "samples/s")
             record.samples({f"{name}: with, of without": ratios}, "ratio")
             record.verdict(f"{name}: with spans, of without", statistics.median(ratios), 0.99)
-        for version in versions:
-            version.close()
     record.write()
 
 
