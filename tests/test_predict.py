@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from made_stats import stage, stats
 from queue_simulation import Simulation
 
+from foreload.observe.costs import Costs
 from foreload.observe.predict import predict
 from foreload.observe.queueing import Crew, Demand, bounds, throughput
+from foreload.observe.verdict import verdict
 
 times = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0])
 demands = st.builds(Demand, times, times, times, st.sampled_from([0.0, 0.02, 0.1]), times, times).filter(
@@ -112,6 +114,32 @@ def test_hits_save_reading_or_decoding_too() -> None:
     assert predict(half, cache=0.0) == pytest.approx(50, rel=0.05)
     with pytest.raises(ValueError, match="every sample came from the cache"):
         predict({**half, "cache": {"hit_rate": 1.0}}, cache=0.5)
+    assert predict({**seen, "cache": {"hit_rate": 1.0}}, cache=1.0) > 0
+
+
+def test_what_is_made_in_the_loop_is_not_handed_over() -> None:
+    tiny = {"batch": stage(0.0005, 0.0005), "order": stage(0.0002, 0.0002)}
+    native = {"native": True}
+    alone = stats(0, stages=tiny, seconds=0.001, first_batch_seconds=0.0, cpu={"share": 0.25}, loader=native)
+    assert predict(alone, workers=2) < 0.6 * predict(alone)
+    assert predict(alone, workers=2, kind="processes") < 0.5 * predict(alone, workers=2)
+    handed = stats(2, stages=tiny, seconds=0.05, first_batch_seconds=0.0, cpu={"share": 0.25}, loader=native)
+    assert predict(handed, workers=0) > 3 * predict(handed)
+
+
+def test_threads_that_a_stage_starts_are_not_what_handing_over_takes() -> None:
+    seen = stats(2, "processes", stages={"sample": stage(19.0, 10.0)}, seconds=10.0, cpu={"share": 0.9})
+    assert Costs.of(seen).dispatch * seen["batches"] <= 1.0
+    assert verdict(seen).kind != "batch-bound"
+
+
+@pytest.mark.timeout(60)
+def test_very_many_workers_do_not_take_long_to_think_about() -> None:
+    busy = {"sample": stage(1280.0, 512.0)}
+    seen = stats(
+        256, stages=busy, seconds=10.0, cpu={"share": 0.5, "cores": 64}, lock={"looks": 99, "held_share": 0.5}
+    )
+    assert verdict(seen).advice
 
 
 def test_larger_batches_are_handed_over_less_often() -> None:

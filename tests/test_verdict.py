@@ -127,6 +127,33 @@ def test_stock_loaders_are_told_of_torchs_arguments_first() -> None:
     assert "pin_memory=True" in advice(CASES["copies to a device"][1])[0]
 
 
+STREAM = {"iterable": True}
+
+
+def test_streams_are_told_what_can_be_done_with_streams() -> None:
+    found = advice(stats(2, stages={"read": stage(10.0, 0.1, size=10**8)}, loader=STREAM))
+    assert any(change.endswith("each of which must give a part of its own") for change in found)
+    assert not any("cache=" in change or "__getitems__" in change for change in found)
+
+
+def test_collating_is_told_apart_from_samples_that_come_alone_and_from_native_batches() -> None:
+    handing: dict[str, Any] = {"stages": {"order": stage(0.9, 0.9)}, "seconds": 1.0, "cpu": {"share": 0.25}}
+    alone = advice(stats(1, batches=1000, loader={"batch_size": None}, **handing))
+    assert any("batch_size=" in change for change in alone)
+    assert not any("collate_fn" in change for change in alone)
+    tiny = {"batch": stage(0.01, 0.01), "order": stage(0.01, 0.01)}
+    native = advice(stats(2, stages=tiny, seconds=0.1, first_batch_seconds=0.0, cpu={"share": 0.3}, loader=NATIVE))
+    assert not any("collate_fn" in change for change in native)
+    assert any(change.startswith("num_workers=0 instead of 2") for change in native)
+
+
+def test_no_gain_is_without_end() -> None:
+    one_batch_epochs = stats(
+        1, epochs=100, samples=100, loop_seconds=0.0, stages={"sample": stage(1.0, samples=100)}
+    )
+    assert all(each.gain is None or each.gain < 1e9 for each in verdict(one_batch_epochs).advice)
+
+
 def test_starting_workers_is_met_with_keeping_them() -> None:
     found = verdict(CASES["workers that start in each epoch"][1]).advice
     assert found[0].change.startswith("persistent_workers=True")

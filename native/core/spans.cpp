@@ -319,6 +319,7 @@ void Loop::gave(uint64_t samples, uint64_t batches) {
   const uint64_t now = now_ns();
   if (first_) {
     first_ = false;
+    sums_.epochs = std::max<uint64_t>(1, sums_.epochs);  // in a fork, none has begun
     sums_.began_ns = iter_;
     sums_.first_ns = now - iter_;
     sums_.wait_ns += ready_ - iter_;
@@ -358,6 +359,9 @@ void Loop::take_back(uint64_t samples, uint64_t batches) {
 
 void Loop::clear() {
   sums_ = {};
+  iter_ = ready_ = since_ = now_ns();
+  first_ = true;
+  loop_ = loop_cpu_ = 0;
   process_cpu_ = read_clock(CLOCK_PROCESS_CPUTIME_ID);
   if (lane_) lane_->clear();
 }

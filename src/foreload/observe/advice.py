@@ -49,7 +49,7 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
     rules = {
         "read-bound": (_workers, _cache, _pack, _alternatives_to_reading),
         "decode-bound": (_workers, _kind, _cache, _cores, _alternatives_to_computing),
-        "python-bound": (_kind, _cache, _alternatives_to_python),
+        "python-bound": (_workers, _kind, _cache, _alternatives_to_python),
         "batch-bound": (_workers, _batches, _alternatives_to_collating),
         "transfer-bound": (_transfer,),
         "memory-bound": (_memory,),
@@ -59,7 +59,7 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
     if stats["loader"].get("stock"):
         found.append(Advice("use foreload.DataLoader in place of torch's: same arguments, same batches"))
-    useful = [advice for advice in found if advice.gain is None or advice.gain >= _WORTH]
+    useful = [advice for advice in found if advice.gain is None or _WORTH <= advice.gain < float("inf")]
     return sorted(useful, key=lambda advice: -(advice.gain or 0.0))
 
 
@@ -75,12 +75,18 @@ def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     kind = stats["workers"]["kind"]
     if kind == "processes" or stats["loader"].get("stock"):
         most = min(most, max(2 * int(stats["cpu"]["cores"]), 8))
-    tried = [number for number in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count < number <= most]
+    more = [number for number in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count < number <= most]
+    tried = [0, *more] if count else more
     gains = {number: _gain(stats, now, workers=number) for number in tried}
     if gains:
         best = max(gains.values())
         number = next(number for number in tried if gains[number] >= _NEARLY * best)
-        yield Advice(f"num_workers={number} instead of {count}", gains[number])
+        parts = ", each of which must give a part of its own" if number > 1 and _is_iterable(stats) else ""
+        yield Advice(f"num_workers={number} instead of {count}{parts}", gains[number])
+
+
+def _is_iterable(stats: Any) -> bool:
+    return bool(stats["loader"].get("iterable"))
 
 
 def _kind(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -94,7 +100,9 @@ def _kind(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    if stats["loader"].get("stock") or (stats["cache"] and stats["cache"]["hit_rate"] > 0.9):
+    if stats["loader"].get("stock") or _is_iterable(stats):
+        return
+    if stats["cache"] and stats["cache"]["hit_rate"] > 0.9:
         return
     reads = stats["stages"].get("read", {"bytes": 0, "samples": 0})
     each = reads["bytes"] / reads["samples"] if reads["samples"] else 0.0
@@ -136,7 +144,7 @@ def _cores(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _alternatives_to_reading(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    if stats["loader"]["dataset"] not in _READY:
+    if stats["loader"]["dataset"] not in _READY and not _is_iterable(stats):
         yield Advice("load several samples per request: give the dataset a __getitems__(indices)")
 
 
@@ -165,7 +173,10 @@ def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _alternatives_to_collating(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    yield Advice("a lighter collate_fn: arrays of one size need none, and are put together natively")
+    if costs.batch <= 1:
+        yield Advice("batches of several samples (batch_size=): each takes one hand-over")
+    elif not costs.native:
+        yield Advice("a lighter collate_fn: arrays of one size need none, and are put together natively")
     if not costs.native and not stats["loader"].get("stock"):
         yield Advice("tensors that fit in memory: foreload.CachedDataset gathers a batch in one call")
 

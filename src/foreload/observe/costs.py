@@ -208,7 +208,11 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - made)
     own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
-    return own / batches, max(0.0, loose - own) / batches
+    # More than workers have between their stages is of threads that the stages have started (BLAS, OpenMP).
+    between = stats["workers"]["count"] * stats["seconds"] - sum(
+        stage.share * (stage.cpu + stage.idle) * samples for stage in stages.values()
+    )
+    return own / batches, max(0.0, min(loose - own, between)) / batches
 
 
 def held(stats: Any) -> float | None:

@@ -33,8 +33,8 @@ _COLLATE = 1e-5
 # Seconds in which worker processes start: the first, and each.
 _START, _START_EACH = 0.03, 0.005
 
-# CPU seconds per batch of handing it from process to process, beside what threads need.
-_ACROSS = 1.5e-4
+# CPU seconds per batch, of each side, of handing it from thread to thread, and what that takes more for processes.
+_HANDED, _ACROSS = 2e-5, 1.5e-4
 
 
 def predict(
@@ -92,8 +92,8 @@ def predict(
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    starts_processes = costs.crew.workers and not costs.crew.one_lock and before.crew.one_lock
-    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts_processes else 0.0)
+    starts = costs.crew.workers and not costs.crew.one_lock and (before.crew.one_lock or not before.crew.workers)
+    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts else 0.0)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -125,15 +125,23 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    if kind != was and count and costs.crew.workers:
-        across = _ACROSS if kind == "processes" else -_ACROSS
+    had = costs.crew.workers
+    if count and (kind != was or not had):
+        more = _handing(count, kind) - _handing(had, was)
         costs = replace(
             costs,
-            handing=max(0.0, costs.handing + across),
-            dispatch=max(0.0, costs.dispatch + across),
-            gain=max(1.0, costs.gain),  # the other lock's losses
+            handing=max(0.0, costs.handing + more),
+            dispatch=max(0.0, costs.dispatch + more),
+            gain=max(1.0, costs.gain) if had else costs.gain,  # the other lock's losses
         )
+    elif had and not count:
+        order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
+        costs = replace(costs, handing=min(costs.handing, order), dispatch=0.0, gap=0.0, gain=1.0)
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
+
+
+def _handing(count: int, kind: WorkerKind) -> float:
+    return (_HANDED + (_ACROSS if kind == "processes" else 0.0)) if count else 0.0
 
 
 def _batched(costs: Costs, batch_size: int) -> Costs:
@@ -183,7 +191,7 @@ def _hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
 def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
     """Give what a stage costs with so many misses, where ``had`` of the samples were hits."""
     # Where hits pass the stage too, they cost next to nothing there.
-    each = 1 - had if cost.share > 1 - had / 2 else 1.0
+    each = 1 - had if cost.share > 1 - had / 2 and had < 1 else 1.0
     return Cost(cost.cpu / each, cost.idle / each, misses)
 
 
@@ -195,4 +203,5 @@ def _with_start(stats: Any, pace: float, more: float) -> float:
         return pace
     steady = stats["samples"] / measured_pace(stats)
     start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
-    return float(samples / (samples / pace + start))
+    spent = samples / pace + start
+    return samples / spent if spent > 0 else float("inf")

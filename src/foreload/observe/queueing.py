@@ -95,9 +95,10 @@ def throughput(demand: Demand, crew: Crew) -> float:
     most = min(bounds(demand, crew).values())
     if crew.workers == 0 or most == float("inf"):
         return most
-    reached = 0.0
-    # One worker more is at worst one that idles.
-    for count in range(1, crew.workers + 1):
+    reached, count = 0.0, 0
+    # Some workers more are at worst some that idle.
+    while count < crew.workers:
+        count = min(crew.workers, count + max(1, count // 8))
         reached = _reached(demand, crew._replace(workers=count), reached)
     return reached
 

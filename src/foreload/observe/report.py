@@ -99,17 +99,16 @@ class Report:
                 f"{number(stats['samples_per_second'])} samples/s, "
                 f"{number(stats['batches_per_second'])} batches/s",
             ),
-            (
-                "batch time",
-                f"{seconds(times['median'])} median, {seconds(times['p95'])} p95, {seconds(times['p99'])} p99",
-            ),
             ("first batch", f"{seconds(stats['first_batch_seconds'])} after the epoch's start"),
             ("waited", f"{percent(stats['wait_share'])} of {seconds(stats['seconds'])}"),
             ("CPU", f"{percent(stats['cpu']['share'])} of {number(stats['cpu']['cores'])} cores"),
             ("memory", f"{size(memory['tree_bytes'])} in use, {size(memory['granted_bytes'])} granted"),
             ("read", size(stats["bytes_read"])),
-            ("workers", f"{stats['workers']['count']} {stats['workers']['kind']}, {stats['workers']['why']}"),
+            ("workers", f"{_who(stats['workers'])}, {stats['workers']['why']}"),
         ]
+        if times["p99"] > 0:  # otherwise there was one batch
+            text = f"{seconds(times['median'])} median, {seconds(times['p95'])} p95, {seconds(times['p99'])} p99"
+            facts.insert(1, ("batch time", text))
         if stats["gpu"]:
             facts.append(("GPU", f"idle {percent(stats['gpu']['idle_share'])} of the time"))
         if stats["cache"]:
@@ -187,6 +186,10 @@ class Report:
             )
             parts.append(_html_table(self._rows(), f"<tr>{heads}</tr>"))
         return f"<div>{''.join(parts)}</div>"
+
+
+def _who(workers: Any) -> str:
+    return f"{workers['count']} {workers['kind']}" if workers["count"] else "none"
 
 
 def _gain(gain: float) -> str:
