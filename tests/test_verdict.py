@@ -130,3 +130,18 @@ def test_stock_loaders_are_told_of_torchs_arguments_first() -> None:
 def test_starting_workers_is_met_with_keeping_them() -> None:
     found = verdict(CASES["workers that start in each epoch"][1]).advice
     assert found[0].change.startswith("persistent_workers=True")
+
+
+def test_workers_are_not_advised_where_handing_batches_over_costs_more_than_making_them() -> None:
+    # Torch's own loader without workers, 13,000 batches of one sample a second.
+    seen = stats(
+        0,
+        stages={"sample": stage(0.2, 0.2), "batch": stage(0.3, 0.3)},
+        samples=20_000,
+        batches=20_000,
+        seconds=1.5,
+        loop_seconds=0.5,
+        first_batch_seconds=0.001,
+        loader={"stock": True, "batch_size": 1},
+    )
+    assert not any(change.startswith("num_workers=") for change in advice(seen))

@@ -36,6 +36,9 @@ _START, _START_EACH = 0.03, 0.005
 # CPU seconds per batch of handing it from process to process, beside what threads need.
 _ACROSS = 1.5e-4
 
+# The same of torch's own workers, which open a piece of shared memory for each tensor of a batch.
+_ACROSS_STOCK = 5e-4
+
 
 def predict(
     stats: Stats | Mapping[str, Any],
@@ -92,7 +95,8 @@ def predict(
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    starts_processes = costs.crew.workers and not costs.crew.one_lock and before.crew.one_lock
+    had_processes = before.crew.workers and not before.crew.one_lock
+    starts_processes = costs.crew.workers and not costs.crew.one_lock and not had_processes
     return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts_processes else 0.0)
 
 
@@ -125,13 +129,16 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    if kind != was and count and costs.crew.workers:
-        across = _ACROSS if kind == "processes" else -_ACROSS
+    handed = "processes" if was == "processes" and costs.crew.workers else "threads"  # no workers: not at all
+    if kind != handed and count:
+        across = _ACROSS_STOCK if stats["loader"].get("stock") else _ACROSS
+        across = across if kind == "processes" else -across
         costs = replace(
             costs,
             handing=max(0.0, costs.handing + across),
             dispatch=max(0.0, costs.dispatch + across),
-            gain=max(1.0, costs.gain),  # the other lock's losses
+            # The other lock's losses.
+            gain=max(1.0, costs.gain) if costs.crew.workers else costs.gain,
         )
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
 
