@@ -395,3 +395,17 @@ def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(FileNotFoundError, match="needs NVIDIA Nsight Systems"):
         nsys.nsys_command(["x"], tmp_path)
+
+
+def test_loaders_that_try_out_workers_are_not_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch, foreload\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 200\n"
+        "    def __getitem__(self, index): time.sleep(0.003); return torch.tensor(index)\n"
+        "if __name__ == '__main__':\n"
+        "    for batch in foreload.DataLoader(Slow(), batch_size=8, num_workers=2): pass\n"
+    )
+    found = profile(script)
+    assert [loader.where for loader in found.loaders] == ["train.py:6"]

@@ -157,3 +157,37 @@ def test_no_gain_is_without_end() -> None:
 def test_starting_workers_is_met_with_keeping_them() -> None:
     found = verdict(CASES["workers that start in each epoch"][1]).advice
     assert found[0].change.startswith("persistent_workers=True")
+
+
+def test_workers_are_not_advised_where_handing_batches_over_costs_more_than_making_them() -> None:
+    # Torch's own loader without workers, 13,000 batches of one sample a second.
+    seen = stats(
+        0,
+        stages={"sample": stage(0.2, 0.2), "batch": stage(0.3, 0.3)},
+        samples=20_000,
+        batches=20_000,
+        seconds=1.5,
+        loop_seconds=0.5,
+        first_batch_seconds=0.001,
+        loader={"stock": True, "batch_size": 1},
+    )
+    assert not any(change.startswith("num_workers=") for change in advice(seen))
+
+
+def test_waiting_for_a_core_is_not_waiting_for_a_disk() -> None:
+    # Measured: Python in two threads, while two other programs had most of two cores.
+    seen: dict[str, Any] = {
+        "batches": 94,
+        "samples": 3000,
+        "seconds": 3.7,
+        "first_batch_seconds": 0.08,
+        "loop_seconds": 0.01,
+        "stages": {"sample": stage(7.3, 2.2, samples=3000, count=1680)},
+        "lock": {"looks": 162, "held_share": 0.62},
+    }
+    cores = {"cores": 2, "share": 0.3}
+    assert verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 5.0})).kind == "python-bound"
+    assert verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 0.0})).kind == "read-bound"
+    # The same where the lock is mostly free: it computes.
+    seen["lock"] = {"looks": 73, "held_share": 0.1}
+    assert verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 5.0})).kind == "decode-bound"

@@ -210,7 +210,9 @@ def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     start = stats["epochs"] * stats["first_batch_seconds"]
     rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:
-        yield Advice("longer epochs, or none: this was one epoch, and its first batch will not come again")
+        yield Advice(
+            "nothing yet: let it run longer, and ask again. This was one epoch, and its first batch comes once"
+        )
         return
     if stats["workers"]["kind"] == "processes":
         yield Advice("persistent_workers=True: workers start once, not in each epoch", stats["seconds"] / rest)

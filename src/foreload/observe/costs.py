@@ -33,6 +33,9 @@ _NEAR = 1.1
 # What a lock that is always taken may lose by being handed from thread to thread.
 _NEAR_LOCK = 1.25
 
+# Of the cores' time: nobody else uses them.
+_ALL_USED = 0.9
+
 _STEPS = 25
 
 
@@ -148,7 +151,7 @@ class Costs:
             loop=loop_cpu / samples,
             away=(stats["loop_seconds"] - loop_cpu + _moving(stats)) / samples,
             batch=samples / batches,
-            crew=crew(count, "threads" if threads else "processes", float(stats["cpu"]["cores"]), depth),
+            crew=crew(count, "threads" if threads else "processes", _free_cores(stats), depth),
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
@@ -184,7 +187,25 @@ def _stages(stats: Any) -> dict[str, Cost]:
         cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
         passed = entry["samples"] or samples
         stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
-    return stages
+    # Who waits for a core is not blocked by what the stage does.
+    idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
+    left = max(0.0, 1 - _queued(stats) / idle) if idle > 0 else 1.0
+    return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
+
+
+def _queued(stats: Any) -> float:
+    """Give the seconds in which worker threads waited for a core. (Of torch's workers, stages are without it.)"""
+    return 0.0 if stats["loader"].get("stock") else float(stats["cpu"].get("queued_seconds", 0.0))
+
+
+def _free_cores(stats: Any) -> float:
+    """Give the cores that there are for the loader: others may have a part of them."""
+    used, queued = _cpu(stats), _queued(stats)
+    cores = float(stats["cpu"]["cores"])
+    # Few cores for many threads make them wait for each other, which the model knows.
+    if queued <= 0 or used >= _ALL_USED * cores * stats["seconds"]:
+        return cores
+    return float(max(used / stats["seconds"], cores * used / (used + queued)))
 
 
 def _cpu(stats: Any) -> float:

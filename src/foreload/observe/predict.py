@@ -36,6 +36,9 @@ _START, _START_EACH = 0.03, 0.005
 # CPU seconds per batch, of each side, of handing it from thread to thread, and what that takes more for processes.
 _HANDED, _ACROSS = 2e-5, 1.5e-4
 
+# The same of torch's own workers, which open a piece of shared memory for each tensor of a batch.
+_ACROSS_STOCK = 5e-4
+
 
 def predict(
     stats: Stats | Mapping[str, Any],
@@ -125,9 +128,9 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    had = costs.crew.workers
+    had, stock = costs.crew.workers, bool(stats["loader"].get("stock"))
     if count and (kind != was or not had):
-        more = _handing(count, kind) - _handing(had, was)
+        more = _handing(count, kind, stock) - _handing(had, was, stock)
         costs = replace(
             costs,
             handing=max(0.0, costs.handing + more),
@@ -140,8 +143,10 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
 
 
-def _handing(count: int, kind: WorkerKind) -> float:
-    return (_HANDED + (_ACROSS if kind == "processes" else 0.0)) if count else 0.0
+def _handing(count: int, kind: WorkerKind, stock: bool) -> float:
+    if count == 0:
+        return 0.0
+    return _HANDED + ((_ACROSS_STOCK if stock else _ACROSS) if kind == "processes" else 0.0)
 
 
 def _batched(costs: Costs, batch_size: int) -> Costs:

@@ -103,6 +103,8 @@ class Spans:
         self._free: dict[Kind, list[int]] = {"consumer": [], "thread": [], "process": []}
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
+        self._running: set[int] = set()  # worker threads
+        self._queued = 0  # nanoseconds, of those that have ended
         self._lock = threading.RLock()  # the garbage collector may give a lane back in the middle of anything
 
     def take(self, kind: Kind, count: int = 1) -> list[Lane]:
@@ -142,6 +144,23 @@ class Spans:
                 if lane in self.lanes:  # not after a fork
                     heapq.heappush(self._free[lane.kind], self.lanes.index(lane))
 
+    def begin_thread(self) -> None:
+        """The calling thread is a worker from here on."""
+        with self._lock:
+            self._running.add(threading.get_native_id())
+
+    def end_thread(self) -> None:
+        """The calling thread is a worker no longer."""
+        thread = threading.get_native_id()
+        with self._lock:
+            self._running.discard(thread)
+            self._queued += _queued(thread)
+
+    def queued_seconds(self) -> float:
+        """Give the time in which worker threads were ready to run, and others had the cores."""
+        with self._lock:
+            return (self._queued + sum(map(_queued, self._running))) * 1e-9
+
     def totals(self) -> Array:
         """Give the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
 
@@ -179,5 +198,15 @@ class Spans:
         self._free["consumer"] = [number for number, lane in enumerate(kept) if lane.name in free]
         self._counts = {"consumer": len(kept), "thread": 0, "process": 0}
         self._file = -1
+        self._running, self._queued = set(), 0
         for lane in kept:
             lane.native.clear()
+
+
+def _queued(thread: int) -> int:
+    """Give the nanoseconds in which a thread waited for a core (proc(5), schedstat); 0 where nobody says."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -55,6 +55,7 @@ class CpuStats(TypedDict):
 
     cores: int  # granted
     share: float  # of their time that this process and its workers used while epochs ran, 0 to 1
+    queued_seconds: float  # summed over worker threads: ready to run, while others had the cores
 
 
 class GpuStats(TypedDict):
@@ -155,7 +156,11 @@ def collect(loader: DataLoader[Any]) -> Stats:
             "container_bytes": container_memory(),
             "granted_bytes": granted_memory(),
         },
-        "cpu": {"cores": cores, "share": min(1.0, on_cores / (seconds * cores)) if seconds else 0.0},
+        "cpu": {
+            "cores": cores,
+            "share": min(1.0, on_cores / (seconds * cores)) if seconds else 0.0,
+            "queued_seconds": recorder.spans.queued_seconds(),
+        },
         "gpu": None if idle is None else {"idle_share": idle},
         "lock": _lock(recorder),
         "errors": len(loader.errors),

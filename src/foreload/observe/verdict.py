@@ -28,8 +28,8 @@ Kind = Literal[
     "too-short",
 ]
 
-# Fewer batches say nothing; so few only if they took that long.
-_FEWEST, _FEW, _LONG = 4, 10, 0.5
+# Fewer batches say nothing; so few only if they took that long; and in less time than the last one nothing does.
+_FEWEST, _FEW, _LONG, _SHORTEST = 4, 10, 0.5, 0.02
 
 # A loop that waits less than this has its data in time.
 _IN_TIME = 0.10
@@ -71,7 +71,7 @@ def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
     'too-short'
     """
     batches = stats["batches"]
-    if stats["samples"] < 1 or batches < _FEWEST or (batches < _FEW and stats["seconds"] < _LONG):
+    if stats["samples"] < 1 or batches < _FEWEST or stats["seconds"] < (_LONG if batches < _FEW else _SHORTEST):
         return Verdict(
             "too-short",
             "Too little was loaded to say what is slow.",
@@ -96,12 +96,10 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         limits, pace = bounds(costs.demand, costs.crew), measured_pace(stats)
         if pace >= _FULL * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
-        # (On a machine that others use too, a lock that is always taken is passed on less often.)
-        if (
-            "lock" in limits
-            and costs.demand.locked > costs.demand.handing
-            and (pace >= _FULL * limits["lock"] or (held(stats) or 0.0) >= LOCK_FULL)
-        ):
+        is_full = "lock" in limits and (
+            pace >= _FULL * limits["lock"] or (held(stats) or 0.0) >= LOCK_FULL or _lock_lacks_cores(stats, costs)
+        )
+        if is_full and costs.demand.locked > costs.demand.handing:
             return "python-bound" if parts["batch"] < parts["sample"] + parts["decode"] else "batch-bound"
     groups: dict[Kind, float] = {
         "read-bound": parts["read"] + parts["blocked"],
@@ -110,6 +108,17 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         "transfer-bound": parts["device"],
     }
     return max(groups, key=lambda kind: groups[kind])
+
+
+def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
+    """Whether the lock is all that workers use, on cores that others use too: it is passed on less often then."""
+    locked, free = costs.demand.locked, costs.demand.free
+    return (
+        costs.crew.workers > 1
+        and locked >= _FULL * (locked + free)
+        and locked > costs.demand.blocked
+        and costs.crew.cores < _FULL * stats["cpu"]["cores"]
+    )
 
 
 def _is_short_of_memory(stats: Any) -> bool:

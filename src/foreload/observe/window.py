@@ -26,6 +26,7 @@ class Reading(NamedTuple):
         totals: of the spans: stages x (count, wall ns, cpu ns, samples, bytes).
         cpu: seconds of the process on cores, and of its workers.
         looks, held: at the interpreter's lock.
+        queued: seconds in which worker threads waited for a core.
     """
 
     sums: dict[str, Any]
@@ -33,6 +34,7 @@ class Reading(NamedTuple):
     cpu: float
     looks: int
     held: int
+    queued: float
 
     @classmethod
     def of(cls, recorder: Recorder, *, processes: bool = False) -> Reading:
@@ -42,7 +44,8 @@ class Reading(NamedTuple):
         if processes and recorder.since is not None:
             cpu += children_seconds(recorder.since, recorder.children_before)
         summed = totals.reshape(-1, len(Stage), 5).sum(0)
-        return cls(recorder.sums(), summed, cpu, recorder.lock.looks, recorder.lock.held)
+        lock = recorder.lock
+        return cls(recorder.sums(), summed, cpu, lock.looks, lock.held, recorder.spans.queued_seconds())
 
     @property
     def seconds(self) -> float:
@@ -85,7 +88,11 @@ def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int
         "stages": stages,
         "cache": None if loader._cache is None else loader._cache.stats(),
         "memory": {"batch_bytes": 0},
-        "cpu": {"cores": cores, "share": min(1.0, (after.cpu - before.cpu) / max(1e-9, seconds * cores))},
+        "cpu": {
+            "cores": cores,
+            "share": min(1.0, (after.cpu - before.cpu) / max(1e-9, seconds * cores)),
+            "queued_seconds": after.queued - before.queued,
+        },
         "lock": {"looks": looks, "held_share": (after.held - before.held) / looks} if looks else None,
         "workers": {
             "kind": "processes" if loader.by_processes else "threads",

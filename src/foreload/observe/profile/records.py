@@ -215,9 +215,11 @@ class Seen:
         """Give the stages, and the seconds in which threads were ready to run but had no core."""
         total = np.zeros((len(STAGES), len(STAGE_COUNTERS)))
         queued = 0.0
+        samples = sum(lane.stages[STAGES.index("sample"), 3] for lane in (self.loop, *self.others))
+        waits_for = "read" if files["bytes"] > _READ * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            queued += _move_idle(lane, stages, own=lane is self.loop) / 1e9
+            queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
         # Handing a batch from process to process is a part of making it.
@@ -236,6 +238,9 @@ class Seen:
         }, queued
 
 
+# Bytes of files per sample from which on waiting is taken to be for them.
+_READ = 512
+
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
 _BLOCKING = _FETCHING[:3]
 
@@ -244,11 +249,11 @@ def _fetched(lane: Counted) -> int:
     return int(lane.stages[_FETCHING, 1].sum())
 
 
-def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], *, own: bool) -> float:
+def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
     """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
 
-    The rest of it, the thread waited for something else: that counts as reading. Where the loop loads its samples
-    itself (``own``), waiting for a core is a part of computing: it makes each batch that much later.
+    The rest of it, the thread waited for something else: the stage ``waits_for``. Where the loop loads its
+    samples itself (``own``), waiting for a core is a part of computing: it makes each batch that much later.
     """
     idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
     blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
@@ -257,7 +262,8 @@ def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], *, own: bool) -> 
         stages[_BLOCKING, 1:3] += (idle * (1 - blocked / idle.sum()))[:, None]
     sample = stages[STAGES.index("sample")]
     if blocked > 0:
-        stages[STAGES.index("read")] += [sample[0], blocked, 0, sample[3], 0]
+        count, samples = (sample[0], sample[3]) if waits_for == "read" else (0, 0)
+        stages[STAGES.index(waits_for)] += [count, blocked, 0, samples, 0]
     return float(idle.sum() - blocked)
 
 
