@@ -302,7 +302,7 @@ LONG_WORKS = {
     eager_images: {"listing folders", "reading images"},
     pack: {"packing", "listing folders"},
     index_shards: {"packing", "listing folders", "indexing shards"},
-    text: {"lines", "reading text"},
+    text: {"lines", "indexing lines.txt (MiB)", "reading text"},
     tensors_and_hdf5: {"rows", "reading chunks"},
     doctor: {"looking"},
     plan: {"plans"},

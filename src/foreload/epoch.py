@@ -177,6 +177,8 @@ class GatherEpoch(Epoch):
     def _indices(self) -> list[Any]:
         most = self._pace()
         first = next(self._order)
+        if isinstance(first, Iterator):
+            first = list(first)
         if not self._order.ready:
             return [first]
         size = max(1, len(first) * self._assembly.sample_bytes)

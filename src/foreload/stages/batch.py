@@ -7,9 +7,10 @@ is one for any dataset and one for each kind that the native core can assemble b
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -62,6 +63,8 @@ def count(indices: Any) -> int:
     """
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         return math.prod(indices.shape)
+    if isinstance(indices, Iterator):
+        return operator.length_hint(indices, 1)
     return len(indices) if isinstance(indices, (list, tuple, set, frozenset, range)) else 1
 
 

@@ -212,7 +212,7 @@ class SamplerBatches(Iterator[Any]):
             self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
         self._asked += 1
         # A user's own batch sampler may yield anything that can be iterated, once perhaps.
-        return list(batch) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
+        return iter(list(batch)) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
 
     def state(self, batches: int) -> Any:
         """Give what it needs to go on after so many batches of this iteration."""

@@ -206,7 +206,7 @@ def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Text
 
 
 def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
-    mebibytes = path.stat().st_size >> 20
+    mebibytes = -(-path.stat().st_size >> 20)
     with Progress(f"indexing {path.name} (MiB)", mebibytes, after=1) as progress:
         done = 0
 
@@ -215,7 +215,9 @@ def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
             progress.advance((size >> 20) - done)
             done = size >> 20
 
-        return _native.LineFile(os.fsencode(path), split, delimiter, granted_cores(), scanned)
+        found = _native.LineFile(os.fsencode(path), split, delimiter, granted_cores(), scanned)
+        progress.advance(mebibytes - done)
+        return found
 
 
 def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:
