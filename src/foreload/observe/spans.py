@@ -105,6 +105,8 @@ class Spans:
         self._file = -1
         self._running: set[int] = set()  # worker threads
         self._queued = 0  # nanoseconds, of those that have ended
+        # Of its own: whoever ends threads may hold the other one.
+        self._adding = threading.Lock()
         self._lock = threading.RLock()  # the garbage collector may give a lane back in the middle of anything
 
     def take(self, kind: Kind, count: int = 1) -> list[Lane]:
@@ -146,20 +148,19 @@ class Spans:
 
     def begin_thread(self) -> None:
         """The calling thread is a worker from here on."""
-        with self._lock:
-            self._running.add(threading.get_native_id())
+        self._running.add(threading.get_native_id())
 
     def end_thread(self) -> None:
         """The calling thread is a worker no longer."""
         thread = threading.get_native_id()
-        with self._lock:
-            self._running.discard(thread)
-            self._queued += _queued(thread)
+        waited = _queued(thread)
+        self._running.discard(thread)
+        with self._adding:
+            self._queued += waited
 
     def queued_seconds(self) -> float:
         """Give the time in which worker threads were ready to run, and others had the cores."""
-        with self._lock:
-            return (self._queued + sum(map(_queued, self._running))) * 1e-9
+        return (self._queued + sum(map(_queued, list(self._running)))) * 1e-9
 
     def totals(self) -> Array:
         """Give the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
@@ -198,7 +199,7 @@ class Spans:
         self._free["consumer"] = [number for number, lane in enumerate(kept) if lane.name in free]
         self._counts = {"consumer": len(kept), "thread": 0, "process": 0}
         self._file = -1
-        self._running, self._queued = set(), 0
+        self._running, self._queued, self._adding = set(), 0, threading.Lock()
         for lane in kept:
             lane.native.clear()
 
