@@ -116,7 +116,8 @@ class ThreadPool:
 
     def submit(self, job: _native.Job, completions: _native.Completions, number: int) -> None:
         """Queue the job of batch ``number``, which is pushed to ``completions`` when it is finished."""
-        self._native.submit(job, completions, number)
+        if self._process == os.getpid():  # in a fork, threads that stayed behind may have locked the queue
+            self._native.submit(job, completions, number)
 
     def forget(self, completions: _native.Completions) -> None:
         """Drop what is queued for ``completions``."""
