@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from foreload import _native
 from foreload.observe.monitors import count_samples
 from foreload.stages.batch import Assembly, Batch, SampleAssembly, count
@@ -177,7 +179,7 @@ class GatherEpoch(Epoch):
     def _indices(self) -> list[Any]:
         most = self._pace()
         first = next(self._order)
-        if isinstance(first, Iterator):
+        if not isinstance(first, np.ndarray) and isinstance(first, Iterator):
             first = list(first)
         if not self._order.ready:
             return [first]
