@@ -52,6 +52,7 @@ def stats(
             "count": workers,
             "why": "as was asked for",
             "samples_per_second": {},
+            "choosing_seconds": 0.0,
             "depth": 2 * workers,
             "tuning": [],
         },

@@ -17,7 +17,7 @@ from foreload.doctor import examine
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from foreload.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-m", "foreload", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=170)
 
 

@@ -343,3 +343,15 @@ def test_bytes_decode_as_pillow_decodes_them() -> None:
 
     data = jpeg(photo(70, 50))
     assert np.array_equal(decode_image(data), np.asarray(Image.open(io.BytesIO(data))))
+
+
+@pytest.mark.parametrize("keep", ["encoded", "auto"])
+def test_what_reading_costs_is_known_also_of_images_that_are_read_together(photos: Path, keep: Any) -> None:
+    dataset = fl.ImageDataset(photos, transform=fl.transforms.val(32))
+    loader = fl.DataLoader(dataset, batch_size=len(dataset), num_workers=0, cache=fl.Cache("1GiB", keep=keep))
+    dataset._files.expect_cold()
+    list(loader)
+    costs = dataset.__costs__()
+    assert (costs[:2] > 0).all()
+    list(loader)  # hits cost neither
+    assert (dataset.__costs__() == costs).all()

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.stages import memory
 from foreload.stages.memory import MemoryBudget, Pressure
 from foreload.stages.store import SampleStore
 
@@ -56,7 +58,7 @@ def test_what_is_short_is_given_back_and_taken_again() -> None:
     assert not said
     used = store.native.counts()["used"]
     left[0] = pressure._free - 10 * MIB
-    pressure._looked = 0.0
+    pressure._next = 0.0
     pressure.check(store)
     counts = store.native.counts()
     assert counts["used"] <= counts["room"] == max(0, used - pressure._free - 10 * MIB)
@@ -70,6 +72,59 @@ def test_what_is_short_is_given_back_and_taken_again() -> None:
     pressure.fit(store, 100 * MIB)
     assert store.native.counts()["room"] == 100 * MIB
     assert "may take 104,857,600" in said[-1]
+
+
+def test_memory_is_looked_at_before_it_can_be_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, left, looks = [100.0], [0.0], []
+
+    def available() -> int:
+        looks.append(now[0])
+        return int(left[0])
+
+    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    pressure = Pressure(lambda said: None, available)
+    for spare, seconds in ((1e6, 0.05), (4e9, 0.25), (1e12, 1.0)):
+        left[0] = pressure._free + spare
+        now[0] += 10
+        pressure.check(None)
+        since = now[0]
+        now[0] = since + 0.98 * seconds
+        pressure.check(None)
+        assert looks[-1] == since
+        now[0] = since + 1.02 * seconds
+        pressure.check(None)
+        assert looks[-1] == now[0]
+    # Batches may take it sooner: half of a TB.
+    seen = len(looks)
+    for _ in range(499):
+        pressure.check(None, int(1e9))
+    assert len(looks) == seen
+    pressure.check(None, int(2e9))
+    assert len(looks) == seen + 1
+
+
+def test_one_of_several_threads_looks_and_gives_back() -> None:
+    store, said, looking, looked = filled(), [], threading.Barrier(8), threading.Event()
+    used = store.native.counts()["used"]
+
+    def available() -> int:
+        looked.wait(0.2)  # others come meanwhile
+        return pressure._free - 10 * MIB
+
+    pressure = Pressure(said.append, available)
+
+    def check() -> None:
+        looking.wait()
+        pressure.check(store)
+        looked.set()
+
+    threads = [threading.Thread(target=check) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
+    assert store.native.counts()["room"] == max(0, used - pressure._free - 10 * MIB)
 
 
 def test_memory_that_is_given_back_is_the_systems_again() -> None:

@@ -286,6 +286,7 @@ def test_a_disk_that_is_full_is_said_once(tmp_path: Path) -> None:
         fl.log_stats(loader, tmp_path / "x", every="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="above 0, got 0"):
         fl.log_stats(loader, tmp_path / "x", every=0)
+    assert not (tmp_path / "x").exists()
     with pytest.raises(TypeError, match=r"must be a foreload.DataLoader"):
         fl.log_stats([1], tmp_path / "x")
 

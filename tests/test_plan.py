@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foreload.stages.keep import ENCODED, PLANES, RGB, choose, option
+from foreload.stages.keep import ENCODED, PLANES, RGB, choose, fitted, option
 from foreload.stages.plan import POLICIES, compile_plan, fixed_set
 
 traces = st.lists(st.integers(0, 7), max_size=60)
@@ -144,6 +144,21 @@ def test_forms_are_chosen_within_one_image_of_the_best(images: int, budget: int,
         if sum(sizes[form][i] for i, form in enumerate(some) if form is not None) <= budget
     )
     assert kept.saved >= best - max(costs[0] + costs[1]) - 1e-9
+
+
+@given(st.tuples(*[st.floats(0, 1e-6)] * 2, st.floats(1e-6, 1e-3)), st.booleans(), st.integers(0, 100))
+def test_times_are_fitted_by_sizes_and_what_cancels_is_nothing(
+    line: tuple[float, float, float], alike: bool, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    encoded = random.integers(4900, 5100, 200) if alike else random.integers(100_000, 300_000, 200)
+    pixels = np.full(200, 133_120) if alike else encoded * random.uniform(8, 12, 200)
+    true = line[0] * encoded + line[1] * pixels + line[2]
+    # Some have been decoded whole, the others in part.
+    noise = random.choice([0.8, 1.2], 200) if alike else np.ones(200)
+    costs = np.stack([np.zeros(200), true * noise, encoded, pixels, np.ones(200)])
+    found = fitted(costs)[1]
+    assert found == pytest.approx(true, rel=0.15 if alike else 1e-4)
 
 
 def test_wrong_arguments_are_named() -> None:

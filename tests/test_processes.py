@@ -295,8 +295,9 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(end: Any, method: str) 
     loader = fl.DataLoader(
         Deadly(50, 2, end), batch_size=4, num_workers=2, workers="processes", multiprocessing_context=method
     )
-    with pytest.warns(UserWarning, match="It is replaced"):
+    with pytest.warns(UserWarning, match="It is replaced") as said:
         batches = list(loader)
+    assert {warning.filename for warning in said if "It is replaced" in str(warning.message)} == {__file__}
     assert [i for batch in batches for i in batch.tolist()] == list(range(50))
     restarts = loader.stats()["restarts"]
     assert [restart["worker"] for restart in restarts] == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
 import threading
@@ -222,3 +223,32 @@ def test_nothing_is_left_of_a_loader_that_is_gone() -> None:
     del loader
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Hashing(Dataset[Any]):
+    """Needs a core, and not the interpreter's lock."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return hashlib.sha256(bytes(4 << 20)).digest()[0]
+
+
+def test_threads_that_wait_for_a_core_are_seen() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        loader = fl.DataLoader(Hashing(), batch_size=1, num_workers=2, workers="threads")
+        epoch = iter(loader)
+        for _ in range(32):
+            next(epoch)
+        meanwhile = loader.spans.queued_seconds()
+        for _ in epoch:
+            pass
+    finally:
+        os.sched_setaffinity(0, allowed)
+    # Two share a core: each of them waits while the other one runs.
+    seconds = loader.stats()["seconds"]
+    assert 0.2 * seconds < loader.spans.queued_seconds()
+    assert 0.1 * seconds < meanwhile < loader.spans.queued_seconds()

@@ -69,29 +69,40 @@ def check(stats: Stats) -> None:
     assert 0 <= batch["median"] <= batch["p95"] <= batch["p99"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_loops_own_time_is_not_waiting(kind: str) -> None:
-    loader = fl.DataLoader(Slow(), batch_size=2, **KINDS[kind])
-    whole = worked = waited = 0.0
+def iterate(loader: Any) -> tuple[int, dict[str, float]]:
+    """Two epochs with a loop that works: its batches, and what its own clock says, in seconds."""
     given = 0
+    mine = dict.fromkeys(("seconds", "loop_seconds", "wait_seconds"), 0.0)
     for _ in range(2):
         started = asked = time.perf_counter()
         for _ in loader:
             got = last = time.perf_counter()
-            waited += got - asked
+            mine["wait_seconds"] += got - asked
             time.sleep(0.01)
             given += 1
             asked = time.perf_counter()
-            worked += asked - got
-        whole += last - started
-        worked -= asked - last  # of the last batch
+            mine["loop_seconds"] += asked - got
+        mine["seconds"] += last - started
+        mine["loop_seconds"] -= asked - last  # of the last batch
         time.sleep(0.05)  # between epochs
-    stats = loader.stats()
-    check(stats)
-    assert (stats["epochs"], stats["batches"], stats["samples"], given) == (2, 12, 24, 12)
-    assert stats["seconds"] == pytest.approx(whole, abs=0.01)
-    assert stats["loop_seconds"] == pytest.approx(worked, abs=0.01)
-    assert stats["wait_seconds"] == pytest.approx(waited, abs=0.01)
+    return given, mine
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loops_own_time_is_not_waiting(kind: str) -> None:
+    for _ in range(5):
+        loader = fl.DataLoader(Slow(), batch_size=2, **KINDS[kind])
+        given, mine = iterate(loader)
+        stats = loader.stats()
+        check(stats)
+        assert (stats["epochs"], stats["batches"], stats["samples"], given) == (2, 12, 24, 12)
+        # The loader's clock is read before the loop's own begins and after it ends. What else runs in between is
+        # in the loader's alone, so one of several times has to be near.
+        assert stats["loop_seconds"] >= mine["loop_seconds"] - 0.001
+        if all(stats[name] == pytest.approx(value, abs=0.01) for name, value in mine.items()):
+            break
+    else:
+        pytest.fail(f"{[stats[name] for name in mine]} are not near {mine}")
     assert stats["loop_cpu_seconds"] < 0.5 * stats["loop_seconds"]
     assert stats["stages"]["sample"]["seconds"] >= 24 * 0.003
     assert stats["stages"]["batch"]["count"] == 12

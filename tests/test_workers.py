@@ -220,8 +220,67 @@ class Hangs(Rows):
     ],
 )
 def test_what_is_faster_is_chosen(rates: Any, asked: int | None, chosen: tuple[str, int]) -> None:
-    best = choose._best({("threads", 0): 100, **rates}, asked, 3, 1000)
+    best = choose._best({("threads", 0): 100, **rates}, asked, 3, 1000, [], "")
     assert (best.kind, best.count) == chosen
+
+
+def test_who_was_not_measured_may_be_the_best() -> None:
+    rates: Any = {("threads", 0): 100, ("threads", 3): 60}
+    best = choose._best(rates, None, 3, 1000, [("processes", 3)], "they took too long")
+    assert (best.kind, best.count) == ("threads", 3)
+    assert "3 processes could not be measured (they took too long)" in best.why
+
+
+def test_candidates_that_find_no_room_together_are_measured_one_by_one() -> None:
+    class Large(Rows):
+        def __getitem__(self, index: int) -> Any:
+            sum(range(100_000))
+            return torch.empty(1 << 20, dtype=torch.uint8)
+
+    for room, found in (
+        ("1GiB", ("1 threads", "1 processes")),
+        ("20MiB", ("1 threads", "1 processes")),
+        ("8MiB", ()),
+    ):
+        loader = fl.DataLoader(Large(10_000), batch_size=2, num_workers=1, memory=room)
+        loader._choose()
+        chosen = loader.stats()["workers"]
+        assert set(chosen["samples_per_second"]) == {"none", *found}, chosen
+        assert ("find no room" in chosen["why"]) == (not found)
+
+
+def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[Any] = []
+
+    class Trial:
+        def __init__(self, loader: Any, kind: str, number: int, batch: int) -> None:
+            self.who = kind, number
+            self.best = 0.0
+
+        def rate(self) -> float:
+            turns.append(self.who)
+            if slow:
+                now[0] += 1.0
+            self.best = max(self.best, float(100 if len(turns) in {1, 5} else 50))
+            return self.best
+
+        def rest(self) -> None:
+            turns.append("rest")
+
+    now = [0.0]
+    monkeypatch.setattr(choose, "_Trial", Trial)
+    monkeypatch.setattr(choose, "_cost", lambda dataset, size: (0.01, 0.01))
+    monkeypatch.setattr(choose.time, "monotonic", lambda: now[0])
+    loader = fl.DataLoader(Rows(100_000), batch_size=2, num_workers=2)
+    for slow, rounds in ((False, 3), (True, 1)):
+        turns.clear()
+        answers = list(choose._measure(loader, 2, 2))
+        who = [("threads", 2), ("processes", 2), ("threads", 0)]
+        assert [turn for turn in turns if turn != "rest"] == [who[2], *who * rounds]
+        assert turns.count("rest") == 3 * rounds
+        rates = {name: rate for name, rate in answers if isinstance(name, tuple)}
+        assert rates["threads", 0] == 100
+        assert dict(answers)["candidates"] == who[:2]
 
 
 def test_who_waits_is_many_and_few_samples_are_not_asked() -> None:
@@ -280,6 +339,22 @@ def test_what_cannot_be_measured_is_loaded_by_threads() -> None:
     loader = fl.DataLoader(Hangs(300), batch_size=100)
     assert torch.cat(list(loader)).tolist() == list(range(300))
     assert "took too long" in loader.stats()["workers"]["why"]
+
+
+def test_what_choosing_took_is_said_where_it_is_most_of_the_time() -> None:
+    loader = fl.DataLoader(Waits(300), batch_size=20)
+    list(loader)
+    stats = loader.stats()
+    assert 0 < stats["workers"]["choosing_seconds"] <= stats["first_batch_seconds"]
+    assert stats["workers"]["count"] > 2
+    report = loader.report()
+    assert report.verdict.kind == "startup-bound"
+    assert any(line.startswith("choosing the workers took") for line in report.verdict.evidence)
+    count = stats["workers"]["count"]
+    assert f'num_workers={count}, workers="threads": then nothing is measured' in str(report)
+    named = fl.DataLoader(Waits(300), batch_size=20, num_workers=count, workers="threads")
+    list(named)
+    assert named.stats()["workers"]["choosing_seconds"] == 0
 
 
 def test_nobody_is_asked_where_workers_were_named() -> None:

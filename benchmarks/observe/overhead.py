@@ -4,7 +4,8 @@
     python benchmarks/observe/overhead.py --against /tmp/before/src
 
 Each version has a process of its own; they take turns, and each turn's two rates make one ratio. Where things lie
-in memory makes one process a tenth faster than the next, so that new ones are started several times.
+in memory makes one process a tenth faster than the next, so that new ones are started several times. Photos are
+what people load; the others are as small as samples get, where every call is a part of the whole.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SOURCE = HERE.parent.parent.parent / "src"
 
 FILES, FILE_BYTES = 4096, 8192
 IMAGES, SIDE = 2000, 48
+PHOTOS, WIDTH, HEIGHT = 1024, 500, 375
 
 
 def make_data(folder: Path) -> None:
@@ -38,6 +40,29 @@ def make_data(folder: Path) -> None:
     for number in range(IMAGES):
         pixels = np.kron(random.integers(0, 255, (6, 6, 3)), np.ones((SIDE // 6, SIDE // 6, 1))).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "images" / f"{number:05}.jpg", quality=90)
+    (folder / "photos").mkdir()
+    for number in range(PHOTOS):
+        coarse = Image.fromarray(random.integers(0, 255, (HEIGHT // 12, WIDTH // 12, 3)).astype(np.uint8))
+        photo = coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
+        photo.save(folder / "photos" / f"{number:05}.jpg", quality=90)
+
+
+class Pillow:
+    """What people write themselves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        with Image.open(self.paths[index]) as image:
+            return torch.from_numpy(np.array(image.convert("RGB").resize((224, 224))))
 
 
 def loaders(folder: Path) -> dict[str, Any]:
@@ -46,9 +71,17 @@ def loaders(folder: Path) -> dict[str, Any]:
     import foreload as fl
 
     images = fl.ImageDataset(folder / "images", transform=fl.transforms.train(32), labels=[0] * IMAGES)
+    photos = fl.ImageDataset(folder / "photos", transform=fl.transforms.train(224), labels=[0] * PHOTOS)
     rows = torch.randn(50_000, 100), torch.arange(50_000)
     keyed: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 0}
     return {
+        "photos, 2 threads": fl.DataLoader(photos, num_workers=2, workers="threads", **keyed),
+        "photos by Pillow, 2 threads": fl.DataLoader(
+            Pillow(folder / "photos"), num_workers=2, workers="threads", **keyed
+        ),
+        "photos by Pillow, 2 processes": fl.DataLoader(
+            Pillow(folder / "photos"), num_workers=2, workers="processes", persistent_workers=True, **keyed
+        ),
         "8 KB files, 2 threads": fl.DataLoader(
             fl.FileDataset(folder / "files"), num_workers=2, workers="threads", **keyed
         ),

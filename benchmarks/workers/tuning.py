@@ -29,9 +29,12 @@ FIXED = [("threads", number) for number in (0, 1, 2, 4, 8, 16, 32)] + [
     ("processes", number) for number in (1, 2, 4)
 ]
 
-# Seconds: for the loader to find its settings, of a measurement, and of the run whose changes are counted.
-RAMP, MEASURED, WHOLE = 3.0, 2.0, 20.0
-WARM = 1.0
+# Seconds: for the loader to find its settings, of a turn and of what does not count of it, and of the run whose
+# changes are counted.
+RAMP, TURN, WARM, WHOLE = 3.0, 0.4, 0.1, 20.0
+
+# Turns of each fixed setting, and of the loader with the best of them, each time that it is begun anew.
+TURNS, PAIRS = 7, 3
 
 TARGET = 0.95
 BUDGET = 256 << 20
@@ -49,20 +52,29 @@ def sized(name: str) -> Any:
     return dataset
 
 
-def pace(loader: Any, warm: float, seconds: float) -> float:
-    """Samples per second, after a time that does not count."""
-    size = loader.batch_size
-    started, began, given = time.perf_counter(), 0.0, 0
-    while True:
-        for _ in loader:
+class Turns:
+    """A loader that is taken turns with."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._batches = loader, iter(loader)
+
+    def turn(self, warm: float, seconds: float) -> float:
+        """Samples per second, after a time that does not count, in which comes what was made ahead."""
+        size, began, given = self._loader.batch_size, 0.0, 0
+        started = time.perf_counter()
+        while True:
+            if next(self._batches, None) is None:
+                self._batches = iter(self._loader)
             now = time.perf_counter()
-            if not began:
-                if now - started >= warm:
-                    began = now
-                continue
-            given += size
-            if now - began >= seconds:
-                return given / (now - began)
+            if began:
+                given += size
+                if now - began >= seconds:
+                    return given / (now - began)
+            elif now - started >= warm:
+                began = now
+
+    def close(self) -> None:
+        self._batches.close()
 
 
 def whole_run(name: str) -> dict[str, Any]:
@@ -101,7 +113,7 @@ def budget_run(name: str) -> dict[str, Any]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    pace(loader, 0.0, 8.0)
+    Turns(loader).turn(0.0, 8.0)
     over.set()
     watcher.join()
     return {"budget": BUDGET, "peak": peak - before, "tuning": loader.stats()["workers"]["tuning"]}
@@ -109,35 +121,47 @@ def budget_run(name: str) -> dict[str, Any]:
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     dataset = sized(name)
-    rates: dict[str, list[float]] = {}
+    batch_size = DATASETS[name][1]
+    fixed: dict[str, Turns] = {}
+    for who, number in FIXED:
+        if (number > 4) != (name == "sleeping") and number > 4:
+            continue  # more threads than that pay only where samples wait
+        if name == "sleeping" and number < 4:
+            continue
+        loader: Any = fl.DataLoader(dataset, batch_size=batch_size, num_workers=number, workers=who)
+        fixed[f"{number} {who}" if number else "none"] = Turns(loader)
+    # What a machine does beside this changes by the second: all of them take short turns.
+    rates: dict[str, list[float]] = {label: [] for label in fixed}
+    for _ in range(TURNS):
+        for label, turns in fixed.items():
+            rates[label].append(turns.turn(WARM, TURN))
+    best = max(rates, key=lambda label: statistics.median(rates[label]))
+    for label, turns in fixed.items():
+        if label != best:
+            turns.close()
+    pairs = []
     for _ in range(rounds):
-        for who, number in FIXED:
-            if (number > 4) != (name == "sleeping") and number > 4:
-                continue  # more threads than that pay only where samples wait
-            if name == "sleeping" and number < 4:
-                continue
-            label = f"{number} {who}" if number else "none"
-            options: Any = {"num_workers": number, "workers": who}
-            loader: Any = fl.DataLoader(dataset, batch_size=DATASETS[name][1], **options)
-            rates.setdefault(label, []).append(pace(loader, WARM, MEASURED))
-        loader = fl.DataLoader(dataset, batch_size=DATASETS[name][1])
-        rates.setdefault("auto", []).append(pace(loader, RAMP, MEASURED))
-    middles = {label: statistics.median(values) for label, values in rates.items()}
-    auto = middles.pop("auto")
-    best = max(middles, key=middles.__getitem__)
-    # What is measured together is compared, so that a machine that slows down does not count.
-    ratio = statistics.median(one / other for one, other in zip(rates["auto"], rates[best], strict=True))
+        loader = fl.DataLoader(dataset, batch_size=batch_size)
+        tuned = Turns(loader)
+        auto = tuned.turn(RAMP, TURN)
+        for _ in range(PAIRS):
+            pairs.append([auto, fixed[best].turn(WARM, TURN)])
+            auto = tuned.turn(WARM, TURN)
+        chosen = loader.stats()["workers"]
+        tuned.close()
+    ratio = statistics.median(auto / other for auto, other in pairs)
     for label, values in rates.items():
         print(f"    {label:14} {statistics.median(values):12,.0f} /s ({min(values):,.0f} to {max(values):,.0f})")
     found = {
         "rates": rates,
         "best": best,
-        "auto": auto,
+        "pairs": pairs,
         "ratio": ratio,
         "good": ratio >= TARGET,
+        "chosen": {key: chosen[key] for key in ("kind", "count", "depth", "why")},
         **whole_run(name),
     }
-    print(f"{'reached' if found['good'] else 'MISSED '} {name}: {ratio:.3f} of {best}; {found['workers']}")
+    print(f"{'reached' if found['good'] else 'MISSED '} {name}: {ratio:.3f} of {best}; {found['chosen']}")
     print(f"    {found['changes']} changes, {found['changes_after_3_s']} after 3 s", flush=True)
     return found
 

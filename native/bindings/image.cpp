@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <tuple>
 #include <vector>
 
@@ -130,7 +131,10 @@ class ImageJob : public foreload::Job {
         positions.push_back(i);
       }
     }
+    using Clock = std::chrono::steady_clock;
+    Clock::duration loading{};
     const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
+      const Clock::time_point begun = store_ ? Clock::now() : Clock::time_point();
       // What is wrong must not stay in the cache.
       if (!error && store_ && source_->files.in_shards()) {
         error = source_->files.change(source_->files.extent(missing[k]).file, source_->reading.direct());
@@ -142,11 +146,15 @@ class ImageJob : public foreload::Job {
       loader->give(bytes);
       load(*loader, positions[k], fallback);
       loader->give({});
+      if (store_) loading += Clock::now() - begun;
     };
     if (!missing.empty()) {
+      const Clock::time_point begun = Clock::now();
       for (const auto& [k, error] : source_->reading.read(source_->files, missing, {}, done)) {
         failures_.add(positions[k], error);
       }
+      const std::chrono::duration<double> reading = Clock::now() - begun - loading;
+      if (store_) source_->costs.read_together(missing, reading.count());
     }
     source_->shelf.put_back(std::move(loader));
   }

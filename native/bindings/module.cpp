@@ -17,6 +17,9 @@ NB_MODULE(_native, module) {
   module.def(
       "release_freed", &foreload::release_freed, nb::call_guard<nb::gil_scoped_release>(),
       "Gives the system back the memory that this process has freed, which the C library keeps for later.");
+  module.def(
+      "reuse_freed", &foreload::reuse_freed,
+      "Lets the C library keep what is freed, some tens of MiB of each thread, for who needs memory next.");
   // An epoch that is open when the interpreter exits is no mistake of the user's.
   nb::set_leak_warnings(false);
   bind_errors(module);

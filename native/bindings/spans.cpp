@@ -110,6 +110,9 @@ void bind_spans(nb::module_& module) {
           "bytes", [](nb::handle) { return Lane::kBytes; }, "What a lane takes of a file.")
       .def_prop_ro_static(
           "spans", [](nb::handle) { return Lane::kSpans; }, "How many spans it keeps.")
+      .def_prop_ro(
+          "queued_ns", &Lane::queued_ns,
+          "Nanoseconds in which worker threads of this lane were ready to run, and others had the cores.")
       .def("totals", &totals, "Per stage: spans, wall ns, cpu ns, samples, bytes.")
       .def("recent", &recent, "The last spans: stage, batch, samples, bytes, begin, end.")
       .def(
@@ -148,6 +151,15 @@ void bind_spans(nb::module_& module) {
       .def("take_back", &Loop::take_back, nb::arg("samples"), nb::arg("batches"),
            "Of those, so many were never taken.")
       .def("clear", &Loop::clear)
+      .def_prop_ro("pays_together", &Loop::pays_together,
+                   "How many batches the loop takes in a moment, which may be given together.")
+      .def_prop_ro("batches", [](const Loop& loop) { return loop.sums().batches; })
+      .def_prop_ro(
+          "seconds",
+          [](const Loop& loop) {
+            return static_cast<double>(loop.sums().wait_ns + loop.sums().loop_ns) * 1e-9;
+          },
+          "Waited and worked.")
       .def_prop_ro(
           "sums", &sums,
           "epochs, batches, samples; nanoseconds waited, worked, worked on a core, of the process on "

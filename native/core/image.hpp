@@ -41,6 +41,12 @@ struct ImageCosts {
   std::vector<std::atomic<float>> read, decode;        // seconds, 0 where unknown
   std::vector<std::atomic<uint32_t>> encoded, pixels;  // bytes of the file, pixels of the image
   std::vector<std::atomic<uint8_t>> has_planes;        // whether it can be kept as Form::planes
+
+  // These have been read together, in so many seconds.
+  void read_together(std::span<const size_t> images, double seconds) {
+    const auto each = static_cast<float>(seconds / static_cast<double>(images.size()));
+    for (const size_t image : images) read[image].store(each, std::memory_order_relaxed);
+  }
 };
 
 // Where decoded or encoded images are kept, and as what.

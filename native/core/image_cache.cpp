@@ -129,12 +129,16 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
   const bool claimed = found.outcome == SampleStore::Outcome::claimed;
   try {
     const auto bytes = read(cache, files, index);
-    if (!claimed || !keep(cache, path, bytes, index, transform, key, fallback, out)) {
-      show_encoded(path, bytes, index, transform, key, fallback, out);
-    }
+    const bool is_shown = claimed && keep(cache, path, bytes, index, transform, key, fallback, out);
+    if (!is_shown) show_encoded(path, bytes, index, transform, key, fallback, out);
     ImageCosts& costs = *cache.costs;
-    costs.read[index].store(static_cast<float>(read_seconds_), std::memory_order_relaxed);
-    costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
+    if (read_seconds_ > 0) {
+      costs.read[index].store(static_cast<float>(read_seconds_), std::memory_order_relaxed);
+    }
+    // What is kept is decoded whole, which takes longer than what a hit saves: the part that is shown.
+    if (!is_shown || costs.decode[index].load(std::memory_order_relaxed) == 0) {
+      costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
+    }
     costs.encoded[index].store(static_cast<uint32_t>(bytes.size()), std::memory_order_relaxed);
     costs.pixels[index].store(static_cast<uint32_t>(pixels_), std::memory_order_relaxed);
     costs.has_planes[index].store(has_planes_ ? 1 : 0, std::memory_order_relaxed);

@@ -95,6 +95,7 @@ void Pool::cancel(const Completions* completions) {
 }
 
 void Pool::work(size_t worker, Lane* lane) {
+  const Presence presence(lane);
   std::unique_lock lock(mutex_);
   for (;;) {
     called_->wait(lock, [&] { return closed_ || worker < limit_; });

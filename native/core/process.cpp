@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -89,6 +90,13 @@ void release_freed() {
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
+}
+
+void reuse_freed() {
+  // Its thresholds rise to what was freed last, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD), unless somebody
+  // has set them. Nothing is written here, so no memory is taken.
+  void* volatile block = std::malloc((size_t{32} << 20) - (size_t{64} << 10));
+  std::free(block);
 }
 
 }  // namespace foreload

@@ -23,4 +23,9 @@ void wake_all(std::atomic<uint32_t>& word);
 // Gives the system back the memory that this process has freed, which the C library keeps for later.
 void release_freed();
 
+// From here on the C library keeps what is freed, some tens of MiB of each thread (more exactly, of each of
+// its arenas), for who needs memory next. By itself it gives pieces of more than 128 KiB back at once, and
+// the next one costs a fault per page.
+void reuse_freed();
+
 }  // namespace foreload

@@ -1,8 +1,11 @@
 #include "spans.hpp"
 
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 
@@ -31,6 +34,20 @@ void add_to(std::atomic<uint64_t>& sum, uint64_t value) {
 uint64_t sum_of(const std::atomic<uint64_t>& sum) {
   const uint64_t value = sum.load(std::memory_order_relaxed);
   return static_cast<int64_t>(value) < 0 ? 0 : value;
+}
+
+// What a thread of this process has waited for a core (proc(5), schedstat); 0 where nobody says.
+uint64_t queued_ns_of(int thread) {
+  char text[64];
+  std::snprintf(text, sizeof text, "/proc/self/task/%d/schedstat", thread);
+  const int file = open(text, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return 0;
+  text[length] = 0;
+  unsigned long long ran = 0, queued = 0;
+  return std::sscanf(text, "%llu %llu", &ran, &queued) == 2 ? queued : 0;
 }
 
 }  // namespace
@@ -161,6 +178,23 @@ void Lane::clear() {
   memory_->forgotten.store(memory_->spans.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
+void Lane::enter() {
+  const std::lock_guard lock(mutex_);
+  thread_ = gettid();
+}
+
+void Lane::leave() {
+  const uint64_t queued = queued_ns_of(gettid());
+  const std::lock_guard lock(mutex_);
+  thread_ = 0;
+  queued_ns_ += queued;
+}
+
+uint64_t Lane::queued_ns() const {
+  const std::lock_guard lock(mutex_);
+  return queued_ns_ + (thread_ == 0 ? 0 : queued_ns_of(thread_));
+}
+
 Current& current() {
   thread_local Current current;
   return current;
@@ -253,7 +287,7 @@ double Laps::end(Stage stage, uint64_t bytes) {
 void Loop::begin() {
   iter_ = looked_ = now_ns();
   process_cpu_ = read_clock(CLOCK_PROCESS_CPUTIME_ID);
-  given_ = 0;
+  given_ = asked_ = 0;
   together_ = 1;
   loop_ = loop_cpu_ = 0;
   first_ = true;
@@ -272,6 +306,10 @@ void Loop::asked() {
   const uint64_t now = marked_ = now_ns();
   order_weight_ = lane_->pace(Stage::order).weight();
   if (!in_loop_) return;  // the last one was an exception
+  if (asked_ > 0) {
+    pays_ = std::clamp<uint64_t>(together_ * kMoment / std::max<uint64_t>(1, now - asked_), 1, 2 * pays_);
+  }
+  asked_ = now;
   const int64_t wall = difference(now, since_);
   const int64_t cpu = with_cpu_ ? rate_.saw(wall, difference(thread_cpu_ns(), cpu_)) : rate_.guess(wall);
   in_loop_ = false;

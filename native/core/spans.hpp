@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -86,6 +87,12 @@ class Lane {
   // Forgets all of it.
   void clear();
 
+  // The calling thread is a worker, whose lane this is, from `enter` to `leave`.
+  void enter();
+  void leave();
+  // Nanoseconds in which such threads were ready to run, and others had the cores.
+  uint64_t queued_ns() const;
+
   // For its writer only.
   CpuRate& cpu_rate(Stage stage) { return rates_[static_cast<size_t>(stage)]; }
   Pace& pace(Stage stage) { return paces_[static_cast<size_t>(stage)]; }
@@ -97,6 +104,25 @@ class Lane {
   Memory* memory_;
   std::array<CpuRate, kStages> rates_;  // the writer's own
   std::array<Pace, kStages> paces_;
+  mutable std::mutex mutex_;  // of what follows
+  int thread_ = 0;            // 0: none
+  uint64_t queued_ns_ = 0;    // of those that have left
+};
+
+// The calling thread is a worker until the end of the scope.
+class Presence {
+ public:
+  explicit Presence(Lane* lane) : lane_(lane) {
+    if (lane_ != nullptr) lane_->enter();
+  }
+  ~Presence() {
+    if (lane_ != nullptr) lane_->leave();
+  }
+  Presence(const Presence&) = delete;
+  Presence& operator=(const Presence&) = delete;
+
+ private:
+  Lane* const lane_;
 };
 
 // What the calling thread writes to.
@@ -200,6 +226,9 @@ class Loop {
   void take_back(uint64_t samples, uint64_t batches);
   void clear();
   const Sums& sums() const { return sums_; }
+  // How many batches may be given together: they are given by the clock once, and the loop sees one after the
+  // other. No more than it takes in a moment; as the last epochs have found, too.
+  uint64_t pays_together() const { return pays_; }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
  private:
@@ -210,7 +239,9 @@ class Loop {
   CpuRate rate_, wait_rate_;
   bool in_loop_ = false, first_ = false, with_cpu_ = false, waits_with_cpu_ = false;
   uint64_t iter_ = 0, ready_ = 0, since_ = 0, marked_ = 0;  // when
-  uint64_t given_ = 0, together_ = 1;
+  static constexpr uint64_t kMoment = 1'000'000;            // nanoseconds
+  uint64_t given_ = 0, together_ = 1, pays_ = 1;
+  uint64_t asked_ = 0;  // when those that were given last were asked for
   uint32_t order_weight_ = 0;
   int64_t loop_ = 0, loop_cpu_ = 0;  // since the last batch was given
   uint64_t cpu_ = 0, wait_cpu_ = 0, process_cpu_ = 0, looked_ = 0;

@@ -12,6 +12,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.observe.monitors import count_samples
+from foreload.observe.record import Watch, aside
 from foreload.stages.batch import Assembly, Batch, SampleAssembly, count
 from foreload.stages.failure import NothingLeft
 from foreload.state import Order
@@ -20,11 +21,8 @@ from foreload.workers.threads import ThreadPool, no_job
 
 if TYPE_CHECKING:
     from foreload.datasets.tensors import TensorAssembly
-    from foreload.observe.record import Watch
 
 __all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "ThreadEpoch"]
-
-_ASIDE = _native.Lane()  # nobody reads it
 
 
 class Epoch(Iterator[Any]):
@@ -55,7 +53,8 @@ class Epoch(Iterator[Any]):
                 number, samples, take = self._next()
             except StopIteration:
                 order.finished = True
-                self.pass_on().end()
+                self._loop = aside()
+                self._watch.end()
                 raise
             order.gave(number)
             failed = order.failed if order.skips else 0
@@ -83,7 +82,7 @@ class Epoch(Iterator[Any]):
 
     def pass_on(self) -> Watch:
         """Let somebody else tell the watch what the loop does, who is between the loop and this epoch."""
-        self._loop = self._watch.inner = _native.Loop(_ASIDE)
+        self._loop = self._watch.pass_on()
         return self._watch
 
     def close(self) -> None:
@@ -117,16 +116,12 @@ class GatherEpoch(Epoch):
     _BYTES = 256 << 10
     _MOST = 32
 
-    # Batches that are given together are given by the clock once: no more of them than a loop takes meanwhile.
-    _MOMENT = 1_000_000
-
     def __init__(self, order: Order, assembly: TensorAssembly) -> None:
         super().__init__(order)
         self._assembly = assembly
         self._ready: list[Any] = []
         self._asked: deque[Any] = deque()
         self._number = -1
-        self._gathered: tuple[int, int] | None = None  # when, and how many together
 
     def __next__(self) -> Any:
         """Give the next batch."""
@@ -177,26 +172,14 @@ class GatherEpoch(Epoch):
         return batch
 
     def _indices(self) -> list[Any]:
-        most = self._pace()
         first = next(self._order)
         if not isinstance(first, np.ndarray) and isinstance(first, Iterator):
             first = list(first)
         if not self._order.ready:
             return [first]
         size = max(1, len(first) * self._assembly.sample_bytes)
-        most = min(most, self._BYTES // size, self._order.ready + 1)
-        together = [first, *islice(self._order, max(0, most - 1))]
-        self._gathered = _native.now_ns(), len(together)
-        return together
-
-    def _pace(self) -> int:
-        """Give how many batches the loop takes in a moment, by those gathered last."""
-        watch = self._watch
-        if self._gathered is not None:
-            since, together = self._gathered
-            took = max(1, _native.now_ns() - since)
-            watch.together = max(1, min(self._MOST, 2 * watch.together, together * self._MOMENT // took))
-        return watch.together
+        most = min(self._loop.pays_together, self._MOST, self._BYTES // size, self._order.ready + 1)
+        return [first, *islice(self._order, max(0, most - 1))]
 
 
 class ThreadEpoch(Epoch):

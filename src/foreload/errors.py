@@ -14,7 +14,16 @@ An exception that a dataset, transform or collate function raises reaches the co
 traceback and a note that names the sample.
 """
 
-__all__ = ["DecodeError", "ForeloadError"]
+import os
+import sys
+import warnings
+
+__all__ = ["DecodeError", "ForeloadError", "warn_user"]
+
+_OURS = os.path.dirname(__file__) + os.sep
+
+# Our loader is one of torch's, which calls it.
+_TORCHS = os.path.join("torch", "utils", "data") + os.sep
 
 
 class ForeloadError(Exception):
@@ -23,3 +32,20 @@ class ForeloadError(Exception):
 
 class DecodeError(ForeloadError, OSError):
     """A sample's bytes are damaged, cut short, or of no known format. The message names the file."""
+
+
+def warn_user(message: str) -> None:
+    """Warn, at the line that called foreload, however far in that is noticed.
+
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     warn_user("the disk is full")
+    >>> str(said[0].message), said[0].category
+    ('the disk is full', <class 'UserWarning'>)
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_OURS) or _TORCHS in frame.f_code.co_filename
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

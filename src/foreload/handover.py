@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from torch.utils.data import IterableDataset
 
 from foreload import _native
 from foreload.epoch import Epoch
+from foreload.errors import warn_user
 from foreload.observe.spans import Stage
 from foreload.stages.batch import count
 from foreload.stages.collate import pinned
@@ -205,10 +205,9 @@ class ProcessEpoch(Epoch):
         restart = Restart(worker.number, process.pid, process.exitcode, lost)
         self._restarts.append(restart)
         if len(self._restarts) == 1:
-            warnings.warn(
+            warn_user(
                 f"{death(process).rstrip()} It is replaced and its batches are loaded again; see "
-                "loader.stats()['restarts']",
-                stacklevel=4,
+                "loader.stats()['restarts']"
             )
         other = self._pool.replace(worker)
         other.tell(self._begin_of(worker, self._streams))

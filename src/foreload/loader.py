@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
@@ -16,6 +15,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epoch import Epoch, GatherEpoch, InlineEpoch
+from foreload.errors import warn_user
 from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
 from foreload.observe.record import Recorder, Watch
@@ -30,7 +30,7 @@ from foreload.stages.buffers import Buffers
 from foreload.stages.cache import LoaderCache
 from foreload.stages.device import MovedAhead, check_device, side_stream
 from foreload.stages.failure import OnError, SampleError
-from foreload.stages.memory import MemoryBudget
+from foreload.stages.memory import MemoryBudget, reuse_freed
 from foreload.stages.mix import MixtureSampler
 from foreload.stages.order import KeyedSampler, check_seed
 from foreload.stages.prepare import Prepared, is_remote, unwrap, warn_of_randomness
@@ -388,6 +388,8 @@ class DataLoader(TorchDataLoader[T_co]):
             for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
                 if isinstance(sampler, (KeyedSampler, MixtureSampler)):
                     sampler.set_epoch(self._epoch)
+        if self._reuses:
+            reuse_freed()
         self._choose()  # by what loading costs without a cache
         if self._tunes and not self.persistent_workers:
             self._retuner.begin(self)
@@ -410,6 +412,11 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.num_workers == 0:
             return InlineEpoch(order, assembly)
         return thread_epoch(self, order, assembly, self._lend_pool(order))
+
+    @property
+    def _reuses(self) -> bool:
+        """Whether freed memory is kept for samples to come: nobody has to make do with so much of it."""
+        return self._memory.limit is None
 
     @property
     def _tunes(self) -> bool:
@@ -462,17 +469,19 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
         if self.by_processes:
-            task = WorkerTask(WorkersMaking.of(self), self._prepared, self.worker_init_fn, self.num_workers, seed)
+            making = WorkersMaking.of(self)
+            task = WorkerTask(
+                making, self._prepared, self.worker_init_fn, self.num_workers, seed, reuses=self._reuses
+            )
             return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing, self.spans)
         identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
         return ThreadPool(self.num_workers, identity, self.spans)
 
     def _warn_without_accelerator(self) -> None:
         if self.pin_memory and not torch.accelerator.is_available():
-            warnings.warn(
+            warn_user(
                 "'pin_memory' argument is set as true but no accelerator is found, "
-                "then device pinned memory won't be used.",
-                stacklevel=3,
+                "then device pinned memory won't be used."
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -31,16 +32,14 @@ def granted_memory() -> int:
     >>> granted_memory() > 1 << 20
     True
     """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _memory_limit(_CGROUP)
-    return memory if limit is None else min(memory, limit)
+    return _machine_memory() if limit is None else min(_machine_memory(), limit)
 
 
 def container_memory() -> int | None:
     """Give the bytes of memory that the container's limit allows; None where it is not below the machine's."""
     limit = _memory_limit(_CGROUP)
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None if limit is None or limit >= machine else limit
+    return None if limit is None or limit >= _machine_memory() else limit
 
 
 def available_memory() -> int:
@@ -55,7 +54,11 @@ def available_memory() -> int:
     import psutil
 
     left = [max(0, limit.bytes - limit.used()) for limit in _memory_limits(_CGROUP)]
-    return min(psutil.virtual_memory().available, granted_memory(), *left)
+    return min([psutil.virtual_memory().available, *left])
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class _Limit(NamedTuple):
@@ -76,26 +79,31 @@ class _Limit(NamedTuple):
 
 def _own_folders(root: Path, controller: str) -> list[Path]:
     """List the cgroup folders that bind this process, the root's and those on the way to its own."""
-    base = root / controller if controller else root
-    folders = [base]
-    for controllers, path in _own_groups():
+    try:
+        return _folders(root, controller, _PROCESS, (_PROCESS / "cgroup").read_text())
+    except OSError:
+        return [root / controller if controller else root]
+
+
+# Memory is looked at many times a second, and a process hardly ever goes to other groups.
+@functools.lru_cache(maxsize=16)
+def _folders(root: Path, controller: str, process: Path, groups: str) -> list[Path]:
+    folders = [root / controller if controller else root]
+    for controllers, path in _own_groups(process, groups):
         if controller in controllers:
             for part in path.relative_to("/").parts:
                 folders.append(folders[-1] / part)
     return folders
 
 
-def _own_groups() -> list[tuple[list[str], Path]]:
-    """List the groups of this process by their controllers, as seen from where they are mounted.
+def _own_groups(process: Path, text: str) -> list[tuple[list[str], Path]]:
+    """List the groups of a process by their controllers, as seen from where they are mounted.
 
     A container without a namespace of its own for them is told its path on the host, but mounts its own
     group only (cgroups(7), /proc/PID/cgroup; proc(5), the root of a mount in mountinfo).
     """
-    try:
-        mounts = [line.split(" - ") for line in _PROCESS.joinpath("mountinfo").read_text().splitlines()]
-        groups = [line.split(":", 2) for line in _PROCESS.joinpath("cgroup").read_text().splitlines()]
-    except OSError:
-        return []
+    groups = [line.split(":", 2) for line in text.splitlines()]
+    mounts = [line.split(" - ") for line in (process / "mountinfo").read_text().splitlines()]
     roots = {}  # by controller, "" is version 2
     for before, after in mounts:
         kind, _, options = after.split(" ", 2)

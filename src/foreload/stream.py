@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from foreload import _native
 from foreload.datasets.mosaic import is_streaming
 from foreload.epoch import Epoch
+from foreload.errors import warn_user
 from foreload.observe.spans import Lane, Spans, Stage
 from foreload.stages.buffers import Buffers
 from foreload.stages.collate import collate_into, is_default_collate, lending, pinned
@@ -293,11 +293,10 @@ class StreamEpoch(Epoch):
 def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int) -> None:
     """Say it, as torch does, where a stream gives more than its length said."""
     if expected is not None and given > expected:
-        warnings.warn(
+        warn_user(
             f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
             f"len(dataloader)), but {given} samples have been fetched. "
-            + ("Does each worker give its own part of the data only?" if workers else ""),
-            stacklevel=4,
+            + ("Does each worker give its own part of the data only?" if workers else "")
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreload.observe.costs import Costs
-from foreload.observe.predict import predict
+from foreload.observe.predict import Keep, hit_bytes, predict
 from foreload.observe.words import size
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ _MOST_WORKERS = 32
 # The share of free memory that may be advised for a cache.
 _FOR_CACHE = 0.6
 
-_READY = ("ImageDataset", "FileDataset", "TarDataset", "HighPerformanceDataset")
+# From this share of all starts on, what choosing workers took is worth a word.
+_MUCH_OF_START = 0.3
+
+# Datasets that read several samples at a time.
+_READY = (
+    "FileDataset", "HDF5Dataset", "HighPerformanceDataset", "ImageDataset", "MDSDataset", "ParquetDataset",
+    "TarDataset", "TextDataset",
+)  # fmt: skip
 
 
 class Advice(NamedTuple):
@@ -104,25 +111,37 @@ def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         return
     if stats["cache"] and stats["cache"]["hit_rate"] > 0.9:
         return
-    reads = stats["stages"].get("read", {"bytes": 0, "samples": 0})
-    each = reads["bytes"] / reads["samples"] if reads["samples"] else 0.0
-    keep = "encoded" if each and costs.stages["decode"].cpu else "decoded"
-    each = each or stats["memory"]["batch_bytes"] / costs.batch
-    memory = stats["memory"]
-    free = _FOR_CACHE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
-    wanted = each * stats["samples"] / max(1, stats["epochs"])
-    if wanted <= 0 or free <= 0:
+    has_encoded = stats["stages"].get("read", {"bytes": 0})["bytes"] and costs.stages["decode"].cpu
+    found = [_kept(stats, costs, now, keep) for keep in (("decoded", "encoded") if has_encoded else ("decoded",))]
+    best = max(filter(None, found), key=lambda advice: advice.gain or 0.0, default=None)
+    if best is None:
         return
-    rate = min(1.0, free / wanted)
-    if stats["cache"] and rate <= stats["cache"]["hit_rate"] + 0.05:
-        return
-    room = size(max(1 << 20, min(wanted * 1.1, free))).replace(" ", "").replace(",", "")
-    change = f'cache="{room}", which keeps {rate:.0%} of the samples from the second epoch on'
     if costs.stages["sample"].cpu + costs.stages["sample"].idle > 0:
         # Nobody can see whether it gives the same each time.
-        yield Advice(f"{change}; for samples that are the same each time (what is random goes into transform=)")
-        return
-    yield Advice(change, _gain(stats, now, cache=rate, keep=keep))
+        best = Advice(
+            f"{best.change}; for samples that are the same each time (what is random goes into transform=)"
+        )
+    yield best
+
+
+def _kept(stats: Any, costs: Costs, now: float, keep: Keep) -> Advice | None:
+    memory = stats["memory"]
+    free = _FOR_CACHE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
+    each, kept = hit_bytes(stats, costs, keep), (stats["cache"] or {}).get("samples", 0)
+    if keep == "decoded" and kept:
+        each = max(each, stats["cache"]["used"] / kept)
+    # How much larger pictures are decoded is guessed, and room that is not needed is not taken.
+    spare = 2.2 if keep == "decoded" and costs.native and not kept else 1.1
+    wanted = spare * each * stats["samples"] / max(1, stats["epochs"])
+    if wanted <= 0 or free <= 0:
+        return None
+    rate = min(1.0, free / wanted)
+    if stats["cache"] and rate <= stats["cache"]["hit_rate"] + 0.05:
+        return None
+    room = size(max(1 << 20, min(wanted, free))).replace(" ", "").replace(",", "")
+    cache = f'"{room}"' if keep == "decoded" else f'foreload.Cache("{room}", keep="encoded")'
+    change = f"cache={cache}, which keeps about {rate:.0%} of the samples from the second epoch on"
+    return Advice(change, _gain(stats, now, cache=rate, keep=keep))
 
 
 def _pack(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -207,6 +226,11 @@ def _memory(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    who = stats["workers"]
+    if who["choosing_seconds"] > _MUCH_OF_START * stats["epochs"] * stats["first_batch_seconds"]:
+        yield Advice(
+            f'num_workers={who["count"]}, workers="{who["kind"]}": then nothing is measured to choose them'
+        )
     start = stats["epochs"] * stats["first_batch_seconds"]
     rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:

@@ -163,6 +163,7 @@ def log_stats(loaders: Any, path: str | os.PathLike[str], *, every: float | None
     >>> line["name"], line["batches"], line["samples"]
     ('loader', 2, 10)
     """
+    check_every(every)
     file = Path(path).absolute()
     with file.open("ab"):
         pass

@@ -11,7 +11,7 @@ from foreload.observe.costs import Cost, Costs, WorkerKind, crew, measured_pace
 if TYPE_CHECKING:
     from foreload.observe.stats import Stats
 
-__all__ = ["predict"]
+__all__ = ["Keep", "hit_bytes", "predict"]
 
 Keep = Literal["encoded", "decoded"]
 
@@ -176,15 +176,15 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
         stages[name] = _of_misses(stages[name], had, misses)
     if keep == "encoded":
         stages["decode"] = replace(stages["decode"], share=1.0)
-    hit, copied = stages["cache"], Cost(cpu=_hit_bytes(stats, costs, keep) / _COPY)
+    hit, copied = stages["cache"], Cost(cpu=hit_bytes(stats, costs, keep) / _COPY)
     if had == 0 or (had < _MOSTLY_HITS and copied.cpu < hit.cpu + hit.idle):
         hit = copied  # what was seen is what misses cost that are kept
     stages["cache"] = replace(hit, share=rate)
     return replace(costs, stages=stages)
 
 
-def _hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
-    """Guess how many bytes are gone through for a hit."""
+def hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
+    """Guess how many bytes a cache keeps of a sample, and goes through for a hit."""
     read = stats["stages"].get("read", {"bytes": 0, "samples": 0})
     encoded = float(read["bytes"] / read["samples"]) if read["samples"] else 0.0
     if keep == "encoded" and encoded:

@@ -12,7 +12,7 @@ from foreload import _native
 from foreload.observe.monitors import count_samples
 from foreload.observe.spans import Lane, Spans
 
-__all__ = ["Recorder", "Watch", "ended_children"]
+__all__ = ["Recorder", "Watch", "aside", "ended_children"]
 
 
 class Watch:
@@ -22,7 +22,6 @@ class Watch:
         lane: what the thread of the loop writes to.
         loop: counts batches, and the time between them.
         depth: how many batches are kept in the making.
-        inner: counts in the place of ``loop`` where somebody is between the epoch and the loop.
         lock: looks at the interpreter's lock while the loop waits for threads.
     """
 
@@ -33,22 +32,13 @@ class Watch:
         self.lock = recorder.lock
         self.depth = 0
         self._ready: tuple[list[Any], int] = [], 0
-        self.inner: _native.Loop | None = None
+        self._inner: _native.Loop | None = None
         self._passed = 0
         self.loop.begin()
 
-    @property
-    def together(self) -> int:
-        """How many batches it pays to give together, as the last epochs have found."""
-        return self._recorder.together
-
-    @together.setter
-    def together(self, batches: int) -> None:
-        self._recorder.together = batches
-
     def make_ready(self, ready: list[Any], batches: int) -> None:
         """Take note of batches that are about to be counted together, and that the loop takes one by one."""
-        self._ready = ready, self.loop.sums[1] + batches
+        self._ready = ready, self.loop.batches + batches
 
     def untaken(self, counted: int) -> tuple[int, int]:
         """Count the samples and batches that are among the ``counted`` ones, and were not taken by the loop."""
@@ -56,10 +46,17 @@ class Watch:
         ready = list(batches) if counted >= counted_then else []
         return sum(map(count_samples, ready)), len(ready)
 
+    def pass_on(self) -> _native.Loop:
+        """Give what counts in the place of ``loop`` from here on: somebody is between the epoch and the loop."""
+        self._inner = self._recorder.inner(self.lane)
+        self._inner.begin()
+        self._passed = self._inner.sums[2]
+        return self._inner
+
     def passed(self) -> int:
         """Count the samples of the batch that the epoch gave last, to who is between it and the loop."""
         before = self._passed
-        self._passed = 0 if self.inner is None else self.inner.sums[2]
+        self._passed = 0 if self._inner is None else self._inner.sums[2]
         return self._passed - before
 
     def begun(self, epoch: Any) -> None:
@@ -78,7 +75,6 @@ class Recorder:
     Attributes:
         spans: what each worker did.
         last: the epoch begun last.
-        together: how many batches it pays to give together, where that can be chosen.
         since: when the first epoch began (``time.time()``); None before.
         children_before: CPU seconds of processes that had ended by then.
         lock: what was seen of the interpreter's lock while loops waited for threads.
@@ -88,9 +84,9 @@ class Recorder:
         self.spans = Spans()
         self.last: Watch | None = None
         self._loops: dict[str, _native.Loop] = {}  # by the name of the lane
+        self._inner: dict[str, _native.Loop] = {}
         self._open: dict[str, Watch] = {}
         self._lock = threading.RLock()  # the garbage collector may end an epoch in the middle of anything
-        self.together = 1
         self.since: float | None = None
         self.children_before = 0.0
         self.lock = _native.LockWatch()
@@ -102,6 +98,10 @@ class Recorder:
         if loop is None:
             loop = self._loops[lane.name] = _native.Loop(lane.native)
         return loop
+
+    def inner(self, lane: Lane) -> _native.Loop:
+        """Give what counts for an epoch that writes to a lane, where somebody is between it and the loop."""
+        return self._inner.setdefault(lane.name, aside())
 
     def begin(self) -> Watch:
         """Watch the epoch that begins now."""
@@ -119,8 +119,14 @@ class Recorder:
             if self._open.get(watch.lane.name) is not watch:
                 return
             del self._open[watch.lane.name]
-            watch.loop.take_back(*watch.untaken(watch.loop.sums[1]))
+            watch.loop.take_back(*watch.untaken(watch.loop.batches))
         self.spans.give_back([watch.lane])
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all loops so far."""
+        with self._lock:
+            return sum(loop.seconds for loop in self._loops.values())
 
     def sums(self) -> dict[str, Any]:
         """Give what was counted in all epochs; times in nanoseconds."""
@@ -148,8 +154,16 @@ class Recorder:
         self.since = None
         self.lock = _native.LockWatch()
         self.spans.begin_anew()
-        for loop in self._loops.values():
+        for loop in [*self._loops.values(), *self._inner.values()]:
             loop.clear()
+
+
+def aside() -> _native.Loop:
+    """Give what counts, and nobody reads."""
+    return _native.Loop(_ASIDE)
+
+
+_ASIDE = _native.Lane()
 
 
 def ended_children() -> float:

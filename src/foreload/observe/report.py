@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foreload.observe.verdict import Verdict, verdict
-from foreload.observe.words import number, percent, seconds, size
+from foreload.observe.words import number, percent, seconds, size, workers
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -92,7 +92,7 @@ class Report:
         if not stats["samples"]:
             return []
         times = stats["batch_seconds"]
-        memory, restarts = stats["memory"], len(stats["restarts"])
+        memory, restarts, who = stats["memory"], len(stats["restarts"]), stats["workers"]
         facts = [
             (
                 "speed",
@@ -104,7 +104,7 @@ class Report:
             ("CPU", f"{percent(stats['cpu']['share'])} of {number(stats['cpu']['cores'])} cores"),
             ("memory", f"{size(memory['tree_bytes'])} in use, {size(memory['granted_bytes'])} granted"),
             ("read", size(stats["bytes_read"])),
-            ("workers", f"{_who(stats['workers'])}, {stats['workers']['why']}"),
+            ("workers", f"{workers(who['count'], who['kind'])}, {who['why']}"),
         ]
         if times["p99"] > 0:  # otherwise there was one batch
             text = f"{seconds(times['median'])} median, {seconds(times['p95'])} p95, {seconds(times['p99'])} p99"
@@ -186,10 +186,6 @@ class Report:
             )
             parts.append(_html_table(self._rows(), f"<tr>{heads}</tr>"))
         return f"<div>{''.join(parts)}</div>"
-
-
-def _who(workers: Any) -> str:
-    return f"{workers['count']} {workers['kind']}" if workers["count"] else "none"
 
 
 def _gain(gain: float) -> str:

@@ -15,7 +15,7 @@ from foreload.observe.predict import predict
 from foreload.observe.tree import tree_bytes
 from foreload.observe.trials import Trial, Trials
 from foreload.observe.window import Reading, between
-from foreload.observe.words import number, quantity
+from foreload.observe.words import number, quantity, workers
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -28,8 +28,6 @@ _ENOUGH = 1.0
 # Worker processes per core, which mostly wait, and of what memory is left what they may take.
 _PER_CORE = 4
 _SHARE_LEFT = 0.5
-
-_NAMES = {"processes": ("process", "processes"), "threads": ("thread", "threads")}
 
 # How near to the best is as good, with fewer workers.
 _AS_FAST = 0.98
@@ -50,13 +48,17 @@ class Retuner:
 
     def begin(self, loader: DataLoader[Any]) -> None:
         """An epoch is about to begin: look at those before it, and change what is worth it."""
+        # Most epochs are too short to say anything, and many of them shorter than a reading would take.
+        since = self._began
+        if since is not None and loader._recorder.seconds - since.seconds < _ENOUGH:
+            return
         reading = Reading.of(loader._recorder, processes=loader.by_processes)
-        if self._began is None:
+        if since is None:
             self._began = reading
             return
         last = loader._recorder.last
-        stats = between(loader, self._began, reading, 0 if last is None else last.depth)
-        if stats["seconds"] < _ENOUGH or stats["samples"] == 0:
+        stats = between(loader, since, reading, 0 if last is None else last.depth)
+        if stats["samples"] == 0:
             return
         self._began = reading
         if loader._cache is not None:
@@ -82,7 +84,7 @@ class Retuner:
         done = len(trials.done)
         if trials.saw(stats["samples"], stats["seconds"], propose):
             loader.num_workers = trials.setting
-        self._tell(trials, done, lambda count: quantity(count, *_NAMES[kind]) if count else "no worker")
+        self._tell(trials, done, lambda count: workers(count, kind) if count else "no worker")
 
     def _split(self, loader: DataLoader[Any], stats: dict[str, Any]) -> None:
         budget = loader._memory

@@ -103,10 +103,6 @@ class Spans:
         self._free: dict[Kind, list[int]] = {"consumer": [], "thread": [], "process": []}
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
-        self._running: set[int] = set()  # worker threads
-        self._queued = 0  # nanoseconds, of those that have ended
-        # Of its own: whoever ends threads may hold the other one.
-        self._adding = threading.Lock()
         self._lock = threading.RLock()  # the garbage collector may give a lane back in the middle of anything
 
     def take(self, kind: Kind, count: int = 1) -> list[Lane]:
@@ -146,21 +142,9 @@ class Spans:
                 if lane in self.lanes:  # not after a fork
                     heapq.heappush(self._free[lane.kind], self.lanes.index(lane))
 
-    def begin_thread(self) -> None:
-        """The calling thread is a worker from here on."""
-        self._running.add(threading.get_native_id())
-
-    def end_thread(self) -> None:
-        """The calling thread is a worker no longer."""
-        thread = threading.get_native_id()
-        waited = _queued(thread)
-        self._running.discard(thread)
-        with self._adding:
-            self._queued += waited
-
     def queued_seconds(self) -> float:
         """Give the time in which worker threads were ready to run, and others had the cores."""
-        return (self._queued + sum(map(_queued, list(self._running)))) * 1e-9
+        return sum(lane.native.queued_ns for lane in list(self.lanes)) * 1e-9
 
     def totals(self) -> Array:
         """Give the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
@@ -199,15 +183,5 @@ class Spans:
         self._free["consumer"] = [number for number, lane in enumerate(kept) if lane.name in free]
         self._counts = {"consumer": len(kept), "thread": 0, "process": 0}
         self._file = -1
-        self._running, self._queued, self._adding = set(), 0, threading.Lock()
         for lane in kept:
             lane.native.clear()
-
-
-def _queued(thread: int) -> int:
-    """Give the nanoseconds in which a thread waited for a core (proc(5), schedstat); 0 where nobody says."""
-    try:
-        with open(f"/proc/self/task/{thread}/schedstat") as file:
-            return int(file.read().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0

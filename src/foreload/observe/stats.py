@@ -78,6 +78,7 @@ class WorkersStats(TypedDict):
     count: int
     why: str
     samples_per_second: dict[str, float]
+    choosing_seconds: float  # what measuring that took, once
     depth: int  # batches kept in the making
     tuning: list[str]
 
@@ -239,11 +240,24 @@ def _workers(loader: DataLoader[Any]) -> WorkersStats:
     return {
         "kind": "processes" if loader.by_processes else "threads",
         "count": loader.num_workers,
-        "why": "as was asked for" if loader._choice is None else loader._choice.why,
+        "why": _why(loader) if loader._choice is None else loader._choice.why,
         "samples_per_second": {} if loader._choice is None else loader._choice.rates,
+        "choosing_seconds": 0.0 if loader._choice is None else loader._choice.seconds,
         "depth": 0 if last is None else int(last.depth),
         "tuning": list(loader._tuning),
     }
+
+
+def _why(loader: DataLoader[Any]) -> str:
+    """Say why there are such workers, and so many, where nothing was measured."""
+    if loader.num_workers == 0 or not (loader._auto_workers or loader.workers == "auto"):
+        return "as was asked for"
+    if isinstance(loader.dataset, IterableDataset):
+        return "one stream, read ahead" if loader._auto_workers and not loader.by_processes else "as was asked for"
+    if loader.workers == "auto" and loader._recorder.last is None:
+        return "to be chosen when an epoch begins"
+    why = ["native code needs no processes"] if loader.workers == "auto" else []
+    return ", ".join([*why, "one per core before any tuning"] if loader._auto_workers else why)
 
 
 def _loader(loader: DataLoader[Any], *, native: bool) -> LoaderStats:

@@ -236,4 +236,6 @@ def _evidence(kind: Kind, stats: Any, costs: Costs) -> list[str]:
         lines.append(
             f"{quantity(stats['epochs'], 'epoch', 'epochs')} of {seconds(stats['seconds'] / stats['epochs'])}"
         )
+        if stats["workers"]["choosing_seconds"] > 0:
+            lines.append(f"choosing the workers took {seconds(stats['workers']['choosing_seconds'])}, once")
     return lines

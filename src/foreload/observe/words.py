@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["number", "percent", "quantity", "seconds", "size"]
+__all__ = ["number", "percent", "quantity", "seconds", "size", "workers"]
 
 
 def percent(share: float) -> str:
@@ -49,6 +49,16 @@ def quantity(value: float, one: str, many: str) -> str:
     ('1 core', '3 cores')
     """
     return f"{number(value)} {one if value == 1 else many}"
+
+
+def workers(count: int, kind: str) -> str:
+    """Write a number of workers.
+
+    >>> workers(2, "threads"), workers(1, "processes"), workers(0, "threads")
+    ('2 threads', '1 process', 'none')
+    """
+    one, many = {"threads": ("thread", "threads"), "processes": ("process", "processes")}[kind]
+    return quantity(count, one, many) if count else "none"
 
 
 def size(value: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from foreload.errors import warn_user
 from foreload.options import Cache
 from foreload.stages.foresee import asks_once, foresee
 from foreload.stages.keep import choose, fitted, forms_of, option
@@ -35,6 +35,9 @@ _ACCESSES = 1 << 22
 
 # A fixed set is exchanged for one that saves this much more: what is there has been paid for.
 _WORTH_A_CHANGE = 1.1
+
+# A change of what images are kept saves this share of all that loading them takes, or is measurement noise.
+_WORTH_IN_ALL = 0.02
 
 # Epochs after which a change must have paid for itself; nobody knows how many there will be.
 _SOON = 5
@@ -123,10 +126,7 @@ class LoaderCache:
     def _tell_of_the_disk(self) -> None:
         failure = self.store.native.spill_failure()
         if failure and self.store.native.first_to_tell():
-            warnings.warn(
-                f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}",
-                stacklevel=5,
-            )
+            warn_user(f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}")
 
     def _ranks(self) -> list[int]:
         """List the ranks that the store is for; none: this one."""
@@ -179,7 +179,11 @@ class LoaderCache:
         same = stays & (self.forms == best.forms)
         # What is to be kept as something else has to be loaded once more.
         again = (costs[0] + costs[1])[stays & ~same].sum()
-        if best.saved <= _WORTH_A_CHANGE * now or _SOON * (best.saved - now) <= again:
+        in_all = (costs[0] + costs[1]).sum()
+        if (
+            best.saved - now <= max((_WORTH_A_CHANGE - 1) * now, _WORTH_IN_ALL * in_all)
+            or _SOON * (best.saved - now) <= again
+        ):
             self.store.native.follow_rule("all")
             return
         self.store.native.follow_members(same.view(np.uint8))

@@ -80,10 +80,25 @@ def fitted(costs: Array) -> Array:
             times = costs[row, known]
             # Pauses of the thread are no cost of the image.
             times = np.minimum(times, 4 * np.median(times / sizes[1]) * sizes[1])
-            weights = 1 / sizes[1]
-            line, *_ = np.linalg.lstsq((sizes * weights).T, times * weights, rcond=None)
-            result[row, known] = np.maximum(line @ sizes, 0.1 * np.median(times))
+            result[row, known] = _line(sizes, times) @ sizes
     return result
+
+
+def _line(sizes: Array, times: Array) -> Array:
+    """Give the seconds per byte, per pixel and per image, none of them negative, that come nearest.
+
+    With three of them, trying which are not zero is as good as an algorithm (Lawson and Hanson, Solving Least
+    Squares Problems, chapter 23). Sizes that are nearly the same would give two large ones that cancel otherwise.
+    """
+    rows, goal = (sizes / sizes[1]).T, times / sizes[1]
+    best, least = np.zeros(len(sizes)), np.inf
+    for used in ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,)):
+        line = np.zeros(len(sizes))
+        line[list(used)] = np.linalg.lstsq(rows[:, used], goal, rcond=None)[0]
+        far = float(((rows @ line - goal) ** 2).sum())
+        if (line >= 0).all() and far < least:
+            best, least = line, far
+    return best
 
 
 def choose(costs: Array, forms: Sequence[int], budget: int) -> Kept:

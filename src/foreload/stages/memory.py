@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreload import _native
-from foreload.machine import available_memory, granted_memory
+from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.stages.nested import tensors
 
 if TYPE_CHECKING:
     from foreload.stages.store import SampleStore
 
-__all__ = ["MemoryBudget", "Pressure"]
+__all__ = ["MemoryBudget", "Pressure", "reuse_freed"]
 
-# How often memory is looked at, in seconds; looking takes about 0.1 ms.
-_PERIOD = 0.05
+# How often memory is looked at, in seconds: looking takes about 0.3 ms, in which the loop waits.
+_OFTEN, _SELDOM = 0.05, 1.0
+
+# What may be gone at most before the next look, as a share of what was free; how many bytes a second go at most.
+_GONE, _FASTEST = 0.5, 8e9
 
 # What is to stay free for everybody else: this share of the memory, but not less than that many bytes.
 _FREE_SHARE = 0.05
@@ -27,6 +31,21 @@ _CACHE_SHARE = 0.75
 
 # Batches that the loop holds: the one that it works on, and the one that it is given.
 _WITH_THE_LOOP = 2
+
+# Where a process is granted less than this in all, or for each core, nothing is kept that could be given back.
+_ROOMY, _ROOMY_CORE = 4 << 30, 1 << 30
+
+
+@functools.cache
+def reuse_freed() -> None:
+    """Let the C library keep memory that samples have freed for those to come, in this process from here on.
+
+    Samples and what they are made from are mostly larger than what it keeps by itself, and memory that is new
+    takes a fault for each page: arithmetic on arrays may take several times as long. It keeps up to 64 MiB for
+    each thread, and for no more than eight threads per core.
+    """
+    if granted_memory() >= max(_ROOMY, _ROOMY_CORE * granted_cores()):
+        _native.reuse_freed()
 
 
 class Pressure:
@@ -42,11 +61,11 @@ class Pressure:
         self._free = min(max(_FREE_LEAST, int(_FREE_SHARE * granted)), granted // 4)
         self._decide = decide
         self._available = available
-        self._looked = float("-inf")
-        self._seen = 0  # bytes of batches since then
+        self._next = 0.0  # when to look again
+        self._most = 0.0  # bytes of batches until then
 
     def check(self, store: SampleStore | None, batch: int = 0, ahead: int = 0) -> None:
-        """Look at the memory, unless little has happened since the last look.
+        """Look at the memory, unless it cannot have become short since the last look.
 
         Args:
             store: what may give samples back.
@@ -54,12 +73,15 @@ class Pressure:
             ahead: so many more of these must find room.
         """
         now = time.monotonic()
-        self._seen += batch
-        if now - self._looked < _PERIOD and self._seen < self._free // 2:
+        self._most -= batch
+        if now < self._next and self._most > 0:
             return
-        self._looked, self._seen = now, 0
+        self._next, self._most = now + _OFTEN, self._free  # one of several threads looks
         floor = self._free + ahead * batch
         available = self._available()
+        spare = _GONE * (available - floor)
+        self._next = now + min(_SELDOM, max(_OFTEN, spare / _FASTEST))
+        self._most = max(self._free // 2, spare)
         if available < floor:
             # What samples of several threads leave behind, the C library may keep for long.
             _native.release_freed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from torch.utils.data import Dataset, Subset
 
 from foreload import _native
+from foreload.errors import warn_user
 from foreload.observe.spans import Stage
 from foreload.options import Keep
 from foreload.stages.index import position_of
@@ -172,10 +172,9 @@ def warn_of_randomness(dataset: Any) -> None:
     for part in _parts(root):
         for name in ("transform", "transforms"):
             if getattr(part, name, None) is not None:
-                warnings.warn(
+                warn_user(
                     f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
-                    "that is random, give it to DataLoader(transform=...) instead, which comes after the cache",
-                    stacklevel=5,
+                    "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
                 )
                 return
 

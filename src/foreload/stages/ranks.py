@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from foreload.errors import warn_user
 from foreload.stages.store import SampleStore
 
 __all__ = ["local_ranks", "shared_store"]
@@ -68,9 +68,7 @@ def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStor
     try:
         return SampleStore.of_process(process, file, mine.arguments), False
     except OSError as error:
-        warnings.warn(
-            f"this rank has a cache of its own; that of process {process} is closed: {error}", stacklevel=3
-        )
+        warn_user(f"this rank has a cache of its own; that of process {process} is closed: {error}")
         return mine, True
 
 

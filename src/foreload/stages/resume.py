@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
+from foreload.errors import warn_user
 from foreload.stages.transform import draw_seed
 
 __all__ = ["BEGINNING", "Given", "Ranges", "SamplerBatches", "Start", "has_state", "without"]
@@ -179,10 +179,9 @@ class SamplerBatches(Iterator[Any]):
             if has_state(items):
                 items.load_state_dict(state)
                 return iter(items)
-        warnings.warn(
+        warn_user(
             f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it gave before is "
-            "drawn again (no sample is loaded for that)",
-            stacklevel=6,
+            "drawn again (no sample is loaded for that)"
         )
         now = generator_states(self._inner)
         set_generator_states(self._inner, start.drawn)

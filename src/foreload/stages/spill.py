@@ -6,12 +6,11 @@ import hashlib
 import json
 import os
 import pickle
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from foreload.errors import DecodeError
+from foreload.errors import DecodeError, warn_user
 
 __all__ = ["SpillFolder", "check_stamp", "fingerprint", "stamp"]
 
@@ -41,9 +40,7 @@ class SpillFolder:
         self._lock: IO[bytes] = (self.path / "lock").open("ab")
         self.usable = _locked(self._lock)
         if not self.usable:
-            warnings.warn(
-                f"the spill folder {str(path)!r} is in use by another run; going on without one", stacklevel=3
-            )
+            warn_user(f"the spill folder {str(path)!r} is in use by another run; going on without one")
             return
         meta = {"version": _VERSION, "fingerprint": fingerprint(dataset), "dataset": type(dataset).__qualname__}
         if self._found() != meta:

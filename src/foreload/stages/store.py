@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing.reduction
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.errors import warn_user
 from foreload.stages.samples import pack, unpack
 from foreload.stages.spill import SpillFolder
 
@@ -54,10 +54,9 @@ class SampleStore:
         self._lost: set[int] = set()  # what cannot be pickled, or not be unpickled
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
-            warnings.warn(
+            warn_user(
                 "the system gives no memory that processes can share (memfd_create fails); the cache is private "
-                "memory: threads share it, worker processes keep a copy each",
-                stacklevel=3,
+                "memory: threads share it, worker processes keep a copy each"
             )
 
     def spill_to(self, folder: SpillFolder) -> None:
@@ -254,7 +253,7 @@ class SampleStore:
     def _tell(self, message: str) -> None:
         if not self._told:
             self._told = True
-            warnings.warn(message, stacklevel=4)
+            warn_user(message)
 
     def residents(self) -> Array:
         """Tell for each sample whether it is there (bool)."""

@@ -7,12 +7,15 @@ the calling thread first. Nothing changes for threads that are no workers.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
+import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
@@ -42,8 +45,32 @@ def _teach_torch() -> None:
         function.__code__ = _get_worker_info.__code__
 
 
+def _compute_alone() -> None:
+    """Let what torch computes in the calling thread be computed by it alone.
+
+    For OpenMP (5.2, nthreads-var), and for MKL, which has a number of its own once ``torch.set_num_threads`` was
+    called. That function would change it for threads to come, too, which are not all ours.
+    """
+    torch.get_num_threads()  # sets it in a thread that has not computed yet
+    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+        if (set_num_threads := getattr(_torch_cpu, name, None)) is not None:  # torch may be built without
+            set_num_threads(1)
+
+
+def _symbols_of_torch() -> ctypes.CDLL:
+    # Its own OpenMP and MKL: another library may have brought others.
+    found = [path for path in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*") if path.suffix != ".lib"]
+    return ctypes.CDLL(str(found[0]) if found else None)
+
+
+_torch_cpu = _symbols_of_torch()
+
+
 class WorkerIdentity:
-    """Makes the calling thread a worker in the eyes of ``get_worker_info()``, and runs ``worker_init_fn``."""
+    """Makes the calling thread a worker in the eyes of ``get_worker_info()``, and runs ``worker_init_fn``.
+
+    What torch computes in a worker, its own thread computes, as in torch's workers: there are others beside it.
+    """
 
     def __init__(self, count: int, seed: int, dataset: Any, init: Callable[[int], object] | None) -> None:
         _teach_torch()
@@ -71,5 +98,6 @@ class WorkerIdentity:
             fields["worker_method"] = "thread"
         _thread.info = torch_worker.WorkerInfo(**fields)
         self._infos.append(_thread.info)
+        _compute_alone()
         if self._init is not None:
             self._init(worker)

@@ -88,15 +88,12 @@ class ThreadPool:
         return self._closed or self._process != os.getpid()
 
     def _work(self, worker: int, identity: WorkerIdentity, lane: _native.Lane) -> None:
-        self._spans.begin_thread()
         try:
             identity.assume(worker)
         except BaseException as error:
             self._fail(error)
         else:
             self._native.work(worker, lane)
-        finally:
-            self._spans.end_thread()
 
     def _fail(self, error: BaseException) -> None:
         error.add_note(f"foreload: in worker_init_fn of {threading.current_thread().name}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
@@ -23,6 +24,7 @@ from foreload import _native
 from foreload.stages.assemble import WorkersMaking, native_assembly
 from foreload.stages.batch import SampleAssembly
 from foreload.stages.failure import NothingLeft, SampleError
+from foreload.stages.memory import reuse_freed
 from foreload.stages.samples import flatten, restore
 from foreload.stream import StreamBatches
 from foreload.workers.slots import Slots, Words
@@ -43,6 +45,7 @@ class WorkerTask:
         init: ``worker_init_fn``.
         count: how many workers there are.
         seed: the base seed.
+        reuses: whether memory that samples free is kept for those to come.
     """
 
     making: WorkersMaking
@@ -50,6 +53,7 @@ class WorkerTask:
     init: Any
     count: int
     seed: int
+    reuses: bool = False
 
 
 @dataclass
@@ -134,11 +138,14 @@ def work(
     os.close(spans)
     # What was there before stays shared with the parent as long as nobody writes to it; the collector would.
     gc.freeze()
+    if task.reuses:
+        reuse_freed()
     signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
     torch.multiprocessing._set_thread_name("pt_data_worker")
     torch.set_num_threads(1)
+    threadpool_limits(1, "blas")  # NumPy's threads would take the cores of other workers, and wait for each other
     _seed(task.seed, worker)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset

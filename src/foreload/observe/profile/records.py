@@ -112,7 +112,7 @@ class Seen:
 
     def recent(self) -> tuple[npt.NDArray[Any], list[Lane]]:
         """Give the spans of its threads, sorted by their begin, and whose they are."""
-        lanes = [Lane("loop", "consumer")]
+        lanes = [Lane("consumer 0", "consumer")]
         spans = [self.loop.spans(0)]
         for number, lane in enumerate(self.others, 1):
             process, thread = lane.name.split("-")[:2]
@@ -171,6 +171,7 @@ class Seen:
                 "count": self.about["workers"],
                 "why": "as was asked for",
                 "samples_per_second": {},
+                "choosing_seconds": 0.0,
                 "depth": self.about["depth"],
                 "tuning": [],
             },

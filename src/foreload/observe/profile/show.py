@@ -23,6 +23,10 @@ __all__ = ["Profile"]
 _WHOLE = 4
 
 
+# Less is what Python itself reads.
+_SOME_BYTES = 1 << 16
+
+
 class Profile:
     """What a script's loaders did.
 
@@ -49,9 +53,10 @@ class Profile:
             f"\n{Path(self.command[0]).absolute().name} ran for {self.seconds:.1f} s{self._end()}", style="bold"
         )
         if not self.loaders:
+            hard = " (or was ended before anybody looked)" if self.code else ""
             yield Text(
-                "It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch: there is "
-                "nothing to say about how it loads data."
+                f"It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch{hard}: "
+                "there is nothing to say about how it loads data."
             )
         for number, (loader, report) in enumerate(zip(self.loaders, self.reports, strict=True)):
             yield Text(f"\n{loader.title}", style="bold")
@@ -116,10 +121,10 @@ class Profile:
 
 def _files(stats: dict[str, Any]) -> str:
     files = stats.get("files")
-    if not files or not (files["bytes"] or files["opened"]):
+    if not files or not (files["opened"] or files["bytes"] >= _SOME_BYTES):
         return ""
     text = f"Files: {files['opened']:,} opened, {files['bytes'] / 2**20:,.1f} MiB read"
-    if files["page_cache_share"] is not None:
+    if files["page_cache_share"] is not None and files["bytes"] >= _SOME_BYTES:
         text += f", {files['page_cache_share']:.0%} of that from the page cache"
     return text
 

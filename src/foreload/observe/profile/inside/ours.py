@@ -17,8 +17,9 @@ from .timed import hide, unseen
 
 __all__ = ["patch_foreload"]
 
-# Seconds between two notes of a loader that is being iterated: whoever is killed leaves the last one.
-_EVERY = 0.5
+# Seconds to the first note of a loader that is being iterated, and then between two at most: whoever is killed
+# leaves the last one.
+_FIRST, _EVERY = 0.05, 0.5
 
 # Memory is looked at for a note, which may take long: at most this share of the time.
 _SHARE = 0.01
@@ -98,11 +99,11 @@ class _Notes:
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)
 
     def _watch(self) -> None:
-        pause = _EVERY
+        pause = _FIRST
         while not self._over.wait(pause):
             began = time.monotonic()
             self._note_all()
-            pause = max(_EVERY, (time.monotonic() - began) / _SHARE)
+            pause = max(min(_EVERY, 2 * pause), (time.monotonic() - began) / _SHARE)
 
     def _end(self) -> None:
         self._over.set()
