@@ -349,16 +349,17 @@ sys.exit(5)
 
 def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(tmp_path: Path) -> None:
     script = write(tmp_path, CURIOUS).rename(tmp_path / "größe.py")
-    plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert plain.stderr.count("Warning") >= 3
     for encoding, device in (("ascii", subprocess.PIPE), ("utf-8", "/dev/full")):
+        told = {**os.environ, "PYTHONIOENCODING": encoding}
+        plain = subprocess.run([sys.executable, script], capture_output=True, text=True, env=told)
+        assert plain.stderr.count("Warning") >= 3
         with open(device, "w") if isinstance(device, str) else nullcontext(device) as out:
             watched = subprocess.run(
                 [*COMMAND, "--json", tmp_path / "r.json", script],
                 stdout=out,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONIOENCODING": encoding},
+                env=told,
             )
         assert watched.returncode == plain.returncode == 5
         assert watched.stderr.startswith(plain.stderr)

@@ -25,6 +25,9 @@ _OURS = os.path.dirname(__file__) + os.sep
 # Our loader is one of torch's, which calls it.
 _TORCHS = os.path.join("torch", "utils", "data") + os.sep
 
+# Frames of such names `warnings.warn` does not count.
+_IMPORTING = "importlib._bootstrap"
+
 
 class ForeloadError(Exception):
     """The base of foreload's own errors."""
@@ -44,8 +47,11 @@ def warn_user(message: str) -> None:
     ('the disk is full', <class 'UserWarning'>)
     """
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_OURS) or _TORCHS in frame.f_code.co_filename
-    ):
-        level, frame = level + 1, frame.f_back
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if _IMPORTING not in name:
+            if not name.startswith(_OURS) and _TORCHS not in name:
+                break
+            level += 1
+        frame = frame.f_back
     warnings.warn(message, stacklevel=level)
