@@ -1,30 +1,41 @@
-"""What recording spans costs: this version beside an earlier one, built elsewhere, that recorded nothing.
+"""What recording spans costs: the same loaders, in one process, with recording and without it.
 
-    git worktree add /tmp/before 98e42f2    # the last version without spans; build its native module in place
-    python benchmarks/observe/overhead.py --against /tmp/before/src
+Nobody can switch it off, so "without" is this very code less the lines that record: it is compiled once more
+without them (`Quiet`), and the workers have no lane to write to. Both take turns of some hundredths of a second,
+hundreds of them; each pair of turns makes one ratio. In two processes, two versions of a program would lie
+differently in memory, which alone makes one a tenth faster than the other.
 
-Each version has a process of its own; they take turns, and each turn's two rates make one ratio. Where things lie
-in memory makes one process a tenth faster than the next, so that new ones are started several times. Photos are
-what people load; the others are as small as samples get, where every call is a part of the whole.
+Photos are what people load. The others are as small as samples get: a batch of them takes microseconds, and every
+call is a part of the whole.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import inspect
+import multiprocessing
+import re
 import statistics
-import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-HERE = Path(__file__).resolve()
-SOURCE = HERE.parent.parent.parent / "src"
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from common import Record
 
-FILES, FILE_BYTES = 4096, 8192
-IMAGES, SIDE = 2000, 48
+from foreload import _native, epoch, handover, state
+from foreload.loader import DataLoader
+from foreload.observe.spans import Lane
+from foreload.stages.batch import SampleAssembly
+from foreload.workers.threads import ThreadPool
+
+FILES, FILE_BYTES = 32_768, 8192
+ROWS = 400_000
+IMAGES, SIDE = 8000, 48
 PHOTOS, WIDTH, HEIGHT = 1024, 500, 375
 
 
@@ -72,107 +83,171 @@ def loaders(folder: Path) -> dict[str, Any]:
 
     images = fl.ImageDataset(folder / "images", transform=fl.transforms.train(32), labels=[0] * IMAGES)
     photos = fl.ImageDataset(folder / "photos", transform=fl.transforms.train(224), labels=[0] * PHOTOS)
-    rows = torch.randn(50_000, 100), torch.arange(50_000)
-    keyed: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 0}
+    files, pillow = fl.FileDataset(folder / "files"), Pillow(folder / "photos")
+    rows = fl.CachedDataset((torch.randn(ROWS, 100), torch.arange(ROWS)))
+    items = list(range(ROWS))
+
+    def load(dataset: Any, workers: int = 0, kind: str = "threads", **others: Any) -> Any:
+        return fl.DataLoader(
+            dataset,
+            batch_size=64,
+            shuffle=True,
+            seed=0,
+            num_workers=workers,
+            workers=kind,
+            persistent_workers=kind == "processes",
+            **others,
+        )
+
     return {
-        "photos, 2 threads": fl.DataLoader(photos, num_workers=2, workers="threads", **keyed),
-        "photos by Pillow, 2 threads": fl.DataLoader(
-            Pillow(folder / "photos"), num_workers=2, workers="threads", **keyed
-        ),
-        "photos by Pillow, 2 processes": fl.DataLoader(
-            Pillow(folder / "photos"), num_workers=2, workers="processes", persistent_workers=True, **keyed
-        ),
-        "8 KB files, 2 threads": fl.DataLoader(
-            fl.FileDataset(folder / "files"), num_workers=2, workers="threads", **keyed
-        ),
-        "48 x 48 images, 2 threads": fl.DataLoader(images, num_workers=2, workers="threads", **keyed),
-        "48 x 48 images, no workers": fl.DataLoader(images, num_workers=0, **keyed),
-        "64 rows of tensors": fl.DataLoader(fl.CachedDataset(rows), **keyed),
-        "python items, no workers": fl.DataLoader(list(range(50_000)), num_workers=0, **keyed),
-        "python items, 2 threads": fl.DataLoader(list(range(50_000)), num_workers=2, workers="threads", **keyed),
-        "transformed items, no workers": fl.DataLoader(
-            list(range(50_000)), num_workers=0, transform=float, **keyed
-        ),
+        "photos, 2 threads": load(photos, 2),
+        "photos by Pillow, 2 threads": load(pillow, 2),
+        "photos by Pillow, 2 processes": load(pillow, 2, "processes", multiprocessing_context="fork"),
+        "8 KB files, 2 threads": load(files, 2),
+        "48 x 48 images, 2 threads": load(images, 2),
+        "48 x 48 images, no workers": load(images),
+        "64 rows of tensors": load(rows),
+        "python items, no workers": load(items),
+        "python items, 2 threads": load(items, 2),
+        "transformed items, no workers": load(items, transform=float),
     }
 
 
-def serve(folder: Path) -> None:
-    """Answer with the samples per second of each loader that is named."""
-    known = loaders(folder)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, seconds = line.rstrip("\n").rsplit("|", 1)
-        samples, started = 0, time.perf_counter()
-        while (took := time.perf_counter() - started) < float(seconds):
-            for _ in known[name]:
-                samples += 64
-                if not samples % 4096 and time.perf_counter() - started > float(seconds):
-                    break
-        print(samples / took, flush=True)
+# Worker processes that are forked from here look it up.
+_is_quiet = multiprocessing.Value("b", False, lock=False)
+_records = _native.Work
+_native.Work = lambda lane, number: nullcontext() if _is_quiet.value else _records(lane, number)  # type: ignore
 
 
-class Version:
-    def __init__(self, source: Path, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE), "--serve", str(folder)],
-            env={**os.environ, "PYTHONPATH": str(source)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"{source} cannot be run")
+class _Watch:
+    """Watches nothing."""
 
-    def rate(self, name: str, seconds: float) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}|{seconds}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+    def __init__(self) -> None:
+        self.lane = Lane("nobody", "consumer", _native.Lane())
+        self.loop = _native.Loop(self.lane.native)
+        self.lock = None
 
-    def close(self) -> None:
-        self._process.communicate()
+    def make_ready(self, ready: list[Any], batches: int) -> None: ...
+    def end(self) -> None: ...
+
+
+# What records, and what is there in its place.
+_LINES = [
+    (r"^ *(self\._)?loop\.(asked|mark|ordered|gathered|gave)\(.*\)$", ""),
+    (r"^ *self\._watch\..*$", ""),
+    (r"self\._count\(indices\)|count\(indices\)", "0"),
+    (r"self\.source\(\)", "self._dataset"),
+    (r"run_in\(.*\)", "run_here()"),
+    (r"self\._loop\.pays_together", "self._MOST"),
+]
+
+
+class Quiet:
+    """While it lasts, nothing is recorded."""
+
+    def __init__(self) -> None:
+        watch = _Watch()
+        self._own = [
+            (ThreadPool, "_work", _work),
+            (ThreadPool, "_start", _without(ThreadPool._start, [(r"self\._spans\.take\(.*\)", "[_NOBODY]")])),
+            (ThreadPool, "close", _without(ThreadPool.close, [(r"(?s)self\._spans\.give_back\(.*\)", "pass")])),
+            (DataLoader, "_get_iterator", lambda loader: loader._begin_epoch(watch)),
+            *(
+                (owner, name, _without(vars(owner)[name], _LINES))
+                for owner, name in (
+                    (epoch.Epoch, "__next__"),
+                    (epoch.InlineEpoch, "_next"),
+                    (epoch.GatherEpoch, "_gather"),
+                    (epoch.GatherEpoch, "_indices"),
+                    (epoch.ThreadEpoch, "_next"),
+                    (epoch.ThreadEpoch, "_fill"),
+                    (handover.ProcessEpoch, "_ask"),
+                    (state.Order, "__next__"),
+                    (SampleAssembly, "_one_by_one"),
+                )
+            ),
+        ]
+        self._recorded = [(owner, name, vars(owner)[name]) for owner, name, _ in self._own]
+
+    def __enter__(self) -> Self:
+        _is_quiet.value = True
+        for owner, name, function in self._own:
+            setattr(owner, name, function)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _is_quiet.value = False
+        for owner, name, function in self._recorded:
+            setattr(owner, name, function)
+
+
+_NOBODY = Lane("nobody", "thread", _native.Lane())
+
+
+def _work(pool: ThreadPool, worker: int, identity: Any, lane: Any) -> None:
+    identity.assume(worker)
+    pool._native.work(worker, None)
+
+
+def _without(function: Any, lines: list[tuple[str, str]]) -> Any:
+    """Compile a method without what records."""
+    source = textwrap.dedent(inspect.getsource(function))
+    for what, instead in lines:
+        source = re.sub(what, instead, source, flags=re.MULTILINE)
+    known = {**function.__globals__, "_NOBODY": _NOBODY}
+    exec(source, known)  # it is our own source
+    return known[function.__name__]
+
+
+def seconds(loader: Any, epochs: int) -> float:
+    began = time.perf_counter()
+    for _ in range(epochs):
+        for _ in loader:
+            pass
+    return time.perf_counter() - began
+
+
+def batches(loader: Any) -> int:
+    found: int = loader.stats()["batches"]
+    return found
+
+
+def ratios(loader: Any, pairs: int) -> list[float]:
+    """Time of turns without recording, over that of those with it."""
+    quiet = Quiet()
+    with quiet:
+        seconds(loader, 1)
+    # Turns are about as long as a look at them by the system takes no part of.
+    epochs = max(1, round(0.06 / seconds(loader, 1)))
+    found = []
+    for number in range(pairs):
+        took = {}
+        for is_quiet in (True, False) if number % 2 else (False, True):
+            before = batches(loader)
+            with quiet if is_quiet else nullcontext():
+                took[is_quiet] = seconds(loader, epochs)
+            recorded = batches(loader) - before
+            if recorded != (0 if is_quiet else epochs * len(loader)):
+                raise RuntimeError(f"{recorded} batches were recorded, quietly: {is_quiet}")
+        found.append(took[True] / took[False])
+    return found
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--against", type=Path, help="the src folder of the version without spans")
-    options.add_argument("--processes", type=int, default=6, help="of each version, one after the other")
-    options.add_argument("--rounds", type=int, default=12, help="of each process")
-    options.add_argument("--seconds", type=float, default=0.1, help="of each turn")
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--pairs", type=int, default=200, help="of turns, of each loader")
     options.add_argument("--only", default="", help="what the names begin with")
     chosen = options.parse_args()
-    if chosen.serve is not None:
-        serve(chosen.serve)
-        return
-    if chosen.against is None:
-        options.error("--against is needed")
-    sys.path.append(str(HERE.parent.parent))
-    from common import Record
-
     record = Record("observe_overhead")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_data(folder)
-        names = [name for name in loaders(folder) if name.startswith(chosen.only)]
-        rates: dict[str, list[list[float]]] = {name: [[], []] for name in names}
-        for _ in range(chosen.processes):
-            versions = [Version(chosen.against.resolve(), folder), Version(SOURCE, folder)]
-            for name in names:
-                for turn in range(chosen.rounds + 1):
-                    for number in (0, 1) if turn % 2 else (1, 0):
-                        rate = versions[number].rate(name, chosen.seconds)
-                        if turn:
-                            rates[name][number].append(rate)
-            for version in versions:
-                version.close()
-        for name, (before, now) in rates.items():
-            ratios = [one / other for one, other in zip(now, before, strict=True)]
-            record.samples({f"{name}: without": before, f"{name}: with spans": now}, "samples/s")
-            record.samples({f"{name}: with, of without": ratios}, "ratio")
-            record.verdict(f"{name}: with spans, of without", statistics.median(ratios), 0.99)
+        for name, loader in loaders(folder).items():
+            if not name.startswith(chosen.only):
+                continue
+            found = ratios(loader, chosen.pairs // 10 if "photos" in name else chosen.pairs)
+            record.samples({f"{name}: with, of without": found}, "ratio")
+            record.verdict(f"{name}: with spans, of without", statistics.median(found), 0.99)
     record.write()
 
 

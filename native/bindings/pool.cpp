@@ -67,6 +67,10 @@ class PythonJob : public Job {
 
 using Clock = std::chrono::steady_clock;
 
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
 // How often the interpreter's lock is taken when a consumer that waits looks: about every 20 ms, at times
 // that no rhythm of the workers can fall in with. Whoever looks has nothing else to do, and would need the
 // lock next.
@@ -74,7 +78,14 @@ class LockWatch {
  public:
   size_t looks() const { return looks_; }
   size_t held() const { return held_; }
-  double seconds_left() const { return std::chrono::duration<double>(next_ - Clock::now()).count(); }
+
+  // Seconds until the next look, where a wait that begins now may see it. Any other wait has no end of its
+  // own: to set a timer takes microseconds.
+  std::optional<double> due(Clock::time_point now) const {
+    const double left = seconds(next_ - now);
+    return left < 4 * usual_ ? std::optional(std::max(1e-6, left)) : std::nullopt;
+  }
+  void waited(double seconds) { usual_ = seconds; }
 
   // Called without the lock.
   void look() {
@@ -96,19 +107,25 @@ class LockWatch {
   size_t looks_ = 0, held_ = 0;
   uint64_t state_ = 1;
   Clock::time_point next_ = Clock::now();
+  double usual_ = 0;  // seconds that the last wait took
 };
 
-// Waits for at most `seconds` (0: for ever), and looks at the lock on the way.
-Completions::Wait wait_and_look(Completions& completions, double seconds, std::shared_ptr<Job>& job,
+// Waits for at most `limit` seconds (0: for ever), and looks at the lock on the way.
+Completions::Wait wait_and_look(Completions& completions, double limit, std::shared_ptr<Job>& job,
                                 LockWatch* watch) {
-  if (watch == nullptr) return completions.wait(seconds, job);
+  if (watch == nullptr) return completions.wait(limit, job);
   const Clock::time_point begin = Clock::now();
+  Clock::time_point now = begin;
   for (;;) {
-    const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
-    const double look = std::max(1e-6, watch->seconds_left());
-    if (seconds > 0 && left <= look) return completions.wait(std::max(1e-6, left), job);
-    const Completions::Wait outcome = completions.wait(look, job);
-    if (outcome != Completions::Wait::timeout) return outcome;
+    const double left = limit > 0 ? std::max(1e-6, limit - seconds(now - begin)) : 0;
+    const std::optional<double> look = watch->due(now);
+    const bool looks = look && (limit == 0 || *look < left);
+    const Completions::Wait outcome = completions.wait(looks ? *look : left, job);
+    now = Clock::now();
+    if (outcome != Completions::Wait::timeout || !looks) {
+      watch->waited(seconds(now - begin));
+      return outcome;
+    }
     watch->look();
   }
 }

@@ -61,17 +61,16 @@ uint64_t thread_cpu_ns() {
 }
 
 int64_t CpuRate::guess(int64_t wall) {
-  credit_ = std::min(4 * kEach, credit_ + wall);
-  if (wall_ <= 0) return wall;
-  return static_cast<int64_t>(static_cast<double>(wall) * static_cast<double>(cpu_) /
-                              static_cast<double>(wall_));
+  credit_ = std::min(kMost, credit_ + wall);
+  return static_cast<int64_t>(static_cast<double>(wall) * share_);
 }
 
 int64_t CpuRate::saw(int64_t wall, int64_t cpu) {
-  credit_ = std::min(4 * kEach, credit_ - kEach + wall);
+  credit_ = std::min(kMost, credit_ - kEach + wall);
   cpu = std::clamp<int64_t>(cpu, 0, std::max<int64_t>(0, wall));
   wall_ += wall;
   cpu_ += cpu;
+  if (wall_ > 0) share_ = static_cast<double>(cpu_) / static_cast<double>(wall_);
   return cpu;
 }
 
@@ -287,7 +286,7 @@ double Laps::end(Stage stage, uint64_t bytes) {
 void Loop::begin() {
   iter_ = looked_ = now_ns();
   process_cpu_ = read_clock(CLOCK_PROCESS_CPUTIME_ID);
-  given_ = asked_ = 0;
+  given_ = taken_ns_ = 0;
   together_ = 1;
   loop_ = loop_cpu_ = 0;
   first_ = true;
@@ -304,49 +303,46 @@ void Loop::begun() {
 
 void Loop::asked() {
   const uint64_t now = marked_ = now_ns();
-  order_weight_ = lane_->pace(Stage::order).weight();
   if (!in_loop_) return;  // the last one was an exception
-  if (asked_ > 0) {
-    pays_ = std::clamp<uint64_t>(together_ * kMoment / std::max<uint64_t>(1, now - asked_), 1, 2 * pays_);
-  }
-  asked_ = now;
   const int64_t wall = difference(now, since_);
+  taken_ns_ = now - since_;
   const int64_t cpu = with_cpu_ ? rate_.saw(wall, difference(thread_cpu_ns(), cpu_)) : rate_.guess(wall);
   in_loop_ = false;
   since_ = now;
   // The last batch may turn out to be the last of all: what is done with that does not count.
-  loop_ = wall / static_cast<int64_t>(together_);
-  loop_cpu_ = cpu / static_cast<int64_t>(together_);
-  sums_.loop_ns += static_cast<uint64_t>(wall - loop_);
-  sums_.loop_cpu_ns += static_cast<uint64_t>(cpu - loop_cpu_);
+  loop_ = wall;
+  loop_cpu_ = cpu;
+  if (together_ > 1) {
+    loop_ /= static_cast<int64_t>(together_);
+    loop_cpu_ /= static_cast<int64_t>(together_);
+    sums_.loop_ns += static_cast<uint64_t>(wall - loop_);
+    sums_.loop_cpu_ns += static_cast<uint64_t>(cpu - loop_cpu_);
+  }
   waits_with_cpu_ = wait_rate_.due();
   if (waits_with_cpu_) wait_cpu_ = thread_cpu_ns();
 }
 
+uint64_t Loop::pays_together() {
+  if (taken_ns_ > 0) pays_ = std::clamp<uint64_t>(together_ * kMoment / taken_ns_, 1, 2 * pays_);
+  return pays_;
+}
+
 void Loop::mark() {
-  order_weight_ = lane_->pace(Stage::order).weight();
-  if (order_weight_ > 0) marked_ = now_ns();
+  marked_ = now_ns();
 }
 
 void Loop::ordered(uint64_t samples) {
-  if (order_weight_ == 0) {
-    lane_->count(Stage::order, {1, 0, 0, samples, 0});
-    return;
-  }
-  const uint64_t begin = marked_;
-  lap(Stage::order, {1, 0, 0, samples, 0}, order_weight_);
-  lane_->pace(Stage::order).saw(difference(marked_, begin));
+  lap(Stage::order, {1, 0, 0, samples, 0});
 }
 
 void Loop::gathered(uint64_t samples, uint64_t bytes, uint64_t batches) {
-  if (order_weight_ == 0) marked_ = since_;  // nobody looked where the order ended, which is soon
-  lap(Stage::batch, {batches, 0, 0, samples, bytes}, 1);
+  lap(Stage::batch, {batches, 0, 0, samples, bytes});
 }
 
-void Loop::lap(Stage stage, const Total& sums, uint64_t weight) {
+void Loop::lap(Stage stage, const Total& sums) {
   const uint64_t begin = marked_;
   marked_ = now_ns();
-  const uint64_t wall = weight * (marked_ - begin);
+  const uint64_t wall = marked_ - begin;
   // It is not known to wait for anything, and mostly too short to look.
   lane_->add(
       {begin, marked_, stage, static_cast<uint32_t>(given_), static_cast<uint32_t>(sums.samples), sums.bytes},

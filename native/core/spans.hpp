@@ -36,7 +36,7 @@ struct Total {
   uint64_t count = 0, wall_ns = 0, cpu_ns = 0, samples = 0, bytes = 0;
 };
 
-// The share of time that a thread is on a core. Looking takes half a microsecond, which short spans can
+// The share of time that a thread is on a core. Looking takes a microsecond, which short spans can
 // afford now and then only; what the others took is guessed from those.
 class CpuRate {
  public:
@@ -47,11 +47,12 @@ class CpuRate {
   int64_t saw(int64_t wall, int64_t cpu);
 
  private:
-  static constexpr int64_t kEach = 512'000;  // nanoseconds of spans for one look
-  int64_t credit_ = kEach, wall_ = 0, cpu_ = 0;
+  static constexpr int64_t kEach = 4'096'000, kMost = 4 * kEach;  // nanoseconds of spans: for one look, saved
+  int64_t credit_ = kMost, wall_ = 0, cpu_ = 0;
+  double share_ = 1;
 };
 
-// Which of many short spans are measured: about one in a tenth of a millisecond.
+// Which of many short spans are measured: about one in a quarter of a millisecond.
 class Pace {
  public:
   // Of the next span: 0, or for how many it stands.
@@ -59,7 +60,7 @@ class Pace {
   void saw(int64_t wall);
 
  private:
-  static constexpr int64_t kEach = 100'000, kMost = 64;  // nanoseconds, spans
+  static constexpr int64_t kEach = 250'000, kMost = 64;  // nanoseconds, spans
   uint32_t skipped_ = 0, skip_ = 0;
 };
 
@@ -215,8 +216,8 @@ class Loop {
   // An epoch is made ready, and is ready.
   void begin();
   void begun();
-  // A batch is asked for; its order begins; is known; it is given, or several are that the loop takes one by
-  // one.
+  // A batch is asked for; that of samples begins to be drawn; is known; a batch is given, or several are that
+  // the loop takes one by one.
   void asked();
   void mark();
   void ordered(uint64_t samples);
@@ -228,11 +229,11 @@ class Loop {
   const Sums& sums() const { return sums_; }
   // How many batches may be given together: they are given by the clock once, and the loop sees one after the
   // other. No more than it takes in a moment; as the last epochs have found, too.
-  uint64_t pays_together() const { return pays_; }
+  uint64_t pays_together();
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
  private:
-  void lap(Stage stage, const Total& sums, uint64_t weight);
+  void lap(Stage stage, const Total& sums);
 
   std::shared_ptr<Lane> lane_;
   Sums sums_;
@@ -240,9 +241,7 @@ class Loop {
   bool in_loop_ = false, first_ = false, with_cpu_ = false, waits_with_cpu_ = false;
   uint64_t iter_ = 0, ready_ = 0, since_ = 0, marked_ = 0;  // when
   static constexpr uint64_t kMoment = 1'000'000;            // nanoseconds
-  uint64_t given_ = 0, together_ = 1, pays_ = 1;
-  uint64_t asked_ = 0;  // when those that were given last were asked for
-  uint32_t order_weight_ = 0;
+  uint64_t given_ = 0, together_ = 1, taken_ns_ = 0, pays_ = 1;
   int64_t loop_ = 0, loop_cpu_ = 0;  // since the last batch was given
   uint64_t cpu_ = 0, wait_cpu_ = 0, process_cpu_ = 0, looked_ = 0;
 };

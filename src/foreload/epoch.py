@@ -34,6 +34,7 @@ class Epoch(Iterator[Any]):
         self._loop = order.watch.loop
         self._lane = order.watch.lane.native
         self._together = 1  # batches that are given at once
+        self._count: Callable[[Any], int] = len if order.known else count
         self._watched = order.store is not None or order.memory.limit is not None
 
     def __len__(self) -> int:
@@ -98,8 +99,6 @@ class InlineEpoch(Epoch):
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = next(self._order)
-        samples = count(indices)
-        self._loop.ordered(samples)
         number = self._order.asked - 1
 
         def make() -> Any:
@@ -107,7 +106,7 @@ class InlineEpoch(Epoch):
             batch.job.run_in(self._lane, number)
             return batch.take()
 
-        return number, samples, make
+        return number, self._count(indices), make
 
 
 class GatherEpoch(Epoch):
@@ -151,10 +150,8 @@ class GatherEpoch(Epoch):
         """Gather batches; give how many samples are in those that are given together, as far as the clock goes."""
         batches = len(together)
         samples = (batches - 1) * len(together[0]) + len(together[-1])
-        loop = self._loop
-        loop.ordered(samples)
         self._ready = list(self._assembly.gather(together))
-        loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
+        self._loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
         self._ready.reverse()
         if self._watched:
             return 0
@@ -239,7 +236,6 @@ class ThreadEpoch(Epoch):
         while len(self._making) < depth and not self._exhausted:
             if (self._making or ahead) and self._order.patient and not self._order.ready:
                 return
-            self._loop.mark()
             try:
                 indices = next(self._order)
             except StopIteration:
@@ -249,8 +245,7 @@ class ThreadEpoch(Epoch):
                 self._exhausted = True
                 self._fail(error)
                 return
-            samples = count(indices)
-            self._loop.ordered(samples)
+            samples = self._count(indices)
             try:
                 batch = self._assembly.start(indices)
             except Exception as error:

@@ -133,7 +133,6 @@ class ProcessEpoch(Epoch):
         """Deal the next batch to the worker whose turn it is."""
         if self._pool.closed or not any(self._active):
             return
-        self._loop.mark()
         try:
             indices = None if self._is_stream else next(self._order)
         except StopIteration:
@@ -149,7 +148,6 @@ class ProcessEpoch(Epoch):
         self._asked[number] = worker.number
         if not self._is_stream:
             self._sizes[number] = count(indices)
-            self._loop.ordered(self._sizes[number])
         worker.ask(number, indices)
 
     def _next_answered(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset
 
 from foreload.datasets.mosaic import is_streaming, load_streaming_state, streaming_state
+from foreload.stages.batch import count
 from foreload.stages.order import ArrayBatches, batches
 from foreload.stages.resume import BEGINNING, Given, Start
 from foreload.stages.transform import draw_seed
@@ -43,6 +44,7 @@ class Order(Iterator[Any]):
     def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None, watch: Watch) -> None:
         self.epoch = epoch
         self.watch = watch
+        self._loop = watch.loop
         self.finished = False
         self.streams: dict[int, tuple[int, Any]] = {}
         self.turn = 0
@@ -90,7 +92,12 @@ class Order(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Give the indices of the next batch."""
-        indices = next(self._indices)
+        if self._indices.ready:
+            indices = next(self._indices)
+        else:
+            self._loop.mark()
+            indices = next(self._indices)
+            self._loop.ordered(count(indices) + self._indices.ready * self._indices.size)
         self._asked += 1
         return indices
 
@@ -136,7 +143,8 @@ class Order(Iterator[Any]):
     @property
     def ready(self) -> int:
         """How many batches can be asked for ahead of use with no effect that anyone could notice."""
-        return self._indices.ready if isinstance(self._indices, ArrayBatches) else 0
+        ready: int = self._indices.ready
+        return ready
 
     @property
     def patient(self) -> bool:

@@ -147,7 +147,10 @@ class SamplerBatches(Iterator[Any]):
     Attributes:
         drawn: the states of the generators that it may have drawn from.
         size: positions per batch: its samples, or 1 where batches are the user's own.
+        ready: how many batches can be had without asking the sampler: none.
     """
+
+    ready = 0
 
     def __init__(self, sampler: Any, start: Start) -> None:
         self._sampler = sampler
