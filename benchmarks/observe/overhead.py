@@ -36,7 +36,7 @@ from foreload.workers.threads import ThreadPool
 FILES, FILE_BYTES = 32_768, 8192
 ROWS = 400_000
 IMAGES, SIDE = 8000, 48
-PHOTOS, WIDTH, HEIGHT = 1024, 500, 375
+PHOTOS, WIDTH, HEIGHT = 256, 500, 375
 
 
 def make_data(folder: Path) -> None:
@@ -135,7 +135,7 @@ class _Watch:
 _LINES = [
     (r"^ *(self\._)?loop\.(asked|mark|ordered|gathered|gave)\(.*\)$", ""),
     (r"^ *self\._watch\..*$", ""),
-    (r"self\._count\(indices\)|count\(indices\)", "0"),
+    (r"self\._samples_of\(indices\)|count\(indices\)", "0"),
     (r"self\.source\(\)", "self._dataset"),
     (r"run_in\(.*\)", "run_here()"),
     (r"self\._loop\.pays_together", "self._MOST"),
@@ -245,7 +245,7 @@ def main() -> None:
         for name, loader in loaders(folder).items():
             if not name.startswith(chosen.only):
                 continue
-            found = ratios(loader, chosen.pairs // 10 if "photos" in name else chosen.pairs)
+            found = ratios(loader, chosen.pairs // 3 if "photos" in name else chosen.pairs)
             record.samples({f"{name}: with, of without": found}, "ratio")
             record.verdict(f"{name}: with spans, of without", statistics.median(found), 0.99)
     record.write()

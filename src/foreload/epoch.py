@@ -34,7 +34,7 @@ class Epoch(Iterator[Any]):
         self._loop = order.watch.loop
         self._lane = order.watch.lane.native
         self._together = 1  # batches that are given at once
-        self._count: Callable[[Any], int] = len if order.known else count
+        self._samples_of: Callable[[Any], int] = len if order.known else count
         self._watched = order.store is not None or order.memory.limit is not None
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class InlineEpoch(Epoch):
             batch.job.run_in(self._lane, number)
             return batch.take()
 
-        return number, self._count(indices), make
+        return number, self._samples_of(indices), make
 
 
 class GatherEpoch(Epoch):
@@ -245,7 +245,7 @@ class ThreadEpoch(Epoch):
                 self._exhausted = True
                 self._fail(error)
                 return
-            samples = self._count(indices)
+            samples = self._samples_of(indices)
             try:
                 batch = self._assembly.start(indices)
             except Exception as error:
