@@ -165,6 +165,13 @@ def test_batches_that_are_gathered_together_are_counted_one_by_one() -> None:
     assert limited.stats()["samples"] == 1000
 
 
+def test_who_takes_one_batch_of_each_epoch_has_no_more_gathered() -> None:
+    loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
+    for _ in range(20):
+        next(iter(loader))
+    assert loader.stats()["stages"]["batch"]["count"] == loader.stats()["batches"] == 20
+
+
 def test_batches_that_are_gathered_together_take_the_time_of_the_loop() -> None:
     loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
     list(loader)  # fast, so that many are gathered together

@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload import _native
+from foreload.workers.threads import no_job
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -326,3 +328,24 @@ def test_a_worker_computes_with_one_core(workers: Any) -> None:
         assert later == [3]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pauses", [[0.1], [0.1, 0.0], [0.1, 0.0005], [0.0002]])
+def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: list[float]) -> None:
+    completions, watch, over = _native.Completions(), _native.LockWatch(), threading.Event()
+
+    def push() -> None:
+        for pause in itertools.cycle(pauses):
+            time.sleep(pause)
+            completions.push(no_job())
+            if over.is_set():
+                return
+
+    pusher = threading.Thread(target=push)
+    pusher.start()
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        assert completions.wait(0, watch) is not None
+    over.set()
+    pusher.join()
+    assert 20 <= watch.looks <= 160

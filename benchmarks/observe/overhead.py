@@ -133,7 +133,7 @@ class _Watch:
 
 # What records, and what is there in its place.
 _LINES = [
-    (r"^ *(self\._)?loop\.(asked|mark|ordered|gathered|gave)\(.*\)$", ""),
+    (r"^ *(self\._?)?loop\.(asked|mark|ordered|gathered|gave)\(.*\)$", ""),
     (r"^ *self\._watch\..*$", ""),
     (r"self\._samples_of\(indices\)|count\(indices\)", "0"),
     (r"self\.source\(\)", "self._dataset"),

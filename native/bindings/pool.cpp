@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 
@@ -82,10 +83,11 @@ class LockWatch {
   // Seconds until the next look, where a wait that begins now may see it. Any other wait has no end of its
   // own: to set a timer takes microseconds.
   std::optional<double> due(Clock::time_point now) const {
-    const double left = seconds(next_ - now);
+    const double left = seconds(next_.load() - now);
     return left < 4 * usual_ ? std::optional(std::max(1e-6, left)) : std::nullopt;
   }
-  void waited(double seconds) { usual_ = seconds; }
+  // (Long waits are remembered for a while: short ones between them do not tell when the next one is.)
+  void waited(double seconds) { usual_ = std::max(seconds, 0.97 * usual_); }
 
   // Called without the lock.
   void look() {
@@ -104,10 +106,11 @@ class LockWatch {
   // A lock that is free is taken in a microsecond, or some where the core was asleep; one that is not, by a
   // switch of threads.
   static constexpr std::chrono::microseconds free_within{20};
-  size_t looks_ = 0, held_ = 0;
-  uint64_t state_ = 1;
-  Clock::time_point next_ = Clock::now();
-  double usual_ = 0;  // seconds that the last wait took
+  // Loops over the same loader in several threads share it.
+  std::atomic<size_t> looks_ = 0, held_ = 0;
+  std::atomic<uint64_t> state_ = 1;
+  std::atomic<Clock::time_point> next_ = Clock::now();
+  std::atomic<double> usual_ = 0;  // seconds that a wait may take
 };
 
 // Waits for at most `limit` seconds (0: for ever), and looks at the lock on the way.
@@ -121,12 +124,10 @@ Completions::Wait wait_and_look(Completions& completions, double limit, std::sha
     const std::optional<double> look = watch->due(now);
     const bool looks = look && (limit == 0 || *look < left);
     const Completions::Wait outcome = completions.wait(looks ? *look : left, job);
-    now = Clock::now();
-    if (outcome != Completions::Wait::timeout || !looks) {
-      watch->waited(seconds(now - begin));
-      return outcome;
-    }
+    watch->waited(seconds(Clock::now() - begin));
+    if (outcome != Completions::Wait::timeout || !looks) return outcome;
     watch->look();
+    now = Clock::now();
   }
 }
 

@@ -305,7 +305,7 @@ void Loop::asked() {
   const uint64_t now = marked_ = now_ns();
   if (!in_loop_) return;  // the last one was an exception
   const int64_t wall = difference(now, since_);
-  taken_ns_ = now - since_;
+  taken_ns_ = given_ > 0 ? now - since_ : 0;  // not what comes before the first batch
   const int64_t cpu = with_cpu_ ? rate_.saw(wall, difference(thread_cpu_ns(), cpu_)) : rate_.guess(wall);
   in_loop_ = false;
   since_ = now;

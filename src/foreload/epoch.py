@@ -54,7 +54,7 @@ class Epoch(Iterator[Any]):
                 number, samples, take = self._next()
             except StopIteration:
                 order.finished = True
-                self._loop = aside()
+                self._loop = order.loop = aside()
                 self._watch.end()
                 raise
             order.gave(number)

@@ -35,6 +35,7 @@ class Order(Iterator[Any]):
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
         gave: notes that a batch, the how-manieth that was asked for from 0, is with the loop.
+        loop: takes note of what drawing samples takes.
         memory: what the loader may take.
         skips: whether samples that fail are left out of their batches.
         store: of its cache.
@@ -44,7 +45,7 @@ class Order(Iterator[Any]):
     def __init__(self, loader: DataLoader[Any], epoch: int, state: dict[str, Any] | None, watch: Watch) -> None:
         self.epoch = epoch
         self.watch = watch
-        self._loop = watch.loop
+        self.loop = watch.loop
         self.finished = False
         self.streams: dict[int, tuple[int, Any]] = {}
         self.turn = 0
@@ -95,9 +96,9 @@ class Order(Iterator[Any]):
         if self._indices.ready:
             indices = next(self._indices)
         else:
-            self._loop.mark()
+            self.loop.mark()
             indices = next(self._indices)
-            self._loop.ordered(count(indices) + self._indices.ready * self._indices.size)
+            self.loop.ordered(count(indices) + self._indices.ready * self._indices.size)
         self._asked += 1
         return indices
 

@@ -39,6 +39,9 @@ _HANDED, _ACROSS = 2e-5, 1.5e-4
 # The same of torch's own workers, which open a piece of shared memory for each tensor of a batch.
 _ACROSS_STOCK = 5e-4
 
+# CPU seconds to take a batch from an order that is drawn.
+_CUT = 2e-6
+
 
 def predict(
     stats: Stats | Mapping[str, Any],
@@ -139,7 +142,7 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
         )
     elif had and not count:
         order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
-        costs = replace(costs, handing=min(costs.handing, order), dispatch=0.0, gap=0.0, gain=1.0)
+        costs = replace(costs, handing=min(costs.handing, max(_CUT, order)), dispatch=0.0, gap=0.0, gain=1.0)
     return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
 
 

@@ -40,7 +40,7 @@ class Stage(enum.IntEnum):
     """What a worker, or the loop, is at.
 
     Attributes:
-        order: drawing and planning indices.
+        order: drawing and planning indices, for as many samples at a time as are drawn together.
         read: getting bytes from a disk or a network.
         decode: making pixels, rows or tokens of bytes.
         cache: looking a sample up, copying it from there, keeping it there.
