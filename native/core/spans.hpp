@@ -216,8 +216,8 @@ class Loop {
   // An epoch is made ready, and is ready.
   void begin();
   void begun();
-  // A batch is asked for; that of samples begins to be drawn; is known; a batch is given, or several are that
-  // the loop takes one by one.
+  // A batch is asked for; samples begin to be drawn; they are known; a batch is gathered, given, or several
+  // are that the loop takes one by one.
   void asked();
   void mark();
   void ordered(uint64_t samples);
