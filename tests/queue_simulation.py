@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from foreload.observe.queueing import Crew, Demand
+from foreload.tune.queueing import Crew, Demand
 
 Steps = deque[tuple[str, float]]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.stages.buffers import Buffers
+from foreload.batch.buffers import Buffers
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 

@@ -25,9 +25,9 @@ from torch.utils.data import (
 )
 
 import foreload as fl
+from foreload.cache.plan import compile_plan
+from foreload.cache.serialize import pack
 from foreload.options import parse_bytes
-from foreload.stages.plan import compile_plan
-from foreload.stages.samples import pack
 
 SIZE = 120
 

@@ -27,8 +27,8 @@ from torch.utils.data import (
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.stages.plan import compile_plan
-from foreload.stages.samples import pack
+from foreload.cache.plan import compile_plan
+from foreload.cache.serialize import pack
 
 SIZE = 100
 

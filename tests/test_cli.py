@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from foreload import machine
-from foreload.doctor import examine
+from foreload.cli.doctor import examine
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
@@ -132,7 +132,7 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
 
 
 def test_without_its_extra_the_command_says_what_to_install() -> None:
-    code = "import sys; sys.modules['typer'] = None; from foreload.cli import main; main()"
+    code = "import sys; sys.modules['typer'] = None; from foreload.cli.main import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 1
     assert "pip install 'foreload[cli]'" in result.stderr

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.stages import device
+from foreload import device
 
 NOTHING = -1.0
 

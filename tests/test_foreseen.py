@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
 
 import foreload as fl
-from foreload.stages.watch import Watch
+from foreload.cache.drift import Watch
 
 N, EPOCHS = 120, 3
 

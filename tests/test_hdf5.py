@@ -25,10 +25,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset, default_collate
 
 import foreload as fl
+from foreload.batch.buffers import Buffers
 from foreload.datasets.hdf5 import bands, window
 from foreload.datasets.hdf5.chunks import Chunks
 from foreload.errors import DecodeError
-from foreload.stages.buffers import Buffers
 
 h5py = pytest.importorskip("h5py")
 

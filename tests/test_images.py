@@ -319,7 +319,7 @@ def test_all_at_the_start_must_fit_into_memory(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fl.pack(photos, tmp_path)
-    monkeypatch.setattr("foreload.datasets.images.granted_memory", lambda: 10_000)
+    monkeypatch.setattr("foreload.datasets.images.dataset.granted_memory", lambda: 10_000)
     for path in (photos, tmp_path):
         with pytest.raises(MemoryError, match=r"which do not fit into 9,000; use LoadingMode\.CACHED"):
             fl.ImageDataset(path, loading_mode=fl.LoadingMode.EAGER)
@@ -339,7 +339,7 @@ def test_a_subclass_is_asked_for_its_samples(photos: Path, kind: Any) -> None:
 
 
 def test_bytes_decode_as_pillow_decodes_them() -> None:
-    from foreload.stages.decode import decode_image
+    from foreload.datasets.images.decode import decode_image
 
     data = jpeg(photo(70, 50))
     assert np.array_equal(decode_image(data), np.asarray(Image.open(io.BytesIO(data))))

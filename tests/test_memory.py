@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.stages import memory
-from foreload.stages.memory import MemoryBudget, Pressure
-from foreload.stages.store import SampleStore
+from foreload.cache import budget as memory
+from foreload.cache.budget import MemoryBudget, Pressure
+from foreload.cache.store import SampleStore
 
 MIB = 1 << 20
 
@@ -357,7 +357,7 @@ def test_mds_shards_are_no_files(tmp_path: Path) -> None:
 
 def test_it_keeps_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path, "files")
-    monkeypatch.setattr("foreload.datasets.efficient.granted_memory", lambda: 1000)
+    monkeypatch.setattr("foreload.datasets.auto.granted_memory", lambda: 1000)
     with pytest.warns(UserWarning, match="max_memory_usage=0.8 of the memory"):
         dataset = fl.MemoryEfficientDataset(path, loading_mode=fl.LoadingMode.EAGER)
     assert [dataset[i][0].item() for i in range(5)] == list(range(5))

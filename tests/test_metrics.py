@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import foreload as fl
-from foreload.observe.metrics import LoaderCollector
-from foreload.observe.tensorboard import scalars
+from foreload.export.metrics import LoaderCollector
+from foreload.export.tensorboard import scalars
 
 prometheus = pytest.importorskip("prometheus_client")
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 import foreload as fl
-from foreload.stages.deal import deal
+from foreload.order.ranks import deal
 
 
 class Part(Dataset[int]):

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 import foreload as fl
 from foreload import machine
-from foreload.observe import monitors
-from foreload.observe.monitors import count_samples
+from foreload.nested import count_samples
+from foreload.recipes.factory import monitors
 
 GIB = 1 << 30
 

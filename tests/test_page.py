@@ -60,7 +60,7 @@ def program(*command: str) -> Iterator[str]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("p")))
-        serve = [sys.executable, "-c", "from foreload.cli import main; main()", "serve", "--port", "0"]
+        serve = [sys.executable, "-c", "from foreload.cli.main import main; main()", "serve", "--port", "0"]
         with program(*serve) as line:
             yield line.split(": ", 1)[1]
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foreload.stages.keep import ENCODED, PLANES, RGB, choose, fitted, option
-from foreload.stages.plan import POLICIES, compile_plan, fixed_set
+from foreload.cache.forms import ENCODED, PLANES, RGB, choose, fitted, option
+from foreload.cache.plan import compile_plan, fixed_set
+from foreload.options import POLICIES
 
 traces = st.lists(st.integers(0, 7), max_size=60)
 sizes_of_8 = st.lists(st.integers(1, 9), min_size=8, max_size=8)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foreload.cli.main.profile import nsys
 
-from foreload.observe.profile import Profile, nsys, profile
+from foreload.cli.profile import Profile, profile
 
 SCRIPTS = Path(__file__).with_name("scripts")
-COMMAND = [sys.executable, "-c", "from foreload.cli import main; main()", "profile"]
+COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
 
 LOADER = """
 import os, signal, sys, time
@@ -239,7 +240,7 @@ def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signa
     out, errors = process.communicate(timeout=60)
     assert process.returncode == -number
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
-    assert "foreload/observe" not in errors
+    assert "foreload/cli/profile" not in errors
     assert f"was ended by {number.name}" in out
     record = json.loads(kept.read_text())
     assert record["exit_code"] == -number

@@ -24,8 +24,8 @@ import pytest
 from torch.utils.data import Subset
 
 import foreload as fl
-from foreload import progress
-from foreload.progress import Progress, track, track_threads
+from foreload.record import progress
+from foreload.record.progress import Progress, track, track_threads
 
 
 class Terminal:
@@ -282,7 +282,7 @@ def tensors_and_hdf5(folder: Path) -> None:
 
 
 def doctor(folder: Path) -> None:
-    from foreload.cli import main
+    from foreload.cli.main import main
 
     with pytest.raises(SystemExit) as ended:
         main(["doctor", str(folder)])
@@ -290,7 +290,7 @@ def doctor(folder: Path) -> None:
 
 
 def plan(folder: Path) -> None:
-    from foreload.cli import main
+    from foreload.cli.main import main
 
     with pytest.raises(SystemExit) as ended:
         main(["plan", "500", "--epochs", "3", "--budget", "10%,50%"])
@@ -332,7 +332,14 @@ def test_long_work_is_shown_and_counts_to_its_total(
 
 def test_interrupted_commands_leave_no_bar(tmp_path: Path) -> None:
     there = Terminal()
-    command = ["-c", "from foreload.cli import main; main()", "synth", str(tmp_path / "new"), "--images", "100000"]
+    command = [
+        "-c",
+        "from foreload.cli.main import main; main()",
+        "synth",
+        str(tmp_path / "new"),
+        "--images",
+        "100000",
+    ]
     process = subprocess.Popen(
         [sys.executable, *command],
         stdin=there.slave, stdout=subprocess.PIPE, stderr=there.slave,
@@ -357,7 +364,7 @@ def test_in_a_notebook_the_bar_is_below_the_cell_and_goes(tmp_path: Path) -> Non
     client = pytest.importorskip("jupyter_client")
     manager, kernel = client.manager.start_new_kernel(startup_timeout=100)
     try:
-        code = "from foreload.progress import track\nfor _ in track(range(3), 'counting', total=3): pass"
+        code = "from foreload.record.progress import track\nfor _ in track(range(3), 'counting', total=3): pass"
         outputs: list[Any] = []
         reply = kernel.execute_interactive(code, timeout=100, output_hook=outputs.append)
     finally:

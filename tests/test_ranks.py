@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import foreload as fl
-from foreload.stages.route import Router, global_batches, global_order
+from foreload.order.ranks import Router
+from foreload.order.samplers import global_batches, global_order
 
 N, BATCH, EPOCHS = 400, 10, 4
 

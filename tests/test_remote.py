@@ -34,7 +34,7 @@ import foreload as fl
 from foreload import transforms
 from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
-from foreload.stages.fetch import Fetch, Range
+from foreload.remote.fetch import Fetch, Range
 
 pytest.importorskip("obstore")
 
@@ -692,7 +692,7 @@ def test_arguments_that_make_no_sense(folder: Path, monkeypatch: pytest.MonkeyPa
         fl.TarDataset("s3://b/a.tar", storage={"nonsense": "1"})
     with pytest.raises(OSError, match=r"ftp://b/a\.tar"):
         fl.TarDataset("ftp://b/a.tar")
-    monkeypatch.setattr("foreload.stages.fetch.find_spec", lambda _: None)
+    monkeypatch.setattr("foreload.remote.fetch.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"foreload\[remote\]"):
         fl.TarDataset("s3://b/a.tar")
 

@@ -11,7 +11,7 @@ from made_stats import stats
 from rich.console import Console
 from test_verdict import CASES
 
-from foreload.observe.report import Report
+from foreload.report.report import Report
 
 
 def shown(report: Report, width: int, *, terminal: bool) -> str:

@@ -30,7 +30,7 @@ from torch.utils.data import (
 )
 
 import foreload as fl
-from foreload.stages.resume import Given, Start
+from foreload.order.resume import Given, Start
 
 SIZE = 53
 

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 import foreload as fl
-from foreload.observe import publish as publishing
-from foreload.observe.serve.trial import arguments
+from foreload.cli.serve.trial import arguments
+from foreload.export import publish as publishing
 
 for needed in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(needed)
 
-SERVE = [sys.executable, "-c", "from foreload.cli import main; main()", "serve"]
+SERVE = [sys.executable, "-c", "from foreload.cli.main import main; main()", "serve"]
 PATIENCE = 60.0
 
 PUBLISHED = """

@@ -28,8 +28,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from foreload.stages.samples import pack, unpack
-from foreload.stages.store import SampleStore
+from foreload.cache.serialize import pack, unpack
+from foreload.cache.store import SampleStore
 
 
 class Typed(NamedTuple):
@@ -540,7 +540,7 @@ def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> No
     program = """
         import os, sys, time
         import numpy as np
-        from foreload.stages.store import SampleStore
+        from foreload.cache.store import SampleStore
         store = SampleStore(5, 1 << 16)
         for index in range(3):
             store.load(index, lambda index: np.full(9, index))

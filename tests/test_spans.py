@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import foreload as fl
 from foreload import _native
-from foreload.observe.spans import SPAN, Spans, Stage
+from foreload.record.spans import SPAN, Spans, Stage
 
 PAUSE = 0.002
 

@@ -23,11 +23,11 @@ from test_device import Simulated
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload import machine
-from foreload.observe import gpu, tree
-from foreload.observe.spans import Stage
-from foreload.observe.stats import Stats, _percentiles
-from foreload.stages import device
+from foreload import device, machine
+from foreload.record import usage as gpu
+from foreload.record import usage as tree
+from foreload.record.spans import Stage
+from foreload.record.stats import Stats, _percentiles
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from foreload.stages.samples import pack, unpack
-from foreload.stages.spill import SpillFolder
-from foreload.stages.store import SampleStore
+from foreload.cache.serialize import pack, unpack
+from foreload.cache.spill import SpillFolder
+from foreload.cache.store import SampleStore
 
 Pair = collections.namedtuple("Pair", "a b")
 

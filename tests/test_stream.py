@@ -65,7 +65,7 @@ class Numbers(Dataset[int]):
 def part(dataset: Any, worker: int, workers: int, **options: Any) -> list[Any]:
     """What one worker of one rank gives."""
     info = SimpleNamespace(id=worker, num_workers=workers, seed=1000 + worker)
-    with patch("foreload.stages.shuffle.get_worker_info", lambda: info):
+    with patch("foreload.order.shuffle.get_worker_info", lambda: info):
         return list(fl.Stream(dataset, **options))
 
 

@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foreload as fl
-from foreload.observe.profile import profile
-from foreload.observe.spans import SPAN, Stage
-from foreload.observe.trace import Recording, write_recordings
+from foreload.cli.profile import profile
+from foreload.export.trace import Recording, write_recordings
+from foreload.record.spans import SPAN, Stage
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "profiling.md"
 
@@ -251,7 +251,7 @@ if __name__ == "__main__":
 
 def test_a_profiled_script_is_traced(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-c", "from foreload.cli import main; main()", "profile"]
+    command = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
     result = subprocess.run(
         [*command, "--trace", "trace.json.gz", "script.py"],
         capture_output=True,

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.cache.budget import MemoryBudget
 from foreload.machine import granted_cores
-from foreload.observe.trials import Trials
-from foreload.observe.tune import Setting, Tuner
-from foreload.stages.memory import MemoryBudget
+from foreload.tune.trials import Trials
+from foreload.tune.within_epoch import Setting, Tuner
 
 # The most changes, whatever is measured: 4 trials and 4 steps back, and all that twice more.
 MOST_CHANGES = 24

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from made_stats import stage, stats
 
-from foreload.observe.verdict import verdict
+from foreload.report.verdict import verdict
 
 NATIVE = {"native": True}
 LOCKED, FREE = {"looks": 500, "held_share": 0.99}, {"looks": 500, "held_share": 0.05}

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
-from foreload.workers import choose
+from foreload.tune import choose
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 

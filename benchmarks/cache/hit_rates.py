@@ -9,10 +9,12 @@ from torch.utils.data import Dataset, DistributedSampler, RandomSampler
 
 import foreload as fl
 from foreload.bench.curves import OrderKind, foresee_order
-from foreload.stages.plan import POLICIES, compile_plan
-from foreload.stages.route import Router, global_batches
-from foreload.stages.samples import pack
-from foreload.stages.store import block_size
+from foreload.cache.plan import compile_plan
+from foreload.cache.serialize import pack
+from foreload.cache.store import block_size
+from foreload.options import POLICIES
+from foreload.order.ranks import Router
+from foreload.order.samplers import global_batches
 
 SAMPLES, EPOCHS = 10_000, 9
 SHARES = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9]

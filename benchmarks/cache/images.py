@@ -13,9 +13,9 @@ from PIL import Image
 
 import foreload as fl
 from foreload import _native
-from foreload.stages.decode import decode_with_pillow
-from foreload.stages.keep import ENCODED, PLANES, RGB
-from foreload.stages.store import SampleStore
+from foreload.cache.forms import ENCODED, PLANES, RGB
+from foreload.cache.store import SampleStore
+from foreload.datasets.images.decode import decode_with_pillow
 
 COUNT = 1000
 DECODED = 500 * 375 * 3

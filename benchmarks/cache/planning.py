@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from experiment import Record, draw, median, parser, take_turns
 
-from foreload.stages.plan import POLICIES, compile_plan
+from foreload.cache.plan import compile_plan
+from foreload.options import POLICIES
 
 ACCESSES, SAMPLES = 10_000_000, 1_000_000
 

@@ -10,7 +10,7 @@ from experiment import Record, draw, images, median, parser, take_turns
 from torch import nn
 
 import foreload as fl
-from foreload.stages.plan import POLICIES
+from foreload.options import POLICIES
 
 COUNT, SIDE = 1000, 64
 SHARES = [0.10, 0.25, 0.50, 0.75]

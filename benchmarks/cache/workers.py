@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, RandomSampler
 
 import foreload as fl
 from foreload.bench.measure import tree_memory
-from foreload.stages.plan import compile_plan
+from foreload.cache.plan import compile_plan
 
 SAMPLES, EPOCHS, BATCH, ITEM = 600, 4, 20, 5e-3
 FLOATS = 25_000  # 100 KB

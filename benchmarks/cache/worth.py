@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from experiment import Record, draw, parser
 
-from foreload.stages.store import SampleStore
+from foreload.cache.store import SampleStore
 
 SIZES = [1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 23]
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.stages.order import KeyedSampler
+from foreload.order.samplers import KeyedSampler
 
 sys.path.append(str(Path(__file__).parent.parent))
 

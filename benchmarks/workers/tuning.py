@@ -18,7 +18,7 @@ from datasets import DATASETS
 
 import foreload as fl
 from foreload.bench.show import machine
-from foreload.observe.tree import tree_bytes
+from foreload.record.usage import tree_bytes
 
 sys.path.append(str(Path(__file__).parent.parent))
 

@@ -78,7 +78,7 @@ def profile(data: Path, more: list[str]) -> dict[str, str]:
             out = Path(temporary, "profile.json")
             script, *arguments = [str(data) if word == "DATA" else word for word in command.split()]
             ended = subprocess.run(
-                [sys.executable, "-c", "from foreload.cli import main; main()", "profile", "--json", str(out),
+                [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile", "--json", str(out),
                  str(HERE / script), *arguments, *more],
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip

@@ -17,7 +17,7 @@ shift $(($# < 2 ? $# : 2))
 
 python=$root/.venv/bin/python
 [ -x "$python" ] || python=$(command -v python3) || { echo "there is no Python: neither $root/.venv nor python3" >&2; exit 1; }
-foreload() { "$python" -c 'from foreload.cli import main; main()' "$@"; }
+foreload() { "$python" -c 'from foreload.cli.main import main; main()' "$@"; }
 
 [ -d "$data" ] || "$python" "$here/synthetic_dataset.py" "$data"
 

@@ -7,14 +7,13 @@
 """
 
 from foreload import errors, transforms
-from foreload.caches import LRUCache, cached
-from foreload.collate_fns import CustomCollateFn
-from foreload.config import DataLoaderConfig
+from foreload.cache.lru import LRUCache, cached
+from foreload.cache.opt import OPTCache, OPTInit
+from foreload.datasets.auto import MemoryEfficientDataset
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.efficient import MemoryEfficientDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.hdf5 import HDF5Dataset
-from foreload.datasets.images import ImageDataset
+from foreload.datasets.images.dataset import ImageDataset
 from foreload.datasets.mds import MDSDataset
 from foreload.datasets.mixture import Mixture
 from foreload.datasets.packing import PackedDataset, attention_mask, cu_seqlens, pack_sequences
@@ -26,22 +25,22 @@ from foreload.datasets.tar.pack import pack
 from foreload.datasets.tar.stream import TarStream
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.datasets.text import TextDataset
-from foreload.efficient import EfficientDataLoader
+from foreload.device import PrefetchLoader
+from foreload.export.logs import log_stats
+from foreload.export.metrics import serve_metrics
+from foreload.export.nvtx import nvtx_ranges
+from foreload.export.publish import publish
+from foreload.export.tensorboard import log_tensorboard
+from foreload.export.trace import write_trace
 from foreload.loader import DataLoader
-from foreload.observe.logs import log_stats
-from foreload.observe.memory import MemoryMonitor
-from foreload.observe.metrics import serve_metrics
-from foreload.observe.monitors import DataLoaderPerformanceMonitor
-from foreload.observe.nvtx import nvtx_ranges
-from foreload.observe.publish import publish
-from foreload.observe.tensorboard import log_tensorboard
-from foreload.observe.trace import write_trace
-from foreload.optcache import OPTCache, OPTInit
 from foreload.options import Cache, LoadingMode
-from foreload.recipes import DataLoaderFactory, HighPerformanceDataset, create_dataloader
-from foreload.stages.device import PrefetchLoader
-from foreload.stages.mix import MixtureSampler
-from foreload.stages.order import KeyedSampler
+from foreload.order.mixture import MixtureSampler
+from foreload.order.samplers import KeyedSampler
+from foreload.recipes.collate import CustomCollateFn
+from foreload.recipes.config import DataLoaderConfig
+from foreload.recipes.factory import DataLoaderFactory, HighPerformanceDataset, create_dataloader
+from foreload.recipes.loader import EfficientDataLoader
+from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
 from foreload.transforms import get_train_transforms, get_val_transforms
 
 __version__ = "0.1.0"

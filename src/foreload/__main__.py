@@ -1,6 +1,6 @@
 """``python -m foreload``: the same as ``foreload``."""
 
-from foreload.cli import main
+from foreload.cli.main import main
 
 if __name__ == "__main__":
     main()

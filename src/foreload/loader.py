@@ -13,39 +13,42 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from foreload.batch.assembly import WorkersMaking
+from foreload.batch.buffers import Buffers
+from foreload.batch.failure import OnError, SampleError
+from foreload.batch.samples import SampleAssembly
+from foreload.cache.budget import MemoryBudget, reuse_freed
+from foreload.cache.loader_cache import LoaderCache
+from foreload.cache.view import Prepared, is_remote, unwrap, warn_of_randomness
+from foreload.checks import check_seed
+from foreload.datasets.native import native_assembly
 from foreload.datasets.tensors import TensorAssembly
-from foreload.epoch import Epoch, GatherEpoch, InlineEpoch
+from foreload.device import MovedAhead, check_device, side_stream
+from foreload.epochs.base import Epoch, GatherEpoch, InlineEpoch
+from foreload.epochs.cursor import Order, resume, save
+from foreload.epochs.processes import ProcessEpoch, Restart
+from foreload.epochs.stream import StreamEpoch
+from foreload.epochs.threads import thread_epoch
 from foreload.errors import warn_user
-from foreload.handover import ProcessEpoch, Restart
 from foreload.machine import granted_cores
-from foreload.observe.record import Recorder, Watch
-from foreload.observe.retune import Retuner
-from foreload.observe.spans import Spans
-from foreload.observe.stats import Stats, collect
-from foreload.observe.tune import Tuner
 from foreload.options import Cache, parse_bytes
-from foreload.stages.assemble import WorkersMaking, native_assembly
-from foreload.stages.batch import SampleAssembly
-from foreload.stages.buffers import Buffers
-from foreload.stages.cache import LoaderCache
-from foreload.stages.device import MovedAhead, check_device, side_stream
-from foreload.stages.failure import OnError, SampleError
-from foreload.stages.memory import MemoryBudget, reuse_freed
-from foreload.stages.mix import MixtureSampler
-from foreload.stages.order import KeyedSampler, check_seed
-from foreload.stages.prepare import Prepared, is_remote, unwrap, warn_of_randomness
-from foreload.state import Order, resume, save
-from foreload.stream import StreamEpoch
-from foreload.workers.choose import Choice, choose, waiters
-from foreload.workers.info import WorkerIdentity
-from foreload.workers.keeper import Keeper
+from foreload.order.mixture import MixtureSampler
+from foreload.order.samplers import KeyedSampler
+from foreload.record.recorder import Recorder, Watch
+from foreload.record.spans import Spans
+from foreload.record.stats import Stats, collect
+from foreload.tune.between_epochs import Retuner
+from foreload.tune.choose import Choice, choose, waiters
+from foreload.tune.within_epoch import Tuner
+from foreload.workers.crew import Keeper
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
-from foreload.workers.tuned import thread_epoch
 from foreload.workers.worker import WorkerTask
+from foreload.workers.worker_info import WorkerIdentity
 
 if TYPE_CHECKING:
-    from foreload.observe.report import Report
+    from foreload.report.report import Report
+
 
 __all__ = ["DataLoader"]
 
@@ -97,7 +100,7 @@ class DataLoader(TorchDataLoader[T_co]):
         ValueError, TypeError: as torch does, and where an argument makes no sense.
 
     Attributes:
-        errors: the samples that failed, as :class:`~foreload.stages.failure.SampleError`.
+        errors: the samples that failed, as :class:`~foreload.batch.failure.SampleError`.
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
@@ -299,7 +302,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def stats(self) -> Stats:
         """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the
         workers did meanwhile, what that took of memory and cores; what failed, who loads, and why. It can be asked
-        for at any time, from any thread. :class:`~foreload.observe.stats.Stats` has every figure.
+        for at any time, from any thread. :class:`~foreload.record.stats.Stats` has every figure.
         """
         return collect(self)
 
@@ -308,7 +311,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
         ``print(loader.report())`` anywhere; in a notebook, or with rich, it is a table.
         """
-        from foreload.observe.report import Report
+        from foreload.report.report import Report
 
         return Report(self.stats())
 
@@ -319,14 +322,14 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def publish(self, *, name: str | None = None) -> Self:
         """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.publish`."""
-        from foreload.observe.publish import publish
+        from foreload.export.publish import publish
 
         return publish(self, name=name)
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
         if self._published is not None:
-            from foreload.observe.publish import renew
+            from foreload.export.publish import renew
 
             renew(self)
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):

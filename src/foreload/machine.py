@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["available_memory", "container_memory", "granted_cores", "granted_memory"]
+__all__ = ["available_memory", "container_memory", "granted_cores", "granted_memory", "open_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self")
@@ -153,3 +155,11 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
+
+
+def open_memory(name: str) -> int:
+    """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
+    with suppress(AttributeError, OSError):  # not every system has it, or allows it
+        return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

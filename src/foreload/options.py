@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Literal, SupportsIndex, get_args
 
 from foreload.machine import granted_memory
-from foreload.stages.plan import POLICIES, Policy
 
-__all__ = ["Cache", "Keep", "LoadingMode", "parse_bytes"]
+__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "Policy", "parse_bytes"]
 
 Keep = Literal["auto", "encoded", "decoded"]
 
@@ -90,7 +89,7 @@ class Cache:
         budget: bytes, or ``"8GiB"``, or ``"50%"`` of the memory that this process may use. Each sample takes its
             size, rounded up to 64 bytes, and 64 more; 0 keeps nothing.
         policy: ``"opt"``, the best possible for the order; or ``"fixed"``, ``"lru"``, ``"lfu"``, ``"fifo"``,
-            ``"random"``, to compare with. See :func:`foreload.stages.plan.compile_plan`.
+            ``"random"``, to compare with. See :func:`foreload.cache.plan.compile_plan`.
         keep: whether images are kept as their file's bytes or as pixels; ``"auto"`` decides for each image, by
             the time that this saves per byte.
         spill: a folder on a local disk for what memory does not hold. What a run leaves there is used by the next
@@ -139,3 +138,9 @@ class Cache:
     def of(cls, cache: Cache | int | str) -> Cache:
         """Take a budget for a whole configuration."""
         return cache if isinstance(cache, cls) else cls(cache)  # type: ignore[arg-type]
+
+
+Policy = Literal["opt", "fixed", "lru", "lfu", "fifo", "random"]
+
+
+POLICIES: tuple[Policy, ...] = get_args(Policy)

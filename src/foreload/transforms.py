@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from foreload import _native
+from foreload._torch import draw_seed
+from foreload.checks import Array
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -24,7 +27,10 @@ __all__ = [
     "get_train_transforms",
     "get_val_transforms",
     "resize",
+    "rgb_array",
+    "shaped",
     "train",
+    "transform_array",
     "val",
 ]
 
@@ -141,9 +147,6 @@ class ImageTransform:
         >>> val(8)(np.zeros((20, 30, 3), np.uint8)).shape
         torch.Size([3, 8, 8])
         """
-        from foreload.stages.decode import rgb_array
-        from foreload.stages.transform import transform_array
-
         return transform_array(self, rgb_array(image))
 
 
@@ -256,3 +259,50 @@ def resize(
 
 get_train_transforms = train
 get_val_transforms = val
+
+
+def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Apply ``transform`` to uint8 of height x width x 3, with random numbers from torch's global generator."""
+    out = torch.empty(transform.shape(1), dtype=transform.dtype)
+    seed = draw_seed() if transform.random else 0
+    _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy())
+    return shaped(transform, out, 1)[0]
+
+
+def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch.Tensor:
+    """See memory that was written natively as a batch: count x 3 x height x width."""
+    height, width = transform.size
+    if transform.channels_last:
+        return memory.view(count, height, width, 3).permute(0, 3, 1, 2)
+    return memory.view(count, 3, height, width)
+
+
+def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
+    """Any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits cut to 8.
+
+    Raises:
+        TypeError: it is not an image, or not of uint8.
+    """
+    if isinstance(image, torch.Tensor):
+        image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8:
+            raise TypeError(f"an image must be uint8, got {image.dtype}; convert it, or transform it yourself")
+        if image.ndim == 2:
+            image = image[:, :, None]
+        if image.ndim != 3 or image.shape[2] not in (1, 3, 4):
+            raise TypeError(f"an image must have 1, 3 or 4 channels, got the shape {image.shape}")
+        image = image.repeat(3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
+        return np.ascontiguousarray(image)
+    if not hasattr(image, "convert"):
+        raise TypeError(f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}")
+    if image.mode.startswith("I") or image.mode == "F":
+        return rgb_array(_to_8_bits(np.asarray(image), image.mode))
+    return np.ascontiguousarray(np.asarray(image.convert("RGB")))
+
+
+def _to_8_bits(values: Array, mode: str) -> Array:
+    # Pillow's own conversion clips at 255, which turns a 16-bit picture white. Its mode "I" holds 8 or 16 bits.
+    if mode.startswith("I;16") or (mode == "I" and values.max(initial=0) > 255):
+        values = values / 257
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)

@@ -2,7 +2,7 @@
 
 import sys
 
-from foreload.cli import main
+from foreload.cli.main import main
 
 if __name__ == "__main__":
     main(["bench", *sys.argv[1:]])

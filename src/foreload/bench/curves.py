@@ -13,19 +13,20 @@ import numpy as np
 import torch
 
 from foreload import transforms
-from foreload.datasets.images import ImageDataset
+from foreload.cache.plan import compile_plan
+from foreload.checks import Array
+from foreload.datasets.images.dataset import ImageDataset
 from foreload.loader import DataLoader
 from foreload.machine import granted_cores
-from foreload.options import Cache, Keep
-from foreload.stages.order import KeyedSampler
-from foreload.stages.plan import POLICIES, compile_plan
+from foreload.options import POLICIES, Cache, Keep
+from foreload.order.samplers import KeyedSampler
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+
 __all__ = ["OrderKind", "Samples", "curves", "enough", "foresee_order", "measure_folder", "plot", "table"]
 
-Array = np.ndarray[Any, Any]
 OrderKind = Literal["permutation", "replacement", "weighted", "zipf"]
 
 # Images that are loaded to find out what loading costs.

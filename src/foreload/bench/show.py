@@ -21,6 +21,7 @@ from foreload.machine import granted_cores, granted_memory
 if TYPE_CHECKING:
     from rich.table import Table
 
+
 __all__ = ["machine", "plot", "sentence", "table", "write_json"]
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from foreload.progress import Progress, track, track_threads
+from foreload.checks import Array
+from foreload.record.progress import Progress, track, track_threads
 
 __all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
-
-Array = np.ndarray[Any, Any]
 
 _MARK = ".foreload-synth.json"
 _FIELD = 1280

@@ -10,13 +10,13 @@ from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
 
+from foreload.cache.budget import Pressure
+from foreload.cache.store import SampleStore
+from foreload.checks import Indices
 from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track_threads
-from foreload.stages.memory import Pressure
-from foreload.stages.order import Indices
-from foreload.stages.store import SampleStore
+from foreload.record.progress import track_threads
 
 __all__ = ["EAGER_SHARE", "BaseDataset"]
 

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from foreload import _native
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated, is_default_collate, pinned
+from foreload.batch.read import ReadAssembly, read_samples
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
-from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate, pinned
-from foreload.stages.read import ReadAssembly, read_samples
 
 if TYPE_CHECKING:
-    from foreload.stages.assemble import Making
+    from foreload.batch.assembly import Making
+
 
 __all__ = ["FileDataset"]
 

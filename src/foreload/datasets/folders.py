@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foreload.progress import track
+from foreload.record.progress import track
 
 __all__ = ["IMAGES", "Labels", "Listing", "list_files"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from foreload.cache.fingerprint import check_stamp, stamp
 from foreload.datasets.base import BaseDataset
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
-from foreload.progress import track
-from foreload.stages.spill import check_stamp, stamp
+from foreload.record.progress import track
 
 __all__ = ["MDSDataset"]
 

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from foreload.stages.batch import note_sample
-from foreload.stages.collate import Collated
-from foreload.stages.index import position_of
+from foreload.batch.assembly import note_sample
+from foreload.batch.collate import Collated
+from foreload.order.index import position_of
 
 if TYPE_CHECKING:
-    from foreload.stages.mix import MixtureSampler
+    from foreload.order.mixture import MixtureSampler
+
 
 __all__ = ["Mixture"]
 
@@ -192,7 +193,7 @@ class Mixture(Dataset[Any]):
 
     def __sampler__(self, seed: int) -> MixtureSampler:
         """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
-        from foreload.stages.mix import MixtureSampler
+        from foreload.order.mixture import MixtureSampler
 
         return MixtureSampler(self, seed)
 

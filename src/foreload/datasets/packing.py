@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from foreload.stages.collate import Collated
-from foreload.stages.index import positions_of
+from foreload.batch.collate import Collated
+from foreload.checks import Array
+from foreload.order.index import positions_of
 
 __all__ = ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
-
-Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Pieces(NamedTuple):

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from foreload.config import whole_number
-from foreload.stages.batch import note_sample
-from foreload.stages.foresee import foresee
-from foreload.stages.index import position_of
+from foreload.batch.assembly import note_sample
+from foreload.order.index import position_of
+from foreload.order.lookahead import foresee
+from foreload.recipes.config import whole_number
 from foreload.workers.threads import join
 
 if TYPE_CHECKING:
-    from foreload.stages.buffers import Buffers
+    from foreload.batch.buffers import Buffers
+
 
 __all__ = ["AsyncPrefetchDataset"]
 

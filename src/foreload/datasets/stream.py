@@ -9,9 +9,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from foreload.stages.nested import move
-from foreload.stages.order import Indices
-from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.checks import Indices
+from foreload.nested import move
+from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 
 __all__ = ["Stream", "runs_of"]
 

@@ -12,18 +12,18 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.progress import track
-from foreload.stages.batch import Batch
-from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate
-from foreload.stages.index import as_indices, some
+from foreload.batch.assembly import Batch
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated, is_default_collate
+from foreload.checks import Array
+from foreload.order.index import as_indices, some
+from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.stages.assemble import Making
+    from foreload.batch.assembly import Making
+
 
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
-
-Array = np.ndarray[Any, Any]
 
 
 def gather(
@@ -200,7 +200,7 @@ def _assembly(rows: _Rows, making: Making, buffers: Buffers) -> TensorAssembly |
 
 
 class TensorAssembly:
-    """Batches of rows; see :class:`foreload.stages.batch.Assembly`."""
+    """Batches of rows; see :class:`foreload.batch.assembly.Assembly`."""
 
     depth: int | None = None
 
@@ -211,7 +211,7 @@ class TensorAssembly:
         self.sample_bytes = sum(source.shape[1] for source in self._sources)
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.stages.batch.Assembly`."""
+        """See :class:`~foreload.batch.assembly.Assembly`."""
         where = some(as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))

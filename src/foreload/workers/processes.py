@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from foreload.observe.spans import Lane, Spans
-from foreload.workers.slots import Lent, Words, open_memory
+from foreload.machine import open_memory
+from foreload.record.spans import Lane, Spans
+from foreload.workers.slots import Lent, Words
 from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
 
 __all__ = ["ProcessPool", "Worker", "death"]

@@ -10,33 +10,22 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from foreload import _native
-from foreload.stages.buffers import Buffers, round_up
+from foreload.batch.buffers import Buffers, round_up
+from foreload.checks import Array
 
-__all__ = ["Lent", "Piece", "Slots", "Words", "open_memory"]
-
-Array = np.ndarray[Any, Any]
+__all__ = ["Lent", "Piece", "Slots", "Words"]
 
 _ALIGNMENT = 64
 
 # What is smaller travels in the message itself.
 _INLINE = 4096
-
-
-def open_memory(name: str) -> int:
-    """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
-    with suppress(AttributeError, OSError):  # not every system has it, or allows it
-        return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class Words:

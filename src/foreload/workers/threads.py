@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Iterable
 
 from foreload import _native
-from foreload.observe.spans import Lane, Spans
-from foreload.workers.info import WorkerIdentity
+from foreload.record.spans import Lane, Spans
+from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["ThreadPool", "join", "no_job"]
 

@@ -21,12 +21,13 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
 from foreload import _native
-from foreload.stages.assemble import WorkersMaking, native_assembly
-from foreload.stages.batch import SampleAssembly
-from foreload.stages.failure import NothingLeft, SampleError
-from foreload.stages.memory import reuse_freed
-from foreload.stages.samples import flatten, restore
-from foreload.stream import StreamBatches
+from foreload.batch.assembly import WorkersMaking
+from foreload.batch.failure import NothingLeft, SampleError
+from foreload.batch.samples import SampleAssembly
+from foreload.batch.stream import StreamBatches
+from foreload.cache.budget import reuse_freed
+from foreload.cache.serialize import flatten, restore
+from foreload.datasets.native import native_assembly
 from foreload.workers.slots import Slots, Words
 
 __all__ = ["WHERE", "Begin", "Result", "WorkerTask", "work"]

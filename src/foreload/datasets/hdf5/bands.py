@@ -12,14 +12,13 @@ from typing import Any
 import cachetools
 import numpy as np
 
+from foreload.cache.store import SampleStore
+from foreload.checks import Array
 from foreload.datasets.hdf5.chunks import Chunks
 from foreload.datasets.hdf5.file import HDF5File, Stamp
 from foreload.machine import granted_memory
-from foreload.stages.store import SampleStore
 
 __all__ = ["Bands", "Want"]
-
-Array = np.ndarray[Any, Any]
 
 # Rows of a band, and where they go: memory, positions in it, rows counted from the band's first.
 Want = tuple[Array, list[int], list[int]]

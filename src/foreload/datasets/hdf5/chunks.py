@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from foreload import _native
+from foreload.checks import Array
 from foreload.datasets.hdf5.file import HDF5File, load_h5py
 from foreload.errors import DecodeError
-from foreload.observe.spans import Stage
+from foreload.record.spans import Stage
 
 __all__ = ["Chunks", "Piece"]
-
-Array = np.ndarray[Any, Any]
 
 # A part of the rows of a band: which part (slices of a row's dimensions), and its values, rows first.
 Piece = tuple[tuple[slice, ...], Array]

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated, is_default_collate
+from foreload.cache.store import SampleStore
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.hdf5.bands import Bands
 from foreload.datasets.hdf5.chunks import Chunks
@@ -19,16 +22,13 @@ from foreload.datasets.hdf5.file import HDF5File, load_h5py, opened, stamp_of
 from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
+from foreload.nested import move
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track, track_threads
-from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate
-from foreload.stages.nested import move
-from foreload.stages.store import SampleStore
+from foreload.record.progress import track, track_threads
 
 if TYPE_CHECKING:
-    from foreload.stages.assemble import Making
-    from foreload.stages.batch import Assembly
+    from foreload.batch.assembly import Assembly, Making
+
 
 __all__ = ["HDF5Dataset"]
 

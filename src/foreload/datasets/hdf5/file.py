@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from foreload import _native
-from foreload.observe.spans import Stage
+from foreload.record.spans import Stage
 
 __all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
 
-Array = np.ndarray[Any, Any]
 Stamp = tuple[int, int, int, int]
 
 _WRITING = "this HDF5 file is open for writing; close it there first"

@@ -22,23 +22,23 @@ from torch.utils.data import (
 )
 
 from foreload import _native
+from foreload.batch.assembly import Batch, note_sample
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import pinned
+from foreload.batch.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.checks import Array
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
-from foreload.observe.spans import Stage
-from foreload.stages.batch import Batch, note_sample
-from foreload.stages.buffers import Buffers
-from foreload.stages.collate import pinned
-from foreload.stages.failure import NothingLeft, OnError, SampleError, stand_ins
-from foreload.stages.index import positions_of, some
-from foreload.stages.order import KeyedSampler
+from foreload.order.index import positions_of, some
+from foreload.order.samplers import KeyedSampler
+from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
     from foreload.datasets.hdf5 import HDF5Dataset
-    from foreload.stages.assemble import Making
+
 
 __all__ = ["Column", "Window"]
-
-Array = np.ndarray[Any, Any]
 
 # Batches in the making take at most so many bytes, and are at most so many: their number is what the first of
 # them waits for.
@@ -98,7 +98,7 @@ class Column:
 
 
 class Window:
-    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.stages.batch.Assembly`.
+    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.batch.assembly.Assembly`.
 
     Who decodes a band fills in its rows in every batch that is in the making, so that each band is decoded once
     for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
@@ -139,7 +139,7 @@ class Window:
         return column.chunks.is_direct and not self.bands.keeps
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.stages.batch.Assembly`."""
+        """See :class:`~foreload.batch.assembly.Assembly`."""
         batch = _Rows(self, some(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)

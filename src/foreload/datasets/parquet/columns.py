@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.checks import Array
 from foreload.datasets.parquet.rowgroups import load_pyarrow
 
 __all__ = ["collated", "values_of"]
-
-Array = np.ndarray[Any, Any]
 
 
 def values_of(column: Any) -> list[Any]:

@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from foreload.batch.assembly import Batch, note_sample
+from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.samples import SampleAssembly
+from foreload.cache.fingerprint import stamp
+from foreload.checks import Array, Indices
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
-from foreload.progress import track
-from foreload.stages.batch import Batch, SampleAssembly, note_sample
-from foreload.stages.collate import Collated, is_default_collate
-from foreload.stages.index import positions_of
-from foreload.stages.order import Indices
-from foreload.stages.spill import stamp
+from foreload.order.index import positions_of
+from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.stages.assemble import Making
-    from foreload.stages.buffers import Buffers
+    from foreload.batch.assembly import Making
+    from foreload.batch.buffers import Buffers
+
 
 __all__ = ["ParquetDataset"]
 
 Row = dict[str, Any]
-Array = np.ndarray[Any, Any]
 
 
 class ParquetDataset(BaseDataset):

@@ -11,9 +11,9 @@ from typing import Any
 import cachetools
 
 from foreload import _native
+from foreload.cache.fingerprint import check_stamp
 from foreload.errors import DecodeError
-from foreload.observe.spans import Stage
-from foreload.stages.spill import check_stamp
+from foreload.record.spans import Stage
 
 __all__ = ["RowGroups", "load_pyarrow", "open_parquet"]
 

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.batch.assembly import note_sample
+from foreload.batch.failure import survivors
+from foreload.batch.read import read_samples
+from foreload.checks import Array
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tar.members import Members
@@ -21,16 +25,11 @@ from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_inde
 from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
-from foreload.progress import track
-from foreload.stages.batch import note_sample
-from foreload.stages.failure import survivors
-from foreload.stages.fetch import Fetch, Range, is_remote
-from foreload.stages.index import positions_of
-from foreload.stages.read import read_samples
+from foreload.order.index import positions_of
+from foreload.record.progress import track
+from foreload.remote.fetch import Fetch, Range, is_remote
 
 __all__ = ["Shards", "TarDataset"]
-
-Array = np.ndarray[Any, Any]
 
 
 class Shards:
@@ -188,7 +187,7 @@ class TarDataset(BaseDataset):
         transform: called with each dict, for instance to decode what is in it.
         loading_mode: as for :class:`~foreload.BaseDataset`.
         direct_io: read past the page cache, which is left to others.
-        storage: options of the storage behind URLs, as :class:`foreload.stages.fetch.Fetch` takes them.
+        storage: options of the storage behind URLs, as :class:`foreload.remote.fetch.Fetch` takes them.
         index_folder: where indexes of remote shards that have none beside them are kept; without it they are
             made each time, for which the shards are read.
 

@@ -20,9 +20,9 @@ from foreload import _native
 from foreload.datasets.tar.remote import RemoteFile, list_below
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
 from foreload.errors import DecodeError
-from foreload.observe.spans import Stage
-from foreload.stages.fetch import Fetch, is_remote
-from foreload.stages.webfile import WebFile
+from foreload.record.spans import Stage
+from foreload.remote.fetch import Fetch, is_remote
+from foreload.remote.webfile import WebFile
 
 __all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "samples_of"]
 

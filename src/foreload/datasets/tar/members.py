@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from foreload.checks import Array
 from foreload.datasets.tar.shards import ShardIndex
 
 __all__ = ["Members"]
-
-Array = np.ndarray[Any, Any]
 
 
 class Members:

@@ -21,11 +21,11 @@ import numpy as np
 
 from foreload import _native
 from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
+from foreload.datasets.images.decode import decode_with_pillow
 from foreload.datasets.tar.shards import ShardIndex, index_of
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
-from foreload.progress import Progress
-from foreload.stages.decode import decode_with_pillow
+from foreload.record.progress import Progress
 
 __all__ = ["MANIFEST", "Packed", "pack"]
 

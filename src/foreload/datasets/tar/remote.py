@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from foreload.checks import Array
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
-from foreload.progress import track_threads
-from foreload.stages.fetch import Fetch, Range
+from foreload.record.progress import track_threads
+from foreload.remote.fetch import Fetch, Range
 
 __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
-
-Array = np.ndarray[Any, Any]
 
 _HEADER = 512  # bytes before a member's content
 _STEP = 1 << 20  # what is read at a time to make an index

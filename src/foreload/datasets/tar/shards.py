@@ -14,12 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from foreload.checks import Array
 from foreload.errors import DecodeError
-from foreload.stages.fetch import is_remote, local_path
+from foreload.remote.fetch import is_remote, local_path
 
 __all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name", "tars_in"]
-
-Array = np.ndarray[Any, Any]
 
 _VERSION = 1
 _SUFFIX = ".idx"

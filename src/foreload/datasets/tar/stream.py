@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
 from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, samples_of
-from foreload.stages.fetch import Fetch
-from foreload.stages.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.remote.fetch import Fetch
 
 __all__ = ["TarStream"]
 
@@ -37,7 +37,7 @@ class TarStream(ShuffledStream):
         transform: called with each dict when it leaves the buffer.
         buffer: how many samples each worker holds.
         seed: of the order; as for :class:`foreload.Stream`.
-        storage: options of object storage, as :class:`foreload.stages.fetch.Fetch` takes them.
+        storage: options of object storage, as :class:`foreload.remote.fetch.Fetch` takes them.
         shuffle: if not, shards and samples come as they are.
         num_replicas, rank: as for :class:`foreload.Stream`.
 

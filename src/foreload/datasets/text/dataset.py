@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foreload import _native
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated, is_default_collate
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.text.batches import TextAssembly, TextBatch
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
-from foreload.stages.buffers import Buffers
-from foreload.stages.collate import Collated, is_default_collate
-from foreload.stages.encode import TextAssembly, TextBatch
 
 if TYPE_CHECKING:
-    from foreload.stages.assemble import Making
+    from foreload.batch.assembly import Making
+
 
 __all__ = ["TextDataset"]
 

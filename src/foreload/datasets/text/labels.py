@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Labels"]
+from foreload.checks import Array
 
-Array = np.ndarray[Any, Any]
+__all__ = ["Labels"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.checks import Array
 from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
-from foreload.progress import Progress, track, track_threads
+from foreload.record.progress import Progress, track, track_threads
 
 __all__ = ["LABEL", "Field", "Texts", "open_texts"]
 
-Array = np.ndarray[Any, Any]
 Field = str | int
 
 # The label's field where nobody names one: it may be missing, then there are no labels.

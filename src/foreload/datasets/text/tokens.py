@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from foreload.batch.buffers import Buffers
+from foreload.checks import Array
 from foreload.datasets.text.pieces import Pieces
-from foreload.stages.buffers import Buffers
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
 
-Array = np.ndarray[Any, Any]
 Rows = dict[str, list[Any]]  # by name, the numbers of each text
 
 # The name of the only column, where there are no names.

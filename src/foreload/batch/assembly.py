@@ -1,0 +1,128 @@
+"""How the batches of an epoch are made: the contract, and what workers need to know of a loader for it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.batch.failure import OnError, SampleError
+
+if TYPE_CHECKING:
+    from foreload.cache.loader_cache import LoaderCache
+
+
+__all__ = ["Assembly", "Batch", "Making", "SubsetAssembly", "WorkersMaking", "count", "note_sample"]
+
+
+class Making(Protocol):
+    """How a loader makes batches: the part of it that workers need."""
+
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def drop_last(self) -> bool: ...
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]: ...
+    @property
+    def transform(self) -> Callable[[Any], Any] | None: ...
+    @property
+    def on_error(self) -> OnError: ...
+    @property
+    def errors(self) -> list[SampleError]: ...
+    @property
+    def _auto_collation(self) -> bool: ...
+    @property
+    def _pin_device(self) -> str | None: ...
+    @property
+    def _cache(self) -> LoaderCache | None: ...
+
+
+@dataclass
+class WorkersMaking:
+    """The same for a worker process, which gets nothing else of the loader."""
+
+    batch_size: int | None
+    drop_last: bool
+    collate_fn: Callable[[Any], Any]
+    transform: Callable[[Any], Any] | None
+    on_error: OnError
+    _auto_collation: bool
+    errors: list[SampleError] = field(default_factory=list)
+    _pin_device: str | None = None  # what pins memory is the consumer's process
+    _cache: LoaderCache | None = None  # the dataset is seen through the store already
+
+    @classmethod
+    def of(cls, making: Making) -> WorkersMaking:
+        """Take it from a loader."""
+        return cls(
+            making.batch_size,
+            making.drop_last,
+            making.collate_fn,
+            making.transform,
+            making.on_error,
+            making._auto_collation,
+        )
+
+
+class Batch(NamedTuple):
+    """One batch in the making."""
+
+    job: _native.Job
+    take: Callable[[], Any]  # the batch, or its error, once the job is done
+
+
+class Assembly(Protocol):
+    """How the batches of one epoch are made."""
+
+    @property
+    def depth(self) -> int | None:
+        """Batches worth keeping in the making; None where torch's prefetch_factor x num_workers is right."""
+        ...
+
+    def start(self, indices: Any) -> Batch:
+        """Prepare the batch of these samples. Does no work yet.
+
+        Raises:
+            IndexError: a sample is not there.
+        """
+        ...
+
+
+def count(indices: Any) -> int:
+    """Count the samples that a batch is asked for with: without batches, a single one.
+
+    >>> count([3, 1]), count(torch.arange(4)), count("a key")
+    (2, 4, 1)
+    """
+    if type(indices) is list:
+        return len(indices)  # what most batches are; the rest is several times as slow
+    if isinstance(indices, (np.ndarray, torch.Tensor)):
+        return math.prod(indices.shape)
+    if isinstance(indices, Iterator):
+        return operator.length_hint(indices, 1)
+    return len(indices) if isinstance(indices, (list, tuple, set, frozenset, range)) else 1
+
+
+def note_sample(error: BaseException, index: object, position: int) -> None:
+    """Say in a traceback which sample it was."""
+    error.add_note(f"foreload: while loading sample {index!r} (position {position} of its batch)")
+
+
+class SubsetAssembly:
+    """For torch's ``Subset`` of a dataset that has an assembly of its own."""
+
+    def __init__(self, whole: Assembly, indices: Sequence[int]) -> None:
+        self.depth = whole.depth
+        self._whole = whole
+        self._indices = np.asarray(indices, np.int64)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`Assembly`."""
+        return self._whole.start(self._indices[np.asarray(indices, np.int64)])

@@ -1,0 +1,176 @@
+"""Samples to a batch: torch's ``default_collate``, writing into reused buffers; and batches collated already."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data._utils import pin_memory as torch_pin
+
+from foreload.batch.buffers import Buffers
+
+__all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
+
+# Below this, a fresh allocation is cheaper than borrowing a buffer.
+_WORTH_BORROWING = 64 << 10
+
+
+def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
+    """Whether ``collate_fn`` is the one that torch's DataLoader uses when it is given none."""
+    return collate_fn is torch_collate.default_collate
+
+
+class _Lending(threading.local):
+    buffers: Buffers | None = None
+
+
+_lending = _Lending()
+
+
+@contextmanager
+def lending(buffers: Buffers) -> Iterator[None]:
+    """Let :func:`new_tensor` and :func:`stack` take memory from ``buffers`` in this thread."""
+    before, _lending.buffers = _lending.buffers, buffers
+    try:
+        yield
+    finally:
+        _lending.buffers = before
+
+
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Make an uninitialised tensor for a batch, in the loader's memory where a loader collates and it is large."""
+    buffers = _lending.buffers
+    size = math.prod(shape) * dtype.itemsize
+    if buffers is None or size < _WORTH_BORROWING:
+        return torch.empty(shape, dtype=dtype)
+    return buffers.take(shape, dtype)
+
+
+def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Stack tensors as torch does, into memory from :func:`new_tensor` where they are ordinary ones."""
+    first = tensors[0]
+    if _lending.buffers is None or not _stackable(tensors, first):
+        plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
+        return plain
+    return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
+
+
+def collate_into(buffers: Buffers) -> Callable[[Any], Any]:
+    """Make a ``default_collate`` that stacks large tensors into ``buffers``.
+
+    Types that users added to torch's ``default_collate_fn_map`` keep working.
+    """
+
+    def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+        first = batch[0]
+        if not _stackable(batch, first):
+            result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+            return result
+        return torch.stack(list(batch), out=buffers.take((len(batch), *first.shape), first.dtype))
+
+    def collate(batch: Any) -> Any:
+        functions = torch_collate.default_collate_fn_map
+        if functions.get(torch.Tensor) is torch_collate.collate_tensor_fn:
+            functions = {**functions, torch.Tensor: stack}
+        return torch_collate.collate(batch, collate_fn_map=functions)
+
+    return collate
+
+
+def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+    # Whatever is out of the ordinary is left to torch, which also finds the words for what does not fit.
+    if first.numel() * first.element_size() * len(batch) < _WORTH_BORROWING:
+        return False
+    return all(
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_nested
+        and tensor.dtype is first.dtype
+        and tensor.shape == first.shape
+        for tensor in batch
+    )
+
+
+def pinned(batch: Any, device: str | None) -> Any:
+    """Copy a batch to page-locked memory for ``device``, as torch does it; None leaves it as it is."""
+    return batch if device is None else torch_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
+
+
+class _TupleSample(tuple[Any, ...]):
+    __slots__ = ()
+
+
+class _DictSample(dict[Any, Any]):
+    __slots__ = ()
+
+
+class _TensorSample(torch.Tensor):
+    # What is computed from a sample is a plain tensor again.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class Collated(Sequence[Any]):
+    """A batch that was assembled as a whole, in the shape of a list of samples.
+
+    ``__getitems__`` of a dataset returns it. ``default_collate`` sees by the type of the samples that there is
+    nothing left to do; for anybody else it is a sequence of ordinary samples, views of the batch.
+
+    Args:
+        batch: a tensor, or a list or dict of them, with one row per sample.
+        count: how many samples.
+
+    >>> samples = Collated([torch.zeros(3, 2), torch.arange(3)], 3)
+    >>> samples[1]
+    (tensor([0., 0.]), tensor(1))
+    >>> torch.utils.data.default_collate(samples)[1]
+    tensor([0, 1, 2])
+    """
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch = batch
+        self._count = count
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        """Give one sample, or a list of them for a slice."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"sample {index} of a batch of {self._count}")
+        if isinstance(self.batch, dict):
+            return _DictSample({name: rows[index] for name, rows in self.batch.items()})
+        if isinstance(self.batch, torch.Tensor):
+            return self.batch[index].as_subclass(_TensorSample)
+        return _TupleSample(rows[index] for rows in self.batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the samples."""
+        return (self[i] for i in range(self._count))
+
+
+def _collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    if isinstance(batch, Collated):
+        return batch.batch
+    plain: list[Any] = [
+        sample.as_subclass(torch.Tensor)
+        if isinstance(sample, torch.Tensor)
+        else (dict(sample) if isinstance(sample, dict) else tuple(sample))
+        for sample in batch
+    ]
+    return torch_collate.collate(plain, collate_fn_map=collate_fn_map)
+
+
+# Torch's documented way to teach default_collate a type.
+torch_collate.default_collate_fn_map.update(
+    dict.fromkeys((_TupleSample, _DictSample, _TensorSample), _collate_collated)
+)

@@ -1,0 +1,220 @@
+"""Stage ``batch``: how the samples of one batch are made and put together.
+
+An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result. There
+is one for any dataset and one for each kind that the native core can assemble by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreload import _native
+from foreload.batch.assembly import Batch, count, note_sample
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
+from foreload.batch.failure import LOST, NothingLeft, SampleError, repair
+from foreload.cache.view import Prepared
+from foreload.record.spans import Stage
+
+if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
+
+
+__all__ = ["SampleAssembly"]
+
+_SAMPLE = int(Stage.sample)
+
+
+class SampleAssembly:
+    """For any map-style dataset: call it for every sample (or ``__getitems__`` once), then ``collate_fn``."""
+
+    # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
+    _RUN_SECONDS = 2e-3
+
+    # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
+    _LOOK_SECONDS = 5e-4
+
+    def __init__(self, making: Making, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
+        # What each thread is at, for whoever asks why nothing comes.
+        self.now: Any = {}
+        self.depth: int | None = None
+        self._arrays = arrays
+        self._dataset = dataset
+        self._batched = making._auto_collation
+        self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
+        collate = making.collate_fn
+        self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._buffers = buffers
+        self._pin_device = making._pin_device
+        self.on_error = making.on_error
+        self.errors = making.errors
+        self._workers = max(1, workers)
+        self._sample_seconds: float | None = None
+        self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, Prepared) else None
+        self._unseen = 0  # runs since the last look
+        self._looked = False
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`Assembly`."""
+        if self._arrays:
+            indices = indices.tolist()
+        elif self._batched and not self._whole and not isinstance(indices, (list, tuple)):
+            # A user's own batch sampler may yield anything that can be iterated.
+            indices = list(indices)
+        samples = _Samples(self, indices)
+        if self._batched and not self._whole:
+            runs = asked = max(1, len(indices))
+        else:
+            runs, asked = 1, count(indices)
+        job = _native.PythonJob(runs, self._grain(runs), samples.run, samples.finish, _SAMPLE, asked)
+        return Batch(job, samples.take)
+
+    def _grain(self, count: int) -> int:
+        if count <= 1:
+            return 1
+        if self._sample_seconds is None:
+            return -(-count // self._workers)
+        return max(1, min(count, int(self._RUN_SECONDS / self._sample_seconds)))
+
+    def fetch(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> Sequence[Any]:
+        """Load samples ``begin`` to ``end`` of a batch, or all at once where the dataset can.
+
+        Those that fail are added to ``lost``, unless that is to be raised.
+        """
+        samples: Sequence[Any]
+        if self._whole:
+            try:
+                samples = self._dataset.__getitems__(indices)
+            except Exception:
+                if self.on_error == "raise":
+                    raise
+                return self._one_by_one(indices, 0, len(indices), lost)
+            return samples
+        return self._one_by_one(indices, begin, end, lost)
+
+    def _one_by_one(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> list[Any]:
+        started = time.perf_counter()
+        samples: list[Any] = []
+        now, thread = self.now, threading.get_ident()
+        dataset = self.source()
+        for position in range(begin, end):
+            now[thread] = (indices, position)
+            try:
+                samples.append(dataset[indices[position]])
+            except BaseException as error:
+                if self.on_error != "raise" and isinstance(error, Exception):
+                    lost[position] = error
+                    samples.append(LOST)
+                    continue
+                note_sample(error, indices[position], position)
+                raise _Failed(position, error) from error
+        seconds = (time.perf_counter() - started) / max(1, end - begin)
+        known = self._sample_seconds
+        self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
+        return samples
+
+    def source(self) -> Any:
+        """Give the dataset for a run of samples; now and then one that looks at the clock within each of them."""
+        if self._measured is None:
+            return self._dataset
+        self._unseen += 1
+        # (Where samples are no batches, nobody knows how long they take.)
+        seconds = self._sample_seconds or (self._LOOK_SECONDS / 16 if self._looked else 1.0)
+        if self._unseen * seconds < self._LOOK_SECONDS:
+            return self._dataset
+        weight, self._unseen, self._looked = self._unseen, 0, True
+        return self._measured(weight)
+
+    def finish(self, indices: Any, samples: Any) -> Any:
+        """Collate (and pin) what was fetched."""
+        try:
+            with lending(self._buffers):
+                batch = self._collate(samples)
+        except Exception as error:
+            error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
+            raise
+        return pinned(batch, self._pin_device)
+
+
+class _Failed(Exception):
+    def __init__(self, position: int, error: BaseException) -> None:
+        self.position = position
+        self.error = error
+
+
+class _Samples:
+    """The samples of one batch while several workers make them."""
+
+    def __init__(self, assembly: SampleAssembly, indices: Any) -> None:
+        self._assembly = assembly
+        self._indices = indices
+        self._parts: dict[int, Any] = {}
+        self._failures: dict[int, BaseException] = {}
+        self._lost: dict[int, Exception] = {}
+        self._batch: Any = None
+        self._is_made = False
+
+    def run(self, begin: int, end: int) -> None:
+        assembly = self._assembly
+        try:
+            if not assembly._batched:
+                self._parts[0] = assembly.source()[self._indices]
+            elif assembly._whole or self._indices:
+                self._parts[begin] = assembly.fetch(self._indices, begin, end, self._lost)
+            else:
+                self._parts[0] = []
+        except _Failed as failed:
+            self._failures[failed.position] = failed.error
+        except BaseException as error:
+            if not assembly._batched and assembly.on_error != "raise" and isinstance(error, Exception):
+                self._lost[0] = error
+                return
+            error.add_note(f"foreload: while loading {_shown(self._indices)}")
+            self._failures[begin] = error
+
+    def finish(self) -> None:
+        if self._failures or (self._lost and not self._assembly._batched):
+            return
+        try:
+            if not self._assembly._batched or len(self._parts) == 1:
+                samples = self._parts.pop(0)
+            else:
+                samples = [sample for begin in sorted(self._parts) for sample in self._parts[begin]]
+            self._parts.clear()
+            if self._lost:
+                samples = repair(samples, self._assembly.on_error)
+                if not samples:
+                    return
+            self._batch = self._assembly.finish(self._indices, samples)
+            self._is_made = True
+        except BaseException as error:
+            self._failures[0] = error
+
+    def take(self) -> Any:
+        on_error, errors = self._assembly.on_error, self._assembly.errors
+        for position, lost in sorted(self._lost.items()):
+            index = self._indices[position] if self._assembly._batched else self._indices
+            errors.append(SampleError.of(index, lost, on_error))
+        self._lost = {}
+        if on_error != "raise" and isinstance(self._failures.get(0), Exception):
+            # They could be loaded, but not be collated.
+            errors.append(SampleError.of(self._indices, self._failures[0], "skip"))
+            self._failures = {}
+        if self._failures:
+            error = self._failures[min(self._failures)]
+            self._failures = {}
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
+        if not self._is_made:
+            raise NothingLeft
+        return self._batch
+
+
+def _shown(indices: Any) -> str:
+    text = repr(indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."

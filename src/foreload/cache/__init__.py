@@ -1,0 +1,1 @@
+"""Which samples stay in memory, and where they are kept."""

@@ -1,0 +1,219 @@
+"""One budget of memory for the cache and for batches in the making, and what is done when memory runs out."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from foreload import _native
+from foreload.machine import available_memory, granted_cores, granted_memory
+from foreload.nested import tensors
+
+if TYPE_CHECKING:
+    from foreload.cache.store import SampleStore
+
+
+__all__ = ["MemoryBudget", "Pressure", "reuse_freed"]
+
+# How often memory is looked at, in seconds: looking takes about 0.3 ms, in which the loop waits.
+_OFTEN, _SELDOM = 0.05, 1.0
+
+# What may be gone at most before the next look, as a share of what was free; how many bytes a second go at most.
+_GONE, _FASTEST = 0.5, 8e9
+
+# What is to stay free for everybody else: this share of the memory, but not less than that many bytes.
+_FREE_SHARE = 0.05
+_FREE_LEAST = 64 << 20
+
+# The share of a budget that the cache gets as long as nobody knows how large batches are.
+_CACHE_SHARE = 0.75
+
+# Batches that the loop holds: the one that it works on, and the one that it is given.
+_WITH_THE_LOOP = 2
+
+# Where a process is granted less than this in all, or for each core, nothing is kept that could be given back.
+_ROOMY, _ROOMY_CORE = 4 << 30, 1 << 30
+
+
+@functools.cache
+def reuse_freed() -> None:
+    """Let the C library keep memory that samples have freed for those to come, in this process from here on.
+
+    Samples and what they are made from are mostly larger than what it keeps by itself, and memory that is new
+    takes a fault for each page: arithmetic on arrays may take several times as long. It keeps up to 64 MiB for
+    each thread, and for no more than eight threads per core.
+    """
+    if granted_memory() >= max(_ROOMY, _ROOMY_CORE * granted_cores()):
+        _native.reuse_freed()
+
+
+class Pressure:
+    """Lets a store give samples back before memory runs out, and take its room again when there is enough.
+
+    Args:
+        decide: is told, in words, what was done.
+        available: gives the bytes that can still be taken.
+    """
+
+    def __init__(self, decide: Callable[[str], None], available: Callable[[], int] = available_memory) -> None:
+        granted = granted_memory()
+        self._free = min(max(_FREE_LEAST, int(_FREE_SHARE * granted)), granted // 4)
+        self._decide = decide
+        self._available = available
+        self._next = 0.0  # when to look again
+        self._most = 0.0  # bytes of batches until then
+
+    def check(self, store: SampleStore | None, batch: int = 0, ahead: int = 0) -> None:
+        """Look at the memory, unless it cannot have become short since the last look.
+
+        Args:
+            store: what may give samples back.
+            batch: the bytes of a batch that has been made.
+            ahead: so many more of these must find room.
+        """
+        now = time.monotonic()
+        self._most -= batch
+        if now < self._next and self._most > 0:
+            return
+        self._next, self._most = now + _OFTEN, self._free  # one of several threads looks
+        floor = self._free + ahead * batch
+        available = self._available()
+        spare = _GONE * (available - floor)
+        self._next = now + min(_SELDOM, max(_OFTEN, spare / _FASTEST))
+        self._most = max(self._free // 2, spare)
+        if available < floor:
+            # What samples of several threads leave behind, the C library may keep for long.
+            _native.release_freed()
+            available = self._available()
+        used = 0 if store is None else int(store.native.counts()["used"])
+        if store is None or available >= floor or used == 0:
+            return
+        # Somewhat below what would do, so that this is not needed again at once.
+        left = max(0, used - (floor + self._free - available))
+        store.native.limit(left)
+        self._decide(
+            f"memory is short ({available:,} bytes available, {floor:,} must stay): the cache gave back "
+            f"{used - left:,} of its {used:,} bytes"
+        )
+
+    def fit(self, store: SampleStore, wanted: int, ahead: int = 0) -> None:
+        """Give a store the room that is wanted, as far as memory allows beside ``ahead`` bytes for batches."""
+        counts = store.native.counts()
+        spare = self._available() - 2 * self._free - ahead
+        room = min(wanted, max(0, int(counts["used"]) + spare))
+        if room == counts["room"] or (room < wanted and abs(room - counts["room"]) < self._free):
+            return
+        store.native.limit(room)
+        self._decide(f"the cache may take {room:,} of {wanted:,} bytes, by the memory that is available")
+
+
+class MemoryBudget:
+    """What a loader may take: its cache, and its batches in the making.
+
+    Args:
+        limit: bytes; None: no limit but the machine's.
+
+    Attributes:
+        decisions: what was decided, in words, in order.
+        reserve: batches in the making that the cache leaves room for.
+        batch: bytes of the largest batch, where that matters.
+
+    >>> budget = MemoryBudget(100 << 20)
+    >>> budget.cache_room(1 << 30) >> 20, budget.depth(8)   # nobody knows yet how large a batch is
+    (100, 2)
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.decisions: list[str] = []
+        self.pressure = Pressure(self.decisions.append)
+        self.batch = 0
+        self.reserve = 1
+        self._copies = 1  # of a batch in the making
+        self._ahead = 1  # batches that may be in the making
+        self._wanted = 0  # by the cache
+        self._told = 0
+
+    def cache_room(self, wanted: int) -> int:
+        """Give what a cache that wants so many bytes may take."""
+        self._wanted = wanted
+        if self.limit is None:
+            return wanted
+        room = min(wanted, self.limit if self.batch == 0 else self.beside(self.reserve))
+        if room < wanted:
+            self.decisions.append(
+                f"the cache may take {room:,} of the {wanted:,} bytes asked for: memory={self.limit:,} is for "
+                "batches too"
+            )
+        return room
+
+    def beside(self, reserve: int) -> int:
+        """Give what the cache may take where it leaves room for so many batches in the making."""
+        assert self.limit is not None
+        # (One batch can be made whatever the cache holds.)
+        made = reserve if reserve == 1 else reserve * self._copies
+        return max(0, self.limit - (made + _WITH_THE_LOOP) * self.batch)
+
+    def depth(self, wanted: int, store: SampleStore | None = None, *, copies: int = 1) -> int:
+        """Give how many batches may be in the making, of those that are wanted, beside what the cache holds.
+
+        While a batch is collated its samples are there too: two ``copies``.
+        """
+        self._copies = copies
+        depth = self._depth(wanted, store, copies)
+        self._ahead = depth * copies + 1
+        return depth
+
+    def most(self, store: SampleStore | None = None, *, copies: int = 1) -> int | None:
+        """Give how many batches find room beside what the cache holds; None: nobody limits them."""
+        if self.limit is None:
+            return None
+        if self.batch == 0:
+            return 2
+        cached = 0 if store is None else int(store.native.counts()["used"])
+        return max(1, ((self.limit - cached) // self.batch - _WITH_THE_LOOP) // copies)
+
+    def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
+        most = self.most(store, copies=copies)
+        if most is None:
+            return wanted
+        depth = min(wanted, most)
+        if self.batch == 0:
+            return depth
+        if depth < wanted and depth != self._told:
+            self._told = depth
+            self.decisions.append(
+                f"{depth} batches of {self.batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
+            )
+        return depth
+
+    def saw(self, batch: Any, store: SampleStore | None) -> None:
+        """Take note of a batch that the loop is given."""
+        if self.limit is None and store is None:
+            return
+        size = sum(each.nbytes for each in tensors(batch))
+        if size > self.batch:
+            self.batch = size
+            if self.limit is not None and store is not None:
+                room = min(self._wanted, self.beside(self.reserve))
+                if room != store.native.counts()["room"]:
+                    store.native.limit(room)
+                    self.decisions.append(f"the cache may take {room:,} bytes beside batches of {size:,}")
+        self.pressure.check(store, size, self._ahead)
+
+    def begin(self, store: SampleStore | None) -> None:
+        """Take note that an epoch begins."""
+        if store is None:
+            return
+        wanted = self._wanted
+        if self.limit is not None and self.batch:
+            wanted = min(wanted, self.beside(self.reserve))
+        elif self.limit is not None:
+            wanted = min(wanted, int(_CACHE_SHARE * self.limit))
+        self.pressure.fit(store, wanted, self._ahead * self.batch)
+
+    def stats(self) -> dict[str, Any]:
+        """Tell the limit (None: the machine's), the size of the largest batch, and the decisions."""
+        return {"limit": self.limit, "batch_bytes": self.batch, "decisions": list(self.decisions)}

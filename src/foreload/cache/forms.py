@@ -1,0 +1,153 @@
+"""Which images a cache keeps, and as what: the file's bytes, or pixels, as RGB or as 4:2:0 planes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from foreload.checks import Array
+from foreload.options import Keep
+
+__all__ = ["ENCODED", "PLANES", "RGB", "Kept", "choose", "fitted", "forms_of"]
+
+# The native core's names for them.
+ENCODED, RGB, PLANES = 1, 2, 3
+
+_OVERHEAD = 128  # of an entry, and of what describes a picture
+
+# Seconds that a pixel takes from planes to RGB, of which a crop needs about half.
+_CONVERT = 0.4e-9
+
+# So many images tell no line.
+_FEW = 16
+
+# Behind the first step that does not fit, a few smaller ones may.
+_LOOK_FURTHER = 1000
+
+
+class Kept(NamedTuple):
+    """A choice for every image.
+
+    Attributes:
+        members: whether it is kept (bool).
+        forms: as what (uint8).
+        saved: seconds per epoch that this saves.
+    """
+
+    members: Array
+    forms: Array
+    saved: float
+
+
+def forms_of(keep: Keep) -> tuple[int, ...]:
+    """List the forms that ``keep`` allows."""
+    return {"encoded": (ENCODED,), "decoded": (RGB, PLANES), "auto": (ENCODED, RGB, PLANES)}[keep]
+
+
+def option(form: int, costs: Array) -> tuple[Array, Array]:
+    """Give bytes taken and seconds saved by keeping each image as ``form``.
+
+    Args:
+        form: as what.
+        costs: 5 x images: seconds to read, seconds to decode, bytes of the file, pixels, whether there are planes.
+    """
+    read, decode, encoded, pixels, has_planes = costs
+    if form == ENCODED:
+        return encoded + _OVERHEAD, read
+    if form == PLANES:
+        # Without planes it is no choice.
+        saved = np.where(has_planes > 0, read + decode - _CONVERT * pixels, 0.0)
+        return 1.5 * pixels + _OVERHEAD, saved
+    return 3 * pixels + _OVERHEAD, read + decode
+
+
+def fitted(costs: Array) -> Array:
+    """Give the times that images of such sizes take, in place of those that were measured.
+
+    A single measurement depends on what else ran and on which part of the image was wanted. Time is taken to be
+    linear in the bytes of the file and in the pixels, for images with planes and for others.
+    """
+    result = costs.copy()
+    for planes in (0, 1):
+        known = (costs[2] > 0) & (costs[4] == planes)
+        if known.sum() < _FEW:
+            continue
+        sizes = np.stack([costs[2, known], costs[3, known], np.ones(known.sum())])
+        for row in (0, 1):
+            times = costs[row, known]
+            # Pauses of the thread are no cost of the image.
+            times = np.minimum(times, 4 * np.median(times / sizes[1]) * sizes[1])
+            result[row, known] = _line(sizes, times) @ sizes
+    return result
+
+
+def _line(sizes: Array, times: Array) -> Array:
+    """Give the seconds per byte, per pixel and per image, none of them negative, that come nearest.
+
+    With three of them, trying which are not zero is as good as an algorithm (Lawson and Hanson, Solving Least
+    Squares Problems, chapter 23). Sizes that are nearly the same would give two large ones that cancel otherwise.
+    """
+    rows, goal = (sizes / sizes[1]).T, times / sizes[1]
+    best, least = np.zeros(len(sizes)), np.inf
+    for used in ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,)):
+        line = np.zeros(len(sizes))
+        line[list(used)] = np.linalg.lstsq(rows[:, used], goal, rcond=None)[0]
+        far = float(((rows @ line - goal) ** 2).sum())
+        if (line >= 0).all() and far < least:
+            best, least = line, far
+    return best
+
+
+def choose(costs: Array, forms: Sequence[int], budget: int) -> Kept:
+    """Choose what saves most time within ``budget`` bytes.
+
+    The greedy for the multiple-choice knapsack (Sinha and Zoltners, Operations Research 27(3), 1979): steps from
+    nothing to a small form to a larger one, in the order of the time that each saves per byte, as long as they
+    fit. It lies within one image of the best possible.
+
+    >>> costs = np.array([[0.001, 0.001], [0.01, 0.0], [100, 100], [1000, 1000], [0, 0]])
+    >>> choose(costs, (ENCODED, RGB), 4000).forms.tolist()
+    [2, 1]
+    """
+    sizes, saves = (np.stack(rows) for rows in zip(*(option(form, costs) for form in forms), strict=True))
+    image, choice, ratio, more = _steps(sizes, saves, costs[2] > 0)
+    order = np.argsort(-ratio, kind="stable")
+    image, choice, more = image[order], choice[order], more[order]
+    taken = np.full(costs.shape[1], -1)
+    fitting = int(np.searchsorted(np.cumsum(more), budget, side="right"))
+    # An image's steps come in turn, so the last one counts.
+    taken[image[:fitting]] = choice[:fitting]
+    left = budget - more[:fitting].sum()
+    skipped: set[int] = set()
+    for position in range(fitting, min(len(order), fitting + _LOOK_FURTHER)):
+        i = int(image[position])
+        if i not in skipped and more[position] <= left:
+            taken[i] = choice[position]
+            left -= more[position]
+        else:
+            skipped.add(i)
+    members = taken >= 0
+    rows = np.maximum(taken, 0)
+    saved = float(saves[rows, np.arange(len(rows))][members].sum())
+    return Kept(members, np.asarray(forms, np.uint8)[rows], saved)
+
+
+def _steps(sizes: Array, saves: Array, known: Array) -> tuple[Array, Array, Array, Array]:
+    """List each image's way up, always to the form that saves most per byte more: image, form, that, bytes."""
+    images = np.flatnonzero(known)
+    size, saved = np.zeros(sizes.shape[1]), np.zeros(sizes.shape[1])
+    steps = []
+    while len(images):
+        more = sizes[:, images] - size[images]
+        gain = saves[:, images] - saved[images]
+        ratios = np.where((more > 0) & (gain > 0), gain / np.maximum(more, 1), 0.0)
+        choice = ratios.argmax(axis=0)
+        column = np.arange(len(images))
+        better = ratios[choice, column] > 0
+        images, choice, column = images[better], choice[better], column[better]
+        steps.append((images, choice, ratios[choice, column], more[choice, column]))
+        size[images], saved[images] = sizes[choice, images], saves[choice, images]
+    image, choice, ratio, more = (np.concatenate(values) for values in zip(*steps, strict=True))
+    return image, choice, ratio, more

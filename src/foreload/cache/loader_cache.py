@@ -1,0 +1,270 @@
+"""Stage ``cache``: samples are loaded through the store, which each epoch is given a plan for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence, Sized
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import BatchSampler, DistributedSampler
+
+from foreload.cache.forms import choose, fitted, forms_of, option
+from foreload.cache.plan import Plan, compile_plan, fixed_set
+from foreload.cache.sharing import local_ranks, shared_store
+from foreload.cache.spill import SpillFolder
+from foreload.cache.store import SampleStore
+from foreload.cache.view import unwrap
+from foreload.checks import Indices
+from foreload.errors import warn_user
+from foreload.options import Cache
+from foreload.order.lookahead import asks_once, foresee
+from foreload.order.ranks import Router
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+
+__all__ = ["LoaderCache"]
+
+# Epochs to look ahead, and accesses that this may come to.
+_EPOCHS = 8
+_ACCESSES = 1 << 22
+
+# A fixed set is exchanged for one that saves this much more: what is there has been paid for.
+_WORTH_A_CHANGE = 1.1
+
+# A change of what images are kept saves this share of all that loading them takes, or is measurement noise.
+_WORTH_IN_ALL = 0.02
+
+# Epochs after which a change must have paid for itself; nobody knows how many there will be.
+_SOON = 5
+
+
+class LoaderCache:
+    """The cache of one loader: the store, and the plan of each epoch.
+
+    Attributes:
+        store: what is kept.
+        plan: of the present epoch; None where the samples to keep are chosen without one.
+        forms: what each image of an ImageDataset is kept as, if it is kept.
+        order: what is known of the order: ``"once"`` (each sample once per epoch), ``"known"``, ``"unknown"``.
+    """
+
+    def __init__(self, loader: DataLoader[Any], options: Cache) -> None:
+        self.options = options
+        sampler = (
+            loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+        )
+        self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
+        self._root, self._places = unwrap(loader.dataset)
+        if not isinstance(self._root, Sized):
+            raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
+        samples = len(self._root)
+        self._router = _router(loader) if options.route else None
+
+        def make() -> SampleStore:
+            room = loader._memory.cache_room(options.bytes)
+            return SampleStore(samples, room, accesses=self._accesses * _world(loader))
+
+        name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"
+        self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
+        if options.spill is not None:
+            folder = SpillFolder(options.spill, loader.dataset)
+            if folder.usable:
+                self.store.spill_to(folder)
+        self.plan: Plan | None = None
+        self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
+        self.order = "unknown"
+        self._epochs = 0
+
+    @property
+    def room(self) -> int:
+        """The bytes that samples may take at present."""
+        return int(self.store.native.counts()["room"])
+
+    def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool], *, resumed: bool = False) -> None:
+        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.order.lookahead.foresee`.
+
+        Of one that is resumed in its middle only what is the same in every epoch is planned.
+        """
+        self._epochs += 1
+        self._tell_of_the_disk()
+        if not self._plans:
+            return  # the rank that made the store does
+        samples = len(self.store)
+        if self._router is not None:
+            self._keep_what_is_at_home(loader, self._router)
+            return
+        self.plan = None
+        policy, ranks = self.options.policy, self._ranks()
+        if policy in ("opt", "fixed") and asks_once(loader, ranks):
+            self.order = "once"
+            self._keep_the_best(self._root)
+            return
+        known = (
+            None
+            if resumed
+            else foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+        )
+        self.order = "unknown" if known is None else "known"
+        if known is None or (policy == "lru" and len(known) == 1):
+            # First come, first kept, is as good as any where nothing is known, and best for permutations.
+            self.store.native.follow_rule("recent" if policy == "lru" else "all")
+            return
+        self._compile(loader, [self._in_store(epoch) for epoch in known])
+
+    def _in_store(self, indices: Indices) -> Indices:
+        """Give the places in the store of samples of the loader's dataset."""
+        places = self._places
+        if places is None or (len(indices) and not 0 <= indices.min() <= indices.max() < len(places)):
+            return indices
+        return places[indices]
+
+    def _tell_of_the_disk(self) -> None:
+        failure = self.store.native.spill_failure()
+        if failure and self.store.native.first_to_tell():
+            warn_user(f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}")
+
+    def _ranks(self) -> list[int]:
+        """List the ranks that the store is for; none: this one."""
+        distributed = dist.is_available() and dist.is_initialized()
+        return local_ranks() if self.options.share and distributed else []
+
+    @property
+    def router(self) -> Router | None:
+        """What swaps samples between ranks, if anything does."""
+        return self._router
+
+    def _keep_what_is_at_home(self, loader: DataLoader[Any], router: Router) -> None:
+        """Keep, of each rank's own samples, as many as fit, in the order that routing goes by."""
+        ranks = self._ranks() or [_sampler(loader).rank]
+        sizes = self.store.sizes()
+        if not sizes.any():
+            sizes = self._try(loader, int(self._in_store(router.at_home(ranks[0])[:1])[0]))
+        sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
+        members = np.zeros(len(self.store), np.bool_)
+        for rank in ranks:
+            own = self._in_store(router.at_home(rank))
+            members[own[np.cumsum(sizes[own]) <= self.room // len(ranks)]] = True
+        self.order = "known"
+        self.store.native.follow_members(members.view(np.uint8))
+
+    def _keep_the_best(self, dataset: Any) -> None:
+        """Keep what saves most per byte, once that is known; until then, what comes first."""
+        resident = self.store.residents()
+        measure = getattr(dataset, "__costs__", None)
+        if measure is not None and (image_costs := measure())[2].any():
+            self._keep_the_best_images(image_costs, resident)
+            return
+        sizes, costs = self.store.sizes(), self.store.costs()
+        known = (sizes > 0) & (costs > 0)
+        if self._epochs > 1 and known.any():
+            members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.room)
+            if costs[members].sum() > _WORTH_A_CHANGE * costs[resident].sum():
+                self.store.native.follow_members(members.view(np.uint8))
+                return
+        self.store.native.follow_rule("all")
+
+    def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
+        costs = fitted(costs)
+        best = choose(costs, forms_of(self.options.keep), self.room)
+        saves = np.zeros(len(resident))
+        for form in forms_of(self.options.keep):
+            saves = np.where(self.forms == form, option(form, costs)[1], saves)
+        now = saves[resident].sum()
+        stays = resident & best.members
+        same = stays & (self.forms == best.forms)
+        # What is to be kept as something else has to be loaded once more.
+        again = (costs[0] + costs[1])[stays & ~same].sum()
+        in_all = (costs[0] + costs[1]).sum()
+        if (
+            best.saved - now <= max((_WORTH_A_CHANGE - 1) * now, _WORTH_IN_ALL * in_all)
+            or _SOON * (best.saved - now) <= again
+        ):
+            self.store.native.follow_rule("all")
+            return
+        self.store.native.follow_members(same.view(np.uint8))
+        self.forms = best.forms
+        self.store.native.follow_members(best.members.view(np.uint8))
+
+    def _compile(self, loader: DataLoader[Any], epochs: Sequence[np.ndarray[Any, Any]]) -> None:
+        now = epochs[0]
+        if not len(now):
+            return
+        if len(now) > max(self._accesses, len(self.store)) or not 0 <= now.min() <= now.max() < len(self.store):
+            self.store.native.follow_rule("all")  # what is wrong with that is for the dataset to say
+            return
+        sizes = self.store.sizes()
+        if not sizes.any():
+            sizes = self._try(loader, int(now[0]))
+        if not sizes.any():
+            self.store.native.follow_rule("all")
+            return
+        sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()))
+        window = compile_plan(
+            np.concatenate(epochs),
+            len(self.store),
+            self._room(loader, int(sizes.mean())),
+            self.options.policy,
+            sizes=sizes,
+            resident=self.store.residents(),
+            tail=True,
+        )
+        self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
+        self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
+
+    def _try(self, loader: DataLoader[Any], index: int) -> np.ndarray[Any, Any]:
+        """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
+        size = 0
+        if not loader.by_processes:
+            # A failure comes again in the epoch, where it can be reported.
+            # The sampler may draw its seed from the generator that the dataset draws from too.
+            with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+                dataset = self._root
+                if hasattr(dataset, "__costs__"):
+                    pixels, _ = dataset.__prepare__(index, "decoded")
+                    size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
+                else:
+                    size = self.store.load_ahead(index, dataset.__getitem__)
+        return np.full(len(self.store), int(size), np.int64)
+
+    def _room(self, loader: DataLoader[Any], size: int) -> int:
+        """What the plan may use: workers are not quite in step, so some of the memory changes hands late."""
+        room = self.store.native.counts()["room"]
+        if loader.num_workers == 0:
+            return room
+        batches = loader.num_workers if loader.by_processes else 1
+        return room - min(room // 8, (loader.batch_size or 1) * batches * size)
+
+    def stats(self) -> dict[str, Any]:
+        """Tell what has happened since the start."""
+        counts: dict[str, Any] = self.store.native.counts()
+        requests = counts["hits"] + counts["misses"]
+        counts["hit_rate"] = counts["hits"] / requests if requests else 0.0
+        counts["samples"] = int(self.store.residents().sum())
+        counts["order"] = self.order
+        counts["predicted_hit_rate"] = None if self.plan is None else self.plan.hit_rate
+        return counts
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    return getattr(loader.batch_sampler, "sampler", None)
+
+
+def _world(loader: DataLoader[Any]) -> int:
+    sampler = _sampler(loader)
+    return sampler.num_replicas if type(sampler) is DistributedSampler else 1
+
+
+def _router(loader: DataLoader[Any]) -> Router:
+    sampler = _sampler(loader)
+    if type(sampler) is not DistributedSampler or type(loader.batch_sampler) is not BatchSampler:
+        raise ValueError(
+            "cache: route=True needs an order that is dealt to the ranks by torch's own DistributedSampler, "
+            f"got {type(sampler).__name__}"
+        )
+    return Router(len(loader.dataset), sampler.num_replicas)  # type: ignore[arg-type]

@@ -1,0 +1,219 @@
+"""Caches for code of one's own: classic policies, without a plan."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable, Hashable
+from types import MethodType
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import cachetools
+from cachetools.keys import hashkey
+
+from foreload.cache.instances import Instances
+from foreload.cache.opt import OPTCache, check_maxsize
+from foreload.order.index import position_of
+
+__all__ = ["LRUCache", "cached"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Default = TypeVar("Default")
+
+Classic = cachetools.Cache[Any, Any]
+
+_POLICIES: dict[str, type[Classic]] = {
+    "lru": cachetools.LRUCache,
+    "lfu": cachetools.LFUCache,
+    "fifo": cachetools.FIFOCache,
+    "random": cachetools.RRCache,
+}
+
+
+class LRUCache(Generic[K, V]):
+    """The ``capacity`` entries that were used last; safe to use from several threads.
+
+    Args:
+        capacity: the most entries; 0 keeps nothing.
+
+    Raises:
+        ValueError: it is negative.
+
+    >>> cache = LRUCache(2)
+    >>> cache.put("a", 1); cache.put("b", 2); cache.get("a"); cache.put("c", 3)
+    1
+    >>> "b" in cache, len(cache), cache.stats()["evictions"]
+    (False, 2, 1)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not hasattr(capacity, "__index__"):
+            raise TypeError(f"capacity must be an int, got {capacity!r}")
+        if operator.index(capacity) < 0:
+            raise ValueError(f"capacity must be 0 or more, got {capacity}")
+        self.capacity = operator.index(capacity)
+        self._entries: cachetools.LRUCache[K, V] = cachetools.LRUCache(self.capacity)
+        self._lock = threading.Lock()
+        self._hits = self._misses = self._evictions = 0
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: Default) -> V | Default: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """Give the entry, which is then the one used last, or ``default``."""
+        with self._lock:
+            try:
+                value = self._entries[key]
+            except KeyError:
+                self._misses += 1
+                return default
+            self._hits += 1
+            return value
+
+    def put(self, key: K, value: V) -> None:
+        """Add or exchange an entry; the one that was not used for longest goes if there are too many."""
+        if not self.capacity:
+            return
+        with self._lock:
+            self._evictions += len(self._entries) == self.capacity and key not in self._entries
+            self._entries[key] = value
+
+    def __len__(self) -> int:
+        """Count the entries."""
+        with self._lock:
+            return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether there is an entry; that does not count as use."""
+        with self._lock:
+            return key in self._entries
+
+    def clear(self) -> None:
+        """Drop all entries; the statistics stay."""
+        with self._lock:
+            self._entries.clear()
+
+    def stats(self) -> dict[str, float]:
+        """Give ``hits``, ``misses``, ``evictions``, ``hit_rate``, ``size`` and ``capacity``."""
+        with self._lock:
+            asked = self._hits + self._misses
+            return {
+                "hits": self._hits,
+                "misses": self._misses,
+                "evictions": self._evictions,
+                "hit_rate": self._hits / asked if asked else 0.0,
+                "size": len(self._entries),
+                "capacity": self.capacity,
+            }
+
+    def __copy__(self) -> LRUCache[K, V]:
+        """Give a cache of its own with the same entries and statistics."""
+        other: LRUCache[K, V] = LRUCache(self.capacity)
+        with self._lock:
+            entries = [self._entries.popitem() for _ in range(len(self._entries))]
+            for key, value in entries:
+                self._entries[key] = value
+                other._entries[key] = value
+            other._hits, other._misses, other._evictions = self._hits, self._misses, self._evictions
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy the entries; each process then has its own."""
+        with self._lock:
+            return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make a lock of its own."""
+        self.__dict__.update(state, _lock=threading.Lock())
+
+
+def cached(
+    maxsize: int | None = 128, policy: Literal["lru", "lfu", "fifo", "random", "opt"] = "lru"
+) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function, or a dataset's ``__getitem__``, so that it keeps its results.
+
+    The classic policies keep them in each process by itself, a cache for each instance; what is returned is the
+    object that is kept, so do not change it. ``"opt"`` is :class:`~foreload.OPTCache`.
+
+    Args:
+        maxsize: the most results; None: all of them.
+        policy: which goes first when there are too many.
+
+    Raises:
+        ValueError: the policy is unknown, or ``maxsize`` is negative.
+
+    >>> @cached(maxsize=2, policy="fifo")
+    ... def double(x):
+    ...     print("at work")
+    ...     return 2 * x
+    >>> double(4), double(4)
+    at work
+    (8, 8)
+    """
+    if policy == "opt":
+        return OPTCache(maxsize)
+    if policy not in _POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(_POLICIES)}, opt, got {policy!r}")
+    most = check_maxsize(maxsize, "cached")
+    return lambda function: _Cached(function, float("inf") if most is None else most, _POLICIES[policy])
+
+
+class _Cached:
+    """A function with a cache, or a method with one for each instance."""
+
+    def __init__(
+        self, function: Callable[..., Any], maxsize: float, kind: type[cachetools.Cache[Any, Any]]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._kind = kind
+        self._maxsize = maxsize
+        self._of_function: tuple[Classic, threading.Lock] | None = self._make()
+        self._of_instances: Instances[tuple[Classic, threading.Lock]] = Instances()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._of_function = None  # but one for each instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._of_function is not None:
+            entries, lock = self._of_function
+            arguments = args
+        else:
+            caches = self._of_instances
+            try:
+                entries, lock = caches.get(args[0]) or caches.put(args[0], self._make())
+            except TypeError:  # an instance that cannot be weakly referenced
+                return self._function(*args, **kwargs)
+            arguments = args[1:]
+        try:
+            name = hashkey(*(_plain(argument) for argument in arguments), **kwargs)
+            hash(name)
+        except TypeError:
+            return self._function(*args, **kwargs)
+        with lock:
+            if name in entries:
+                return entries[name]
+        result = self._function(*args, **kwargs)
+        with lock:
+            if entries.maxsize >= 1:
+                entries[name] = result
+        return result
+
+    def _make(self) -> tuple[Classic, threading.Lock]:
+        return self._kind(self._maxsize), threading.Lock()
+
+    def __reduce__(self) -> str:
+        """Pickle by name, as functions are."""
+        return str(self._function.__qualname__)
+
+
+def _plain(argument: Any) -> Any:
+    # A sampler may give an index as a tensor or a numpy integer.
+    position = position_of(argument)
+    return argument if position is None else position

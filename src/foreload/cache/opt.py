@@ -1,0 +1,294 @@
+"""The optimal cache on a dataset of one's own, in any DataLoader."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.context import get_spawning_popen
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
+
+from foreload.cache.drift import Watch
+from foreload.cache.instances import _identify_instances, _identities, _identity
+from foreload.cache.plan import compile_plan
+from foreload.cache.store import SampleStore
+from foreload.checks import Array
+from foreload.machine import granted_memory
+from foreload.order.index import position_of
+
+__all__ = ["OPTCache", "OPTInit"]
+
+# The share of memory that a cache with a limit in samples may come to use.
+_ROOM = 0.8
+_LEAST_ROOM = 1 << 24
+
+
+class OPTInit:
+    """Tell :class:`OPTCache` what will be asked for.
+
+    The future is taken from a copy of the generator's state, so the sequence that the sampler then draws is
+    untouched. It holds for every :func:`OPTCache` that is in the program already and has none yet, and for those
+    that follow.
+
+    Args:
+        sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
+        generator: the generator that the sampler will draw from, in its state before the first epoch.
+        n: how many samples the dataset has.
+        replacement, num_samples: as the sampler gets them.
+        epochs: how many epochs to look ahead.
+
+    Raises:
+        ValueError, TypeError: an argument makes no sense.
+
+    >>> from torch.utils.data import DataLoader, Dataset
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> future = OPTInit(RandomSampler, generator, 100, epochs=2)
+    >>> class Squares(Dataset):
+    ...     calls = 0
+    ...     def __len__(self): return 100
+    ...     @OPTCache(maxsize=50)
+    ...     def __getitem__(self, i): Squares.calls += 1; return i * i
+    >>> squares = Squares()
+    >>> loader = DataLoader(squares, sampler=RandomSampler(squares, replacement=True, generator=generator))
+    >>> all(len(list(loader)) == 100 for epoch in range(2)), Squares.calls
+    (True, 81)
+    """
+
+    _latest: OPTInit | None = None
+
+    def __init__(
+        self,
+        sampler_class: type[Sampler[int]],
+        generator: torch.Generator | None,
+        n: int,
+        *,
+        replacement: bool = True,
+        num_samples: int | None = None,
+        epochs: int = 1,
+    ) -> None:
+        for name, value, least in (("n", n, 1), ("num_samples", num_samples, 1), ("epochs", epochs, 1)):
+            if value is None and name == "num_samples":
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise TypeError(f"{name} must be an int, got {value!r}")
+            if operator.index(value) < least:  # type: ignore[arg-type]
+                raise ValueError(f"{name} must be {least} or more, got {value}")
+        if not (isinstance(sampler_class, type) and issubclass(sampler_class, Sampler)):
+            raise TypeError(f"sampler_class must be a class of samplers, got {sampler_class!r}")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+        self.n = operator.index(n)
+        self.once = not replacement and num_samples in (None, n)
+        self.accesses = _future(sampler_class, generator, self.n, replacement, num_samples, epochs)
+        OPTInit._latest = self
+        for method in list(_methods):
+            method.foresee(self)
+
+
+def _future(
+    sampler_class: type[Sampler[int]],
+    generator: torch.Generator | None,
+    n: int,
+    replacement: bool,
+    num_samples: int | None,
+    epochs: int,
+) -> Array:
+    if generator is None and not issubclass(sampler_class, SequentialSampler):
+        raise ValueError("generator is None: what the sampler will draw cannot be known; give the sampler's own")
+    ahead = torch.Generator()
+    if generator is not None:
+        ahead.set_state(generator.get_state())
+    sampler: Any
+    if issubclass(sampler_class, RandomSampler):
+        sampler = sampler_class(range(n), replacement=replacement, num_samples=num_samples, generator=ahead)
+    elif issubclass(sampler_class, SequentialSampler):
+        sampler = sampler_class(range(n))
+    else:
+        try:
+            sampler = sampler_class(range(n), generator=ahead)  # type: ignore[call-arg]
+        except TypeError as error:
+            raise TypeError(
+                f"{sampler_class.__name__} cannot be made from (range(n), generator=...) ({error}); OPTInit knows "
+                "RandomSampler, SequentialSampler and samplers with that signature"
+            ) from None
+    accesses = np.concatenate([np.fromiter(iter(sampler), np.int64) for _ in range(epochs)])
+    if len(accesses) and not 0 <= accesses.min() <= accesses.max() < n:
+        raise ValueError(f"{sampler_class.__name__} asks for samples beyond n = {n}")
+    return accesses
+
+
+def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]], Any]:
+    """Decorate a dataset's ``__getitem__`` with the best cache that there can be for a known order.
+
+    One cache for all workers of a stock or a foreload DataLoader, forked or spawned. The order comes from
+    :class:`OPTInit`. Where what is asked for is something else, this is said once, and the cache goes on as LRU.
+    Each hit is a copy, so it may be changed. It serves one dataset: the first that is used.
+
+    Args:
+        maxsize: the most samples to keep; None: as many as memory allows.
+
+    Raises:
+        ValueError, TypeError: ``maxsize`` is no number of samples.
+    """
+    most = check_maxsize(maxsize, "OPTCache")
+    return lambda function: _Method(function, most)
+
+
+def check_maxsize(maxsize: Any, decorator: str) -> int | None:
+    """Give the most entries that a decorator is to keep; raise TypeError or ValueError unless it is a number."""
+    if maxsize is None:
+        return None
+    if callable(maxsize):
+        raise TypeError(f"write @{decorator}() or @{decorator}(maxsize=...), with brackets")
+    if isinstance(maxsize, bool) or not hasattr(maxsize, "__index__"):
+        raise TypeError(f"maxsize must be an int or None, got {maxsize!r}")
+    if operator.index(maxsize) < 0:
+        raise ValueError(f"maxsize must be 0 or more, or None, got {maxsize}")
+    return operator.index(maxsize)
+
+
+class _Method:
+    """``__getitem__`` with a cache."""
+
+    def __init__(self, function: Callable[[Any, int], Any], maxsize: int | None) -> None:
+        functools.update_wrapper(self, function)
+        self.name = getattr(function, "__name__", "__getitem__")
+        self._function = function
+        self._maxsize = maxsize
+        self._future: OPTInit | None = None
+        self._store: SampleStore | None = None
+        self._watch: Watch | None = None
+        self._own_future = OPTInit._latest
+        if self._own_future is not None:
+            self.foresee(self._own_future)
+            # It was meant for this one, then, not for those before it.
+            for other in list(_methods):
+                if other._future is self._own_future and other._own_future is not None and not other.is_used:
+                    other.foresee(other._own_future)
+        _methods.add(self)
+
+    def foresee(self, future: OPTInit) -> None:
+        """Make the store, in the process that the workers will come from."""
+        most = future.n if self._maxsize is None else min(self._maxsize, future.n)
+        self._future = future
+        self._store = None
+        self._watch = None
+        if most == 0:
+            return
+        self._store = _roomy_store(future.n, len(future.accesses), most)
+        self._begin_watch(self._store, future)
+        if most == future.n:
+            self._store.native.follow_rule("all")
+        elif future.once:
+            # Each sample once per epoch: no set of so many samples is better than any other.
+            members = np.zeros(future.n, np.bool_)
+            members[future.accesses[:most]] = True
+            self._store.native.follow_members(members.view(np.uint8))
+        else:
+            plan = compile_plan(future.accesses, future.n, most)
+            self._store.native.follow_accesses(
+                future.accesses, plan.keep.view(np.uint8), plan.retained.view(np.uint8)
+            )
+
+    def _begin_watch(self, store: SampleStore, future: OPTInit) -> None:
+        self._watch = None if future.once else Watch(future.accesses, future.n, store.asked)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        _identify_instances(owner)
+        _share_when_spawned(owner, self)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, dataset: Any, index: Any) -> Any:
+        store = self._store
+        position = position_of(index)
+        if store is None or position is None or not 0 <= position < len(store):
+            return self._function(dataset, index)
+        if not store.native.belongs_to(_identity(dataset)):
+            return self._function(dataset, index)
+        if self._watch is not None and self._watch.is_surprised(position):
+            self._give_up(store)
+        return store.load(position, lambda _: self._function(dataset, index))
+
+    def _give_up(self, store: SampleStore) -> None:
+        self._watch = None
+        store.native.follow_rule("recent")
+        if store.native.first_to_tell():
+            warnings.warn(
+                "OPTCache: what is asked for is not what OPTInit foresaw; from here on the cache keeps the "
+                "samples that were used last (LRU). Give OPTInit the sampler's class, arguments and generator, "
+                "in its state before the first epoch, and epochs= as many as there will be",
+                stacklevel=3,
+            )
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was asked for."""
+        counts = self.stats()
+        return bool(counts) and counts["hits"] + counts["misses"] > 0
+
+    def stats(self) -> dict[str, int]:
+        """Give hits, misses and bytes in use, of all workers together."""
+        return {} if self._store is None else self._store.native.counts()
+
+
+def _roomy_store(samples: int, accesses: int, most: int) -> SampleStore:
+    """Make a store with as much room as there may be; it takes only what it uses."""
+    room = int(_ROOM * granted_memory())
+    while True:
+        try:
+            return SampleStore(samples, room, accesses=accesses, most=most)
+        except OSError:  # a limit on the address space
+            if room < _LEAST_ROOM:
+                raise
+            room //= 2
+
+
+_methods: weakref.WeakSet[_Method] = weakref.WeakSet()
+
+
+def leave_stores() -> None:
+    """Let this process load every sample by itself, so that others find their plan as it was."""
+    for method in list(_methods):
+        method._store = None
+
+
+def _share_when_spawned(owner: type, method: _Method) -> None:
+    """Let the store travel with an instance that is pickled for a process that is being spawned."""
+    usual = owner.__reduce_ex__
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        reduced: Any = usual(self, protocol)  # type: ignore[call-arg]
+        if get_spawning_popen() is None or method._store is None or isinstance(reduced, str):
+            return reduced
+        make, arguments, *rest = reduced
+        return (
+            _revive,
+            (owner, method.name, method._store, method._future, _identity(self), make, arguments),
+            *rest,
+        )
+
+    owner.__reduce_ex__ = reduce  # type: ignore[method-assign, assignment]
+
+
+def _revive(
+    owner: type, name: str, store: SampleStore, future: OPTInit, identity: int, make: Any, arguments: Any
+) -> Any:
+    method = owner.__dict__.get(name)
+    if isinstance(method, _Method):
+        method._store = store
+        method._future = future
+        method._begin_watch(store, future)
+    instance = make(*arguments)
+    with suppress(TypeError):
+        _identities.put(instance, identity)
+    return instance

@@ -1,0 +1,161 @@
+"""Stage ``plan``: what to keep, compiled from an order that is known before it is executed.
+
+A plan is one bit per access: whether the sample stays cached until its next access. All policies compile to it,
+and an access is a hit exactly if the access before it, of the same sample, said "keep".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foreload import _native
+from foreload.checks import Array
+from foreload.options import POLICIES, Policy
+
+__all__ = ["Plan", "compile_plan", "fixed_set"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a cache does at every access of a known stretch of time.
+
+    Attributes:
+        accesses: the sample of each access (int64).
+        hits: whether it is there (bool).
+        keep: whether it stays until it is next accessed (bool). A hit that is not kept is dropped.
+        retained: bool per sample; of what was cached before the first access, what stays until it is used.
+    """
+
+    accesses: Array
+    hits: Array
+    keep: Array
+    retained: Array
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of accesses that are hits."""
+        return float(self.hits.mean()) if len(self.hits) else 0.0
+
+    def hit_rates(self, epochs: int) -> list[float]:
+        """The share of hits in each of ``epochs`` equal parts."""
+        return [float(part.mean()) for part in np.array_split(self.hits, epochs)]
+
+
+def compile_plan(
+    accesses: Array,
+    samples: int,
+    budget: int,
+    policy: Policy = "opt",
+    *,
+    sizes: Array | None = None,
+    costs: Array | None = None,
+    resident: Array | None = None,
+    tail: bool = False,
+    seed: int = 0,
+) -> Plan:
+    """Compile what ``policy`` keeps while these accesses happen.
+
+    Args:
+        accesses: samples in the order in which they will be asked for.
+        samples: how many samples there are.
+        budget: of bytes, or of samples where there are no ``sizes``.
+        policy: ``"opt"`` reaches the most hits that are possible where sizes and costs are equal (Belady's MIN
+            with bypass), and otherwise at least half of the cost that could be saved where no sample is over half
+            of the budget (local ratio: Bar-Noy et al., JACM 48(5), 2001), in practice nearly all of it.
+            ``"fixed"`` keeps one set of samples all the time, those that save most per byte. The others are the
+            classic ones, as cachetools has them.
+        sizes: bytes per sample (int64).
+        costs: what a hit saves, per sample (float64), e.g. seconds.
+        resident: which samples are cached already (bool).
+        tail: use what is left of the budget at the end for the samples that were used last.
+        seed: for ``"random"``.
+
+    Raises:
+        ValueError: the policy is unknown, or an array has the wrong length.
+        IndexError: an access is of no sample.
+
+    >>> plan = compile_plan([0, 1, 2, 0, 1, 2], 3, budget=1)
+    >>> plan.hits.astype(int).tolist(), plan.keep.astype(int).tolist()
+    ([0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0])
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    accesses = np.ascontiguousarray(accesses, np.int64)
+    sizes = None if sizes is None else np.ascontiguousarray(sizes, np.int64)
+    costs = None if costs is None else np.ascontiguousarray(costs, np.float64)
+    resident = None if resident is None else np.ascontiguousarray(resident, np.bool_)
+    if policy == "fixed":
+        return _compile_fixed(accesses, samples, budget, sizes, costs, resident)
+    hits = np.empty(len(accesses), np.bool_)
+    keep = np.empty(len(accesses), np.bool_)
+    retained = np.empty(samples, np.bool_)
+    _native.compile_plan(
+        accesses,
+        samples,
+        sizes,
+        costs,
+        None if resident is None else resident.view(np.uint8),
+        policy,
+        budget,
+        tail,
+        seed,
+        hits.view(np.uint8),
+        keep.view(np.uint8),
+        retained.view(np.uint8),
+    )
+    plan = Plan(accesses, hits, keep, retained)
+    if policy == "opt" and (sizes is not None or costs is not None):
+        # Where it schedules by a greedy, and every sample comes about as often, one set may do better.
+        fixed = _compile_fixed(accesses, samples, budget, sizes, costs, resident)
+        saved = (one.hits if costs is None else costs[accesses] * one.hits for one in (plan, fixed))
+        mine, other = (float(np.sum(part)) for part in saved)
+        return plan if mine >= other else fixed
+    return plan
+
+
+def _compile_fixed(
+    accesses: Array, samples: int, budget: int, sizes: Array | None, costs: Array | None, resident: Array | None
+) -> Plan:
+    if len(accesses) and not 0 <= accesses.min() <= accesses.max() < samples:
+        raise IndexError(f"accesses go from {accesses.min()} to {accesses.max()}, but there are {samples} samples")
+    seen = np.bincount(accesses, minlength=samples)
+    cached = np.zeros(samples, np.bool_) if resident is None else resident
+    # The first access of a sample that is not there is no hit in any case.
+    values = (seen - ~cached * (seen > 0)) * (1.0 if costs is None else costs)
+    members = fixed_set(values, np.ones(samples, np.int64) if sizes is None else sizes, budget)
+    first = np.zeros(len(accesses), np.bool_)
+    first[np.unique(accesses, return_index=True)[1]] = True
+    keep = members[accesses]
+    return Plan(accesses, keep & (~first | cached[accesses]), keep, members & cached)
+
+
+def fixed_set(values: Array, sizes: Array, budget: int) -> Array:
+    """Choose samples of the most value that fit into ``budget`` together: by value per byte.
+
+    At least half of the best possible (with one sample at most left out where its predecessors fitted, far less
+    in practice); the best possible where all sizes are equal.
+
+    >>> fixed_set(np.array([3.0, 1.0, 2.0]), np.array([10, 10, 10]), 20)
+    array([ True, False,  True])
+    """
+    order = np.argsort(-values / np.maximum(sizes, 1), kind="stable")
+    order = order[sizes[order] <= budget]
+    chosen = np.zeros(len(values), np.bool_)
+    left = budget
+    while len(order):
+        fits = np.cumsum(sizes[order]) <= left
+        taken = order[fits]
+        if not len(taken):
+            break
+        chosen[taken] = True
+        left -= int(sizes[taken].sum())
+        # What comes next is too large; a smaller one behind it may not be.
+        order = order[~fits]
+        order = order[sizes[order] <= left]
+    best = int(np.argmax(np.where(sizes <= budget, values, -1))) if len(values) else 0
+    if len(values) and sizes[best] <= budget and values[best] > values[chosen].sum():
+        chosen[:] = False
+        chosen[best] = True
+    return chosen

@@ -1,0 +1,83 @@
+"""The ranks of a machine find each other, through the store that torch.distributed has for such things."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from foreload.cache.store import SampleStore
+from foreload.errors import warn_user
+
+__all__ = ["local_ranks", "shared_store"]
+
+_PATIENCE = timedelta(seconds=60)
+
+# How long to wait for ranks that may not use a cache at all.
+_COURTESY = timedelta(seconds=5)
+
+# Stores of the same name in this process.
+_made: Counter[str] = Counter()
+
+
+def _exchange() -> Any:
+    """Torch's key-value store, which all ranks reach; None outside of a distributed run."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
+def _machine() -> str:
+    """Name what processes must have in common to share memory: the machine, its processes' numbers, the user."""
+    boot, processes = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        processes = os.readlink("/proc/self/ns/pid")
+    return f"{boot} {processes} {os.getuid() if hasattr(os, 'getuid') else ''}"
+
+
+def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStore, bool]:
+    """Give the one store of this machine's ranks, and whether this rank made it, and plans for it.
+
+    Args:
+        make: makes the store.
+        name: what tells it from others; of several of one name, each rank's first is the same, and so on.
+    """
+    exchange = _exchange()
+    if exchange is None:
+        return make(), True
+    rank, machine = str(dist.get_rank()), _machine()
+    exchange.set(f"foreload/machine/{rank}", machine)
+    key = f"foreload/store/{machine}/{_made[name]}/{name}"
+    _made[name] += 1
+    if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
+        store = make()
+        exchange.set(key, f"{os.getpid()} {store.native.file}")
+        with suppress(RuntimeError):
+            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _COURTESY)
+        return store, True
+    exchange.wait([key], _PATIENCE)
+    process, file = map(int, exchange.get(key).split())
+    mine = make()
+    try:
+        return SampleStore.of_process(process, file, mine.arguments), False
+    except OSError as error:
+        warn_user(f"this rank has a cache of its own; that of process {process} is closed: {error}")
+        return mine, True
+
+
+def local_ranks() -> list[int]:
+    """List the ranks that share this machine's memory, as far as they have come forward."""
+    exchange = _exchange()
+    if exchange is None:
+        return [0]
+    own = _machine().encode()
+    keys = [f"foreload/machine/{rank}" for rank in range(dist.get_world_size())]
+    there = [exchange.check([key]) and exchange.get(key) == own for key in keys]
+    return [rank for rank, here in enumerate(there) if here or rank == dist.get_rank()]

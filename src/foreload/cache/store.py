@@ -1,0 +1,336 @@
+"""Samples in memory that all workers share: the native store, and how it reaches another process."""
+
+from __future__ import annotations
+
+import multiprocessing.reduction
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.cache.serialize import pack, unpack
+from foreload.cache.spill import SpillFolder
+from foreload.checks import Array
+from foreload.errors import warn_user
+
+__all__ = ["SampleStore"]
+
+# The rank correlation between two measurements from which on they are believed.
+_RELIABLE = 0.8
+
+# Samples of an earlier run that are compared with the dataset before the others are believed.
+_DOUBTS = 8
+
+
+class SampleStore:
+    """Keeps samples by their index, for the threads and processes that load them.
+
+    A request is told by the store what to do (see :mod:`foreload.cache.plan`), so every worker calls
+    :meth:`load` and nothing else. A forked or spawned worker shares the memory; any other copy begins empty.
+
+    Args:
+        samples: how many there are in the dataset.
+        room: bytes.
+        accesses: the longest schedule that it is to follow.
+        most: the most samples that an order nobody foresaw may fill it with; 0: as many as fit.
+
+    >>> store = SampleStore(3, 1 << 20)
+    >>> store.load(1, lambda index: [index]), store.load(1, None)
+    ([1], [1])
+    """
+
+    def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
+        self.arguments = (samples, room, accesses, most)
+        self._told = False
+        self.spill: str | None = None
+        self._doubts = 0
+        self._ahead: dict[int, Any] = {}
+        self._lost: set[int] = set()  # what cannot be pickled, or not be unpickled
+        self.native = _native.Store(samples, room, accesses, most)
+        if self.native.file < 0:
+            warn_user(
+                "the system gives no memory that processes can share (memfd_create fails); the cache is private "
+                "memory: threads share it, worker processes keep a copy each"
+            )
+
+    def spill_to(self, folder: SpillFolder) -> None:
+        """Use a folder for what memory does not hold, and begin with what is there."""
+        self._folder = folder
+        self.spill = str(folder.path)
+        found = self.native.spill_to(self.spill, True)
+        self._doubts = _DOUBTS if found else 0
+
+    def __len__(self) -> int:
+        """Count the samples that there could be."""
+        return len(self.native)
+
+    def load(self, index: int, read: Callable[[int], Any]) -> Any:
+        """Give the sample, from memory or by ``read(index)``; then it is kept if that is the plan."""
+        if self._ahead:
+            read = self._reader(read)
+        found = self.native.request(index)
+        if isinstance(found, np.ndarray):
+            try:
+                return unpack(found)
+            except Exception as error:  # anything may be raised by what a class does when it is unpickled
+                self._lose(index, f"comes back as {error!r}")
+                return read(index)
+        started = time.perf_counter_ns()
+        try:
+            sample = read(index) if self.spill is None else self._load_spilled(index, read)
+        except BaseException:
+            if found is True:
+                self.native.abandon(index)
+            raise
+        if found is True:
+            self.keep(index, sample, time.perf_counter_ns() - started)
+        elif not self.native.is_measured(index):
+            self.measure(index, sample, time.perf_counter_ns() - started)
+        return sample
+
+    def _reader(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
+        missing = object()
+
+        def first(index: int) -> Any:
+            sample = self._ahead.pop(index, missing)
+            return read(index) if sample is missing else sample
+
+        return first
+
+    def _reader_of_many(self, read: Callable[[list[int]], Any]) -> Callable[[list[int]], Any]:
+        missing = object()
+
+        def first(indices: list[int]) -> list[Any]:
+            kept = {index: self._ahead.pop(index, missing) for index in indices}
+            found = {index: sample for index, sample in kept.items() if sample is not missing}
+            others = [index for index in indices if index not in found]
+            found |= dict(zip(others, read(others), strict=True)) if others else {}
+            return [found[index] for index in indices]
+
+        return first
+
+    def _load_spilled(self, index: int, read: Callable[[int], Any]) -> Any:
+        kept = self.native.spilled(index)
+        if kept is None:
+            sample = read(index)
+            with suppress(Exception):
+                self._spilled(index, pack(sample))
+            return sample
+        if self._doubts <= 0:
+            return unpack(kept)
+        # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
+        self._doubts -= 1
+        sample = read(index)
+        with suppress(Exception):
+            if not np.array_equal(np.concatenate(pack(sample)), kept):
+                self._tell(
+                    f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
+                    "folder is not used. If the dataset is random, give what is random to "
+                    "DataLoader(transform=...); if it has changed, empty the folder"
+                )
+                self.spill = None
+        return sample
+
+    def _spilled(self, index: int, parts: list[Array]) -> None:
+        failure = self.native.spill(index, parts)
+        if failure:
+            self._tell(
+                f"nothing more is written to the spill folder {self.spill!r}: {os.strerror(failure)}; samples "
+                "that are neither in it nor in memory are loaded each time"
+            )
+
+    def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
+        """Load a sample before it is asked for; returns the bytes that keeping it would take."""
+        self._ahead[index] = read(index)
+        return block_size(sum(map(len, pack(self._ahead[index]))))
+
+    def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
+        """Give several samples; what is missing is read by one call of ``read(indices)``."""
+        indices = list(indices)
+        if self.spill is not None:
+            return self._load_each(indices, read)
+        if self._ahead:
+            read = self._reader_of_many(read)
+        samples: list[Any] = [None] * len(indices)
+        missing: dict[int, int] = {}  # index to position
+        later: list[int] = []
+        claimed: set[int] = set()
+        try:
+            for position, index in enumerate(indices):
+                # Who has claimed something must not wait for others, who may be waiting for that.
+                found = False if index in missing else self.native.request(index, wait=not claimed)
+                if found is False:
+                    later.append(position)
+                elif found is None or found is True:
+                    missing[index] = position
+                    if found:
+                        claimed.add(index)
+                else:
+                    try:
+                        samples[position] = unpack(found)
+                    except Exception as error:  # as in load
+                        self._lose(index, f"comes back as {error!r}")
+                        missing[index] = position
+            if missing:
+                started = time.perf_counter_ns()
+                loaded = read(list(missing))
+                each = (time.perf_counter_ns() - started) // len(missing)
+                for (index, position), sample in zip(missing.items(), loaded, strict=True):
+                    samples[position] = sample
+                    if index in claimed:
+                        claimed.discard(index)
+                        self.keep(index, sample, each)
+                    elif not self.native.is_measured(index):
+                        self.measure(index, sample, each)
+        finally:
+            for index in claimed:
+                self.native.abandon(index)
+        for position in later:
+            samples[position] = self.load(indices[position], lambda index: read([index])[0])
+        return samples
+
+    def _load_each(self, indices: list[int], read: Callable[[list[int]], Any]) -> list[Any]:
+        """Load one by one, but read what lies nowhere at once."""
+        held = (
+            self.native.contains,
+            self._ahead.__contains__,
+            lambda index: self.native.spilled(index) is not None,
+        )
+        missing = [index for index in dict.fromkeys(indices) if not any(has(index) for has in held)]
+        found = dict(zip(missing, read(missing), strict=True)) if missing else {}
+        return [self.load(i, lambda i: found[i] if i in found else read([i])[0]) for i in indices]
+
+    def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
+        """Keep what was claimed, if it can be and there is room; the claim ends."""
+        try:
+            parts = self._packed(index, sample)
+        except BaseException:  # an interrupt, or a warning that is taken for an error
+            self.native.abandon(index)
+            raise
+        if parts is None:
+            self.native.abandon(index)
+            return
+        self.native.note_cost(index, nanoseconds)
+        size = block_size(sum(map(len, parts)))
+        if not self.native.put(index, parts) and size > self.arguments[1]:
+            self._tell(
+                f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
+                f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
+            )
+
+    def measure(self, index: int, sample: Any, nanoseconds: int) -> None:
+        """Take note of the size and the cost of a sample that is not kept, for the next plan."""
+        parts = self._packed(index, sample)
+        if parts is not None:
+            self.native.note_size(index, sum(map(len, parts)))
+            self.native.note_cost(index, nanoseconds)
+
+    def _packed(self, index: int, sample: Any) -> list[Array] | None:
+        if index in self._lost:
+            return None
+        try:
+            return pack(sample)
+        except Exception as error:  # anything may be raised by what a class does when it is pickled
+            self._lose(index, f"cannot be pickled ({error!r})")
+            return None
+
+    def _lose(self, index: int, why: str) -> None:
+        self._lost.add(index)
+        self.native.drop(index)
+        self._tell(f"sample {index} cannot be cached, it {why}; it is loaded each time")
+
+    def asked(self) -> int:
+        """Count the requests so far, of all workers."""
+        counts = self.native.counts()
+        return int(counts["hits"] + counts["misses"])
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            warn_user(message)
+
+    def residents(self) -> Array:
+        """Tell for each sample whether it is there (bool)."""
+        out = np.empty(len(self), np.bool_)
+        self.native.residents(out.view(np.uint8))
+        return out
+
+    def sizes(self) -> Array:
+        """Give the bytes that each sample takes; 0 where that is not known yet (int64)."""
+        out = np.empty(len(self), np.int64)
+        self.native.sizes(out)
+        return out
+
+    def costs(self) -> Array:
+        """Give the seconds that loading each sample takes; 0 where that is not known yet (float64).
+
+        One measurement says little: a thread may have lost its turn. Samples that were loaded twice tell how far
+        a measurement can be relied on; where it cannot, all samples cost the same.
+        """
+        last, before = np.empty(len(self), np.int64), np.empty(len(self), np.int64)
+        self.native.costs(last, before)
+        twice = (last > 0) & (before > 0)
+        if twice.sum() < 8 or _rank_correlation(last[twice], before[twice]) < _RELIABLE:
+            return np.where(last > 0, 1e-9 * np.median(last[last > 0]) if (last > 0).any() else 0.0, 0.0)
+        return np.where(before > 0, np.minimum(last, before), last) * 1e-9
+
+    def __reduce__(self) -> Any:
+        """Share with a process that is being spawned; otherwise copy the configuration."""
+        if get_spawning_popen() is not None and self.native.file >= 0:
+            descriptor = multiprocessing.reduction.DupFd(self.native.file)
+            return _attach, (descriptor, self.arguments, self.spill)
+        return _fresh, self.arguments
+
+    @classmethod
+    def of_process(cls, process: int, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
+        """Open what another process of the same user holds under its descriptor ``file``.
+
+        Raises:
+            OSError: it is gone, or belongs to somebody else.
+        """
+        own = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls._opened(own, arguments)
+        finally:
+            os.close(own)
+
+    @classmethod
+    def _opened(cls, file: int, arguments: tuple[int, int, int, int], spill: str | None = None) -> SampleStore:
+        store = cls.__new__(cls)
+        store.arguments = arguments
+        store._told = False
+        store.spill = spill
+        store._doubts = 0
+        store._ahead = {}
+        store._lost = set()
+        store.native = _native.Store.open(file)
+        if spill is not None:
+            store.native.spill_to(spill, False)
+        return store
+
+
+def block_size(size: int) -> int:
+    """Give what a sample of ``size`` bytes takes of the room: in whole cache lines, with one for its head."""
+    return -(-size // 64) * 64 + 64
+
+
+def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: str | None) -> SampleStore:
+    file = descriptor.detach()
+    try:
+        return SampleStore._opened(file, arguments, spill)
+    finally:
+        os.close(file)
+
+
+def _fresh(samples: int, room: int, accesses: int, most: int) -> SampleStore:
+    return SampleStore(samples, room, accesses=accesses, most=most)
+
+
+def _rank_correlation(a: Array, b: Array) -> float:
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

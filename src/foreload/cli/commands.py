@@ -1,0 +1,329 @@
+"""The commands of ``foreload``: parse, call, print."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from foreload.record.progress import Progress, track
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="A PyTorch data loader that knows what comes next.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def synth(
+    folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")],
+    images: Annotated[int | None, typer.Option(help="How many photo-like JPEGs, in class folders.")] = None,
+    tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels y.npy.")] = None,
+    text: Annotated[int | None, typer.Option(help="How many lines of lines.txt.")] = None,
+    hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data.", min=0)] = 0,
+    force: Annotated[bool, typer.Option(help="Write into a folder that holds other files.")] = False,
+) -> None:
+    """Make synthetic data that loads like real data."""
+    from foreload.bench import synth as data
+
+    if all(kind is None for kind in (images, tensors, text, hdf5)):
+        raise typer.BadParameter("say what to make: --images, --tensors, --text or --hdf5")
+    if images is not None:
+        data.synth_images(folder, images, seed=seed, force=force)
+    if tensors is not None:
+        data.synth_tensors(folder, *_pair("--tensors", tensors), seed=seed, force=force)
+    if text is not None:
+        data.synth_text(folder, text, seed=seed, force=force)
+    if hdf5 is not None:
+        data.synth_hdf5(folder, *_pair("--hdf5", hdf5), seed=seed, force=force)
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 2**20
+    typer.echo(f"{folder}: {len(files)} files, {size:.1f} MiB")
+
+
+@app.command()
+def bench(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Class folders of JPEGs; synthetic ones by default.", metavar="[DIR]")
+    ] = None,
+    images: Annotated[int, typer.Option(help="How many to synthesise where no DIR is given.", min=1)] = 2000,
+    dataset_size: Annotated[
+        str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
+    workers: Annotated[int | None, typer.Option(help="Workers; as many as cores by default.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", min=1)] = 3,
+    multi_seed: Annotated[bool, typer.Option("--multi-seed", help="At least ten seeds.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+    steps: Annotated[bool, typer.Option("--steps", hidden=True)] = False,  # for `foreload serve`
+) -> None:
+    """Compare foreload with stock torch, on your images or in memory."""
+    from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
+    from foreload.bench.synth import synth_images
+    from foreload.machine import granted_cores
+
+    work = Work(batch_size=batch_size, workers=workers or granted_cores())
+    seeds = max(seeds, 10) if multi_seed else seeds
+    if dataset_size is not None:
+        if folder is not None:
+            raise typer.BadParameter("DIR and --dataset-size exclude each other")
+        rows, columns = _pair("--dataset-size", dataset_size)
+        _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, steps)
+        return
+    if folder is not None:
+        _check_images(folder)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, steps)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        synth_images(Path(temporary), images)
+        _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, steps)
+
+
+@app.command()
+def plan(
+    what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="Memory, such as 8GiB or 25%; several, or with commas. By default 5% to 100%."),
+    ] = None,
+    order: Annotated[str, typer.Option(help="permutation, replacement, weighted or zipf.")] = "permutation",
+    epochs: Annotated[int, typer.Option(help="Epochs to look at; figures are of all but the first.", min=2)] = 8,
+    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, with a cache for each.", min=1)] = 1,
+    keep: Annotated[str, typer.Option(help="Images as: auto, encoded or decoded.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the order.", min=0)] = 0,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+) -> None:
+    """Say what a cache of which size would give, with every policy, before anything is run."""
+    from foreload.bench import curves
+    from foreload.options import POLICIES
+
+    if order not in curves.order_kinds():
+        raise typer.BadParameter(f"--order must be one of {', '.join(curves.order_kinds())}, got {order!r}")
+    if keep not in ("auto", "encoded", "decoded"):
+        raise typer.BadParameter(f"--keep must be auto, encoded or decoded, got {keep!r}")
+    samples = _samples(what, keep, ranks)
+    count = len(samples.sizes)
+    if count < ranks:
+        raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
+    budgets = _budgets(budget, int(samples.sizes.sum()))
+    known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
+    with Progress("plans", len(budgets) * len(POLICIES)) as progress:
+        points = curves.curves(samples, known, budgets, progress.advance)
+    output = Console()
+    (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
+    if json is not None:
+        about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
+        curves.write_json(json, points, about)
+    if plot is not None:
+        curves.plot(plot, points, samples)
+        print(f"plot: {plot}")
+    least = curves.enough(points)
+    if least is None:
+        print("every budget here gains: even the last step saves 5 % or more of the time without a cache")
+    else:
+        amount = curves.amount(least, samples)
+        print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def profile(
+    script: Annotated[Path, typer.Argument(help="A Python script, run as it is.", metavar="SCRIPT")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own.", metavar="[ARGS]...")] = None,
+    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write who did what when, for ui.perfetto.dev.")] = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with ranges for loading.")
+    ] = False,
+) -> None:
+    """Run a training script, and say what its data loaders make it wait for.
+
+    Options come before SCRIPT; what comes after it is the script's. The exit code is the script's, too.
+    """
+    from foreload.cli.profile import profile as run
+
+    # A script may run for hours: what cannot be written should be known before.
+    for option, path in (("--json", json), ("--trace", trace)):
+        try:
+            if path is not None:
+                path.open("a").close()
+        except OSError as error:
+            raise typer.BadParameter(f"{option} {path} cannot be written: {error.strerror}") from None
+    try:
+        found = run(
+            script,
+            arguments or (),
+            trace=trace is not None,
+            nsys=Path.cwd() / f"{script.stem}.nsys-rep" if nsys else None,
+        )
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        if json is not None:
+            found.write_json(json)
+        if trace is not None:
+            found.write_trace(trace)
+        found.show()
+        if trace is not None:
+            print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
+        if nsys:
+            import torch
+
+            print(f"Nsight Systems: {script.stem}.nsys-rep")
+            if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+                print("It has no NVTX ranges: this torch comes without CUDA")
+        print(end="", flush=True)
+    except OSError as error:
+        # Nobody reads any more, or the disk is full: how the script ended is still told.
+        print(f"foreload: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    found.exit()
+
+
+@app.command()
+def doctor(
+    path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
+) -> None:
+    """Say what this machine offers for loading data, and what each absence costs."""
+    from foreload.cli.doctor import FINDINGS, examine
+
+    table = Table(show_header=False, box=None)
+    for finding in track(examine(path), "looking", total=FINDINGS, after=1):
+        mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
+        advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
+        table.add_row(mark, finding.name, finding.found + advice)
+    Console().print(table)
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="0 takes any that is free.", min=0, max=65535)] = 5000,
+    host: Annotated[str, typer.Option(help="Beyond this machine, a token is asked for.")] = "127.0.0.1",
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token here too: others work on this machine.")
+    ] = False,
+) -> None:
+    """Show the loaders that run on this machine, after loader.publish(), on a live page."""
+    try:
+        from foreload.cli.serve.app import serve as run
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn", "plotly"):
+            raise
+        raise ImportError(f"foreload serve needs {error.name}: pip install 'foreload[serve]'") from None
+    run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
+
+
+@app.command()
+def pack(
+    source: Annotated[Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC")],
+    folder: Annotated[Path, typer.Argument(help="Where the shards go.", metavar="DST")],
+    tiled: Annotated[
+        bool, typer.Option("--tiled", help="Let JPEGs be opened at the crop: same pixels, faster to crop.")
+    ] = False,
+    shard_size: Annotated[str, typer.Option(help="The size from which on a shard is full.")] = "256MiB",
+    verify: Annotated[bool, typer.Option(help="Read each shard back and compare.")] = True,
+) -> None:
+    """Write files as tar shards with an index for random access; go on where an earlier run was interrupted."""
+    from foreload.datasets.tar.pack import pack as make
+    from foreload.options import parse_bytes
+
+    size = parse_bytes(shard_size, name="--shard-size")
+    packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
+    already = f", {packed.resumed} of them there already" if packed.resumed else ""
+    tiles = f", {packed.tiled} tiled" if tiled else ""
+    print(
+        f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
+        f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
+    )
+
+
+def _samples(what: str, keep: str, ranks: int) -> Any:
+    from foreload.bench.curves import Samples, measure_folder
+
+    if what.isdigit():
+        if int(what) < 1:
+            raise typer.BadParameter("there must be at least 1 sample")
+        return Samples.alike(int(what), ranks)
+    return measure_folder(Path(what), keep)  # type: ignore[arg-type]
+
+
+def _budgets(texts: list[str] | None, total: int) -> list[int]:
+    from foreload.options import parse_bytes
+
+    wanted = [part for text in texts or [] for part in text.split(",")] or [
+        f"{5 * step}%" for step in range(1, 21)
+    ]
+    try:
+        # Digits alone are a number of bytes, or of samples.
+        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return sorted({0, *(min(amount, total) for amount in amounts)})
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    try:
+        rows, columns = (int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{option} must be ROWS,COLUMNS, such as 5000,100, got {text!r}") from None
+    if min(rows, columns) < 1:
+        raise typer.BadParameter(f"{option} must be positive, got {text!r}")
+    return rows, columns
+
+
+def _check_images(folder: Path) -> None:
+    from foreload.datasets.folders import IMAGES, list_files
+
+    if not list_files(folder, None, IMAGES).classes:
+        raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
+    if next(folder.glob("*/*.jpg"), None) is None:
+        raise FileNotFoundError(
+            f"no *.jpg in the class folders of {str(folder)!r}, which stock torch is given here"
+        )
+
+
+def _bench(
+    contestants: Sequence[Any],
+    work: Any,
+    seeds: int,
+    unit: str,
+    json: Path | None,
+    plot: Path | None,
+    steps: bool,
+) -> None:
+    from foreload.bench import show
+    from foreload.bench.measure import compare
+
+    epochs = len(contestants) * (seeds + 1) + 1
+    done = itertools.count(1)
+
+    def advance() -> None:
+        progress.advance()
+        if steps:
+            print(f"{next(done)}/{epochs}", flush=True)
+
+    with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
+        results = compare(contestants, work, seeds, advance)
+    output = Console()
+    # A file or pipe has no width of its own.
+    (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))
+    if json is not None:
+        show.write_json(json, results, work)
+    if plot is not None:
+        show.plot(plot, results, unit)
+        print(f"plot: {plot}")
+    print(show.sentence(results, unit))

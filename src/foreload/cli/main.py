@@ -1,0 +1,22 @@
+"""The ``foreload`` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``arguments`` are the process's own by default."""
+    try:
+        from foreload.cli.commands import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(f"the foreload command needs {error.name}: pip install 'foreload[cli]'")
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="foreload")
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        sys.exit(f"foreload: {error}")

@@ -1,0 +1,302 @@
+"""What the processes of a script have counted, put together for each loader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from foreload.cli.profile.inside.lanes import (
+    COUNTERS,
+    EPOCHS,
+    SPAN_NUMBERS,
+    STAGE_COUNTERS,
+    STAGES,
+    start_of,
+)
+from foreload.cli.profile.outside import Tree
+from foreload.machine import granted_cores, granted_memory
+from foreload.record.spans import SPAN
+
+__all__ = ["Counted", "Loaded", "Seen", "read_records"]
+
+
+class Lane(NamedTuple):
+    """A thread.
+
+    Attributes:
+        name: what it is called.
+        kind: what it is.
+    """
+
+    name: str
+    kind: str
+
+
+@dataclass
+class Loaded:
+    """What is known of a loader.
+
+    Attributes:
+        title: which it is.
+        where: file and line of the loop.
+        stats: as ``loader.stats()`` gives them.
+        spans, lanes: as ``loader.spans.recent()`` and ``loader.spans.lanes`` give them.
+    """
+
+    title: str
+    where: str
+    stats: dict[str, Any]
+    spans: npt.NDArray[Any]
+    lanes: list[Lane]
+
+
+class Counted:
+    """The numbers of one file.
+
+    Attributes:
+        counters: by name.
+        stages: [stage, counter].
+        epochs: [epoch, (begin, last batch)] in ns, the last ones.
+    """
+
+    def __init__(self, path: Path) -> None:
+        numbers = np.fromfile(path, np.uint64)
+        self.name = path.name
+        self.counters = dict(zip(COUNTERS, map(int, numbers), strict=False))
+        first = start_of(STAGES[0])
+        size = len(STAGES) * len(STAGE_COUNTERS)
+        self.stages = numbers[first : first + size].reshape(len(STAGES), -1).astype(np.int64)
+        epochs = numbers[start_of("epochs") : start_of("epochs") + 2 * EPOCHS].reshape(-1, 2)
+        self.epochs = epochs[epochs[:, 0] > 0]
+        self._rows = numbers[start_of("spans") :].reshape(-1, SPAN_NUMBERS)[: self.counters["spans"]]
+
+    def spans(self, lane: int) -> npt.NDArray[Any]:
+        """Give the spans that were kept."""
+        spans = np.zeros(len(self._rows), SPAN)
+        spans["lane"] = lane
+        spans["stage"] = self._rows[:, 0] & 0xFF
+        spans["batch"] = self._rows[:, 0] >> 8
+        for place, name in enumerate(("samples", "bytes", "begin", "end"), 1):
+            spans[name] = self._rows[:, place]
+        return spans
+
+
+@dataclass
+class Seen:
+    """A loader that a script has iterated.
+
+    Attributes:
+        about: what it is, and where.
+        loop: what the thread that iterated it has counted.
+        others: the same of its workers, and of the thread that pins.
+    """
+
+    about: dict[str, Any]
+    loop: Counted
+    others: list[Counted] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Say which it is."""
+        about = self.about
+        workers = f"{about['workers']} worker{'s' if about['workers'] != 1 else ''}"
+        return (
+            f"{about['class']}({about['dataset']}, batch_size={about['batch_size']}, {workers}) "
+            f"iterated at {about['where']}"
+        )
+
+    def recent(self) -> tuple[npt.NDArray[Any], list[Lane]]:
+        """Give the spans of its threads, sorted by their begin, and whose they are."""
+        lanes = [Lane("consumer 0", "consumer")]
+        spans = [self.loop.spans(0)]
+        for number, lane in enumerate(self.others, 1):
+            process, thread = lane.name.split("-")[:2]
+            lanes.append(Lane(f"worker {process}", "process") if process == thread else Lane("pinning", "thread"))
+            spans.append(lane.spans(number))
+        together = np.concatenate(spans)
+        return together[np.argsort(together["begin"], kind="stable")], lanes
+
+    def stats(self, tree: Tree) -> dict[str, Any]:
+        """Give what ``loader.stats()`` would."""
+        counters, seconds = self.loop.counters, self.loop.counters["seconds"] / 1e9
+        wait, copying = (int(self.loop.stages[STAGES.index(stage), 1]) / 1e9 for stage in ("wait", "device"))
+        # A loop that copies a batch to the device still waits for its data.
+        copying = min(copying, counters["loop"] / 1e9)
+        wait += copying
+        windows = [(int(begin), int(end)) for begin, end in self.loop.epochs]
+        looked = sum(end - begin for begin, end in windows) / 1e9
+        idle = tree.gpu_idle(windows)
+        files = self._files()
+        stages, queued = self._stages(files)
+        return {
+            "epochs": counters["epochs"],
+            "batches": counters["batches"],
+            "samples": counters["samples"],
+            "seconds": seconds,
+            "batches_per_second": counters["batches"] / seconds if seconds else 0.0,
+            "samples_per_second": counters["samples"] / seconds if seconds else 0.0,
+            "batch_seconds": self._batch_seconds(),
+            "first_batch_seconds": counters["first"] / 1e9,
+            "wait_share": min(1.0, wait / seconds) if seconds else 0.0,
+            "wait_seconds": wait,
+            "loop_seconds": counters["loop"] / 1e9 - copying,
+            "loop_cpu_seconds": counters["loop_cpu"] / 1e9,
+            "stages": stages,
+            "bytes_read": files["bytes"],
+            "files": files,
+            "cache": None,
+            "memory": {
+                "limit": None,
+                "batch_bytes": 0,
+                "decisions": [],
+                "tree_bytes": tree.memory,
+                "container_bytes": None,
+                "granted_bytes": granted_memory(),
+            },
+            "cpu": {
+                "cores": granted_cores(),
+                "share": min(1.0, tree.cpu_seconds(windows) / max(1e-9, looked * granted_cores())),
+                "queued_seconds": queued,
+            },
+            "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
+            "errors": 0,
+            "restarts": [],
+            "workers": {
+                "kind": "processes",
+                "count": self.about["workers"],
+                "why": "as was asked for",
+                "samples_per_second": {},
+                "choosing_seconds": 0.0,
+                "depth": self.about["depth"],
+                "tuning": [],
+            },
+            "loader": {
+                "batch_size": self.about["batch_size"],
+                "iterable": self.about["iterable"],
+                "pin_memory": self.about["pin_memory"],
+                "native": False,
+                "stock": True,
+                "dataset": self.about["dataset"],
+            },
+        }
+
+    def _batch_seconds(self) -> dict[str, float]:
+        spans = self.loop.spans(0)
+        waits = spans[spans["stage"] == STAGES.index("wait")]
+        waits = waits[np.argsort(waits["end"], kind="stable")]
+        between = np.diff(waits["end"].astype(np.int64))[waits["batch"][1:] > 0] / 1e9
+        if not len(between):
+            return {"median": 0.0, "p95": 0.0, "p99": 0.0}
+        median, p95, p99 = np.percentile(between, [50, 95, 99])
+        return {"median": float(median), "p95": float(p95), "p99": float(p99)}
+
+    def _files(self) -> dict[str, Any]:
+        """Give what was read: by looks at some of the time, taken for all of it."""
+        found = {"bytes": 0.0, "disk_bytes": 0.0}
+        for lane in (self.loop, *self.others):
+            scale = _fetched(lane) / max(1, lane.counters["looked"])
+            found["bytes"] += lane.counters["read"] * scale
+            found["disk_bytes"] += lane.counters["disk"] * scale
+        # What is mapped into memory is read from the disk without being asked for.
+        read, disk = round(max(found.values())), round(found["disk_bytes"])
+        opened = sum(lane.counters["opened"] for lane in (self.loop, *self.others))
+        return {
+            "opened": opened,
+            "bytes": read,
+            "disk_bytes": disk,
+            "page_cache_share": 1 - disk / read if read else None,
+        }
+
+    def _stages(self, files: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], float]:
+        """Give the stages, and the seconds in which threads were ready to run but had no core."""
+        total = np.zeros((len(STAGES), len(STAGE_COUNTERS)))
+        queued = 0.0
+        samples = sum(lane.stages[STAGES.index("sample"), 3] for lane in (self.loop, *self.others))
+        waits_for = "read" if files["bytes"] > _READ * samples else "sample"
+        for lane in (self.loop, *self.others):
+            stages = lane.stages.astype(float)
+            queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
+            total += stages
+        batch = total[STAGES.index("batch")]
+        # Handing a batch from process to process is a part of making it.
+        between = sum(lane.counters["between"] for lane in self.others)
+        batch[1:3] += between
+        total[STAGES.index("read"), 4] = files["bytes"]
+        return {
+            stage: {
+                "count": int(count),
+                "seconds": wall / 1e9,
+                "cpu_seconds": cpu / 1e9,
+                "samples": int(samples),
+                "bytes": int(size),
+            }
+            for stage, (count, wall, cpu, samples, size) in zip(STAGES, total, strict=True)
+        }, queued
+
+
+# Bytes of files per sample from which on waiting is taken to be for them.
+_READ = 512
+
+_FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
+_BLOCKING = _FETCHING[:3]
+
+
+def _fetched(lane: Counted) -> int:
+    return int(lane.stages[_FETCHING, 1].sum())
+
+
+def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
+    """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
+
+    The rest of it, the thread waited for something else: the stage ``waits_for``. Where the loop loads its
+    samples itself (``own``), waiting for a core is a part of computing: it makes each batch that much later.
+    """
+    idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
+    blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
+    stages[_BLOCKING, 1] -= idle
+    if own and idle.sum() > 0:
+        stages[_BLOCKING, 1:3] += (idle * (1 - blocked / idle.sum()))[:, None]
+    sample = stages[STAGES.index("sample")]
+    if blocked > 0:
+        count, samples = (sample[0], sample[3]) if waits_for == "read" else (0, 0)
+        stages[STAGES.index(waits_for)] += [count, blocked, 0, samples, 0]
+    return float(idle.sum() - blocked)
+
+
+def read_records(folder: Path, tree: Tree) -> list[Loaded]:
+    """Read what the processes have left in a folder: loaders that gave batches, the longest first."""
+    loaders = [
+        Loaded(seen.title, seen.about["where"], seen.stats(tree), *seen.recent()) for seen in _read_stock(folder)
+    ]
+    for path in folder.glob("*.ours"):
+        note = json.loads(path.read_text())
+        if note["stats"]["batches"]:
+            kept = path.with_suffix(".npy")
+            spans = np.load(kept) if kept.exists() else np.zeros(0, SPAN)
+            lanes = [Lane(*lane) for lane in note["lanes"]]
+            loaders.append(Loaded(note["title"], note["where"], note["stats"], spans, lanes))
+    return sorted(loaders, key=lambda loader: -loader.stats["seconds"])
+
+
+def _read_stock(folder: Path) -> list[Seen]:
+    lanes = {path.name: path for path in folder.glob("*.lane")}
+    seen = []
+    for path in folder.glob("*.loader"):
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        if not lines or f"{path.name}.lane" not in lanes:
+            continue
+        found = Seen(lines[0], Counted(lanes[f"{path.name}.lane"]))
+        process = str(lines[0]["pid"])
+        ids = {str(number) for line in lines[1:] for number in line.get("ids", ())}
+        for name, lane in sorted(lanes.items()):
+            parts = name.split("-")
+            if len(parts) == 3 and parts[1] in ids and parts[0] in (process, parts[1]):
+                found.others.append(Counted(lane))
+        if found.loop.counters["batches"]:
+            seen.append(found)
+    return seen

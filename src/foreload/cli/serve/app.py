@@ -1,0 +1,142 @@
+"""What answers at which path, and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from foreload.cli.serve.guard import guards, is_loopback
+from foreload.cli.serve.trial import Trial, arguments
+from foreload.cli.serve.watch import Watch
+from foreload.export.publish import runtime_folder
+
+__all__ = ["serve"]
+
+_LONGEST = 10_000  # bytes of what the page may ask for
+
+
+def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) -> None:
+    """Serve the page until the process is told to end.
+
+    Args:
+        host: a name or address of this machine; beyond loopback a token is asked for in any case.
+        port: 0: any that is free.
+        token: ask for one on loopback too.
+        say: is told the address to open.
+
+    Raises:
+        OSError: the port is in use, the host is not this machine, or others can write where loaders are published.
+    """
+    runtime_folder()
+    with _bind(host, port) as listener:
+        port = listener.getsockname()[1]
+        secret = secrets.token_urlsafe(24) if token or not is_loopback(host) else None
+        say(_address(host, port, secret))
+        # What it ends by, such as SIGINT, is raised again when everything is closed.
+        with suppress(KeyboardInterrupt):
+            _Server(guards(host, secret, f"foreload-{port}")).run([listener])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (socket.gaierror, UnicodeError) as error:
+        raise OSError(f"--host {host}: {error}; give a name or address of this machine") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        why = os.strerror(error.errno or 0)
+        raise OSError(f"cannot listen at {host}, port {port}: {why}; choose another: --port 0 takes any") from None
+    return listener
+
+
+def _address(host: str, port: int, secret: str | None) -> str:
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/" + (f"?token={secret}" if secret else "")
+
+
+class _Server(uvicorn.Server):
+    """The page's server; lets viewers go when it ends, who would never go by themselves."""
+
+    def __init__(self, guards: list[Middleware]) -> None:
+        self._watch = Watch(lambda: {"bench": self._trial.state})
+        self._trial = Trial(self._watch.tell)
+        app = Starlette(
+            routes=[
+                Route("/events", self._events),
+                Route("/state.json", self._state),
+                Route("/bench", self._bench, methods=["POST"]),
+                Route("/bench/stop", self._stop, methods=["POST"]),
+                Mount("/plotly", StaticFiles(packages=[("plotly", "package_data")])),
+                Mount("/", StaticFiles(packages=[("foreload.cli.serve", "page")], html=True)),
+            ],
+            middleware=[*guards, Middleware(GZipMiddleware)],
+            lifespan=self._while_up,
+        )
+        super().__init__(
+            uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=2)
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all event streams, then the rest."""
+        await self._watch.end()
+        await super().shutdown(sockets)
+
+    @asynccontextmanager
+    async def _while_up(self, _: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(self._watch.run())
+        try:
+            yield
+        finally:
+            await self._trial.stop()
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    async def _events(self, _: Request) -> Response:
+        return StreamingResponse(self._watch.events(), media_type="text/event-stream")
+
+    async def _state(self, _: Request) -> Response:
+        return Response(self._watch.text, media_type="application/json")
+
+    async def _bench(self, request: Request) -> Response:
+        if self._trial.running:
+            return JSONResponse({"error": "a benchmark is running already"}, 409)
+        try:
+            wanted = arguments(json.loads(await _body(request)))
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        self._trial.start(wanted)
+        await self._watch.tell()
+        return JSONResponse({}, 202)
+
+    async def _stop(self, _: Request) -> Response:
+        await self._trial.stop()
+        return JSONResponse({})
+
+
+async def _body(request: Request) -> bytes:
+    read = b""
+    async for part in request.stream():
+        read += part
+        if len(read) > _LONGEST:
+            raise ValueError(f"that is more than {_LONGEST:,} bytes")
+    return read

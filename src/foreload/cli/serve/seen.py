@@ -1,0 +1,128 @@
+"""What was seen of one loader: its totals become rates, and its figures a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from foreload.report.report import Report
+
+__all__ = ["POINTS", "Point", "Seen"]
+
+# How much of a loader's past is kept: a quarter of an hour, while somebody watches.
+POINTS = 900
+
+
+class Point(NamedTuple):
+    """What a loader did around one moment; None where there is nothing to tell."""
+
+    time: float  # seconds since the epoch of Unix
+    samples_per_second: float | None
+    wait_share: float | None
+    hit_rate: float | None
+    memory: float | None  # bytes
+    read: float | None  # bytes per second
+    busy: dict[str, float] | None  # how many workers were at a stage, on average
+
+
+class _Totals(NamedTuple):
+    """What a loader counts, at one moment."""
+
+    time: float
+    samples: float
+    waited: float
+    seconds: float
+    hits: float
+    requests: float
+    read: float
+    stages: dict[str, float]  # seconds
+
+    @classmethod
+    def of(cls, when: float, stats: Mapping[str, Any]) -> _Totals:
+        cache = stats.get("cache") or {}
+        hits = cache.get("hits") or 0
+        return cls(
+            when,
+            stats.get("samples") or 0,
+            stats.get("wait_seconds") or 0,
+            stats.get("seconds") or 0,
+            hits,
+            hits + (cache.get("misses") or 0),
+            stats.get("bytes_read") or 0,
+            {name: stage["seconds"] for name, stage in (stats.get("stages") or {}).items() if name != "wait"},
+        )
+
+
+class Seen:
+    """One loader, and what was seen of it.
+
+    Attributes:
+        state: ``"running"``, ``"silent"`` (it does not answer) or ``"ended"``.
+        until: when it told something last, in seconds since the epoch of Unix.
+        points: its past.
+    """
+
+    def __init__(self) -> None:
+        self.state = "running"
+        self.until = time.time()
+        self.points: deque[Point] = deque(maxlen=POINTS)
+        self._about: dict[str, Any] = {}
+        self._totals: deque[_Totals] = deque(maxlen=120)
+        self._verdict: dict[str, Any] | None = None
+
+    def saw(self, about: dict[str, Any]) -> None:
+        """Take in what the loader tells now."""
+        self._about, self.state, self.until = about, "running", time.time()
+        stats = about.get("stats")
+        if stats is None:
+            return
+        now = _Totals.of(self.until, stats)
+        # Long enough for several batches, or slow ones would make a saw of the curve.
+        window = max(2.0, 4 * (stats.get("batch_seconds") or {}).get("median", 0.0))
+        while len(self._totals) > 1 and now.time - self._totals[1].time >= window:
+            self._totals.popleft()
+        if self._totals:
+            self.points.append(_point(self._totals[0], now, (stats.get("memory") or {}).get("tree_bytes")))
+        self._totals.append(now)
+        self._verdict = _judge(stats)
+
+    def tell(self) -> dict[str, Any]:
+        """Give what the page shows."""
+        return {
+            **self._about,
+            "state": self.state,
+            "until": self.until,
+            "verdict": self._verdict,
+            "point": self.points[-1]._asdict() if self.points else None,
+        }
+
+
+def _point(past: _Totals, now: _Totals, memory: float | None) -> Point:
+    seconds = now.time - past.time
+    return Point(
+        round(now.time, 2),
+        _share(now.samples - past.samples, seconds),
+        _share(now.waited - past.waited, now.seconds - past.seconds),
+        _share(now.hits - past.hits, now.requests - past.requests),
+        memory,
+        _share(now.read - past.read, seconds),
+        {
+            name: round(max(0.0, spent - past.stages.get(name, 0.0)) / seconds, 3)
+            for name, spent in now.stages.items()
+            if spent and seconds > 0
+        },
+    )
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _judge(stats: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = Report(stats).to_dict()["verdict"]
+    except (KeyError, TypeError, ZeroDivisionError):  # of another version of foreload
+        return None
+    return found

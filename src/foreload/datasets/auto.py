@@ -1,0 +1,191 @@
+"""Any data that foreload can read, within a share of the memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from foreload.checks import Indices, check_share
+from foreload.datasets.base import BaseDataset
+from foreload.datasets.files import FileDataset
+from foreload.datasets.folders import IMAGES
+from foreload.datasets.images.dataset import ImageDataset
+from foreload.datasets.tar import TarDataset
+from foreload.datasets.tar.shards import are_shards
+from foreload.machine import granted_memory
+from foreload.options import Keep, LoadingMode
+
+__all__ = ["MemoryEfficientDataset", "open_dataset"]
+
+_TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
+_HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
+
+# So many files of a folder tell what it holds.
+_LOOKED_AT = 10_000
+
+
+def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
+    """Open what lies at ``data_path`` with the dataset that reads it.
+
+    Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); ``.parquet``
+    files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
+    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. What a folder is of, most of
+    its first files tell.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        ValueError: it is a file of no known kind.
+    """
+    if are_shards(data_path):
+        return TarDataset(data_path, transform)
+    path = Path(data_path)
+    if not path.exists():
+        raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+    kind = path.suffix.lower() if path.is_file() else _kind_within(path)
+    if kind in _HDF5 and path.is_file():
+        from foreload.datasets.hdf5 import HDF5Dataset
+
+        return HDF5Dataset(path, transform=transform)
+    if kind in _TEXT and (path.is_file() or kind == ".txt"):
+        from foreload.datasets.text import TextDataset
+
+        return TextDataset(path)
+    if kind == ".parquet":
+        from foreload.datasets.parquet import ParquetDataset
+
+        return ParquetDataset(path, transform=transform)
+    if next(path.glob("shard.*.mds*"), None) is not None:
+        from foreload.datasets.mds import MDSDataset
+
+        return MDSDataset(path, transform)
+    if path.is_file():
+        known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
+        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
+    return ImageDataset(path, transform=transform) if kind in IMAGES else FileDataset(path, transform)
+
+
+def _kind_within(folder: Path) -> str:
+    """Give the commonest ending among the first files of a folder, where a README says nothing."""
+    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
+    return endings.most_common(1)[0][0] if endings else ""
+
+
+class MemoryEfficientDataset(BaseDataset):
+    r"""Any data that foreload can read, and a share of the memory that is not exceeded.
+
+    What lies at ``data_path`` decides how it is read; see :func:`open_dataset`. What the loading mode keeps is
+    kept in memory that workers share; of a container's memory where one limits it; and is given back when memory
+    becomes short.
+
+    Args:
+        data_path: files or folders.
+        max_memory_usage: the share of the memory, above 0 and at most 1, that samples may take.
+        loading_mode: ``LAZY`` and ``STREAMING`` keep nothing; ``EAGER`` reads all at the start and keeps what
+            fits; ``CACHED`` keeps what fits as it is asked for.
+        transform: called with each sample.
+
+    Attributes:
+        dataset: what reads the samples.
+
+    Raises:
+        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and for a share that is none.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "lines.txt"; _ = path.write_text("meow\npurr\n")
+    >>> lines = MemoryEfficientDataset(path, 0.5, LoadingMode.CACHED, transform=lambda ids: ids[:4].tolist())
+    >>> "".join(map(chr, lines[1]))
+    'purr'
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path,
+        max_memory_usage: float = 0.8,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.max_memory_usage = check_share(max_memory_usage)
+        self.dataset = open_dataset(data_path, transform if self._is_plain else None)
+        # Who takes no transform leaves it to us.
+        taken = self._is_plain and getattr(self.dataset, "transform", None) is not None
+        super().__init__(data_path, None if taken else transform, None, loading_mode)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether samples are the dataset's own; a subclass that reads them itself begins with whole ones."""
+        return type(self).read is MemoryEfficientDataset.read
+
+    def _inner(self, name: str) -> Any:
+        """Give what the dataset has of that name, if samples are its own."""
+        return getattr(self.dataset, name, None) if self._is_plain else None
+
+    def _locate(self, data_path: Any) -> Any:
+        return data_path  # which is open
+
+    def index(self) -> int:
+        """Count the samples."""
+        return len(self.dataset)
+
+    def read(self, index: int) -> Any:
+        """Load what is the same each time."""
+        prepare = self._inner("__prepare__")
+        return self.dataset[index] if prepare is None else prepare(index, "encoded")
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that the loading mode may keep."""
+        return int(self.max_memory_usage * granted_memory())
+
+    def _too_large(self, missing: int) -> None:
+        warnings.warn(
+            f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into {self.memory:,} "
+            f"bytes, max_memory_usage={self.max_memory_usage:g} of the memory; they are read when asked for",
+            stacklevel=5,
+        )
+
+    def __finish__(self, index: int, prepared: Any) -> Any:
+        """Do the rest."""
+        finish = self._inner("__finish__")
+        return super().__finish__(index, prepared if finish is None else finish(index, prepared))
+
+    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+        """Load what is the same each time, for the cache."""
+        inner = self._inner("__prepare__")
+        return super().__prepare__(index, keep) if inner is None or self._kept is not None else inner(index, keep)
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several samples, before the transforms, or what kept them from being loaded."""
+        inner = self._inner("read_many")
+        samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
+        return samples
+
+    def __blocks__(self, size: int) -> Indices:
+        """Name the blocks of the dataset."""
+        blocks = getattr(self.dataset, "__blocks__", None)
+        starts: Indices = super().__blocks__(size) if blocks is None else blocks(size)
+        return starts
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
+        """Load several samples at once, where the dataset can and nothing is kept."""
+        own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
+        return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
+
+    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
+        """Make whole batches as the dataset does, where nothing is kept."""
+        make = self._inner("__assembly__")
+        return make(making, key, buffers) if make and self.__getitems__ else None
+
+    def __getattr__(self, name: str) -> Any:
+        """Give the dataset's own attribute, such as ``classes``."""
+        if name.startswith("_") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["dataset"], name)

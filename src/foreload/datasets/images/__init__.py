@@ -1,0 +1,1 @@
+"""Folders and lists of image files."""

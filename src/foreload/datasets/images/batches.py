@@ -1,0 +1,158 @@
+"""Batches of images, made natively."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.batch.assembly import Batch
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated, is_default_collate, pinned
+from foreload.batch.failure import OnError, survivors
+from foreload.datasets.images.decode import decode_with_pillow
+from foreload.order.index import positions_of, some
+from foreload.transforms import ImageTransform, shaped
+
+if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
+    from foreload.datasets.images.dataset import ImageDataset
+
+
+__all__ = ["ImageAssembly"]
+
+
+class ImageAssembly:
+    """Batches of images, made natively; see :class:`foreload.batch.assembly.Assembly`."""
+
+    # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
+    depth: int | None = 2
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        transform: ImageTransform,
+        key: tuple[int, int],
+        buffers: Buffers,
+        making: Making | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._transform = transform
+        self._values = 3 * transform.size[0] * transform.size[1]
+        if dataset._remote is not None:
+            self.depth = None  # each worker waits for a batch of its own
+        self._key = key
+        self._buffers = buffers
+        own = making is None or is_default_collate(making.collate_fn)
+        self._collate = None if making is None or own else making.collate_fn
+        self._pin_device = None if making is None else making._pin_device
+        self._on_error: OnError = "raise" if making is None else making.on_error
+        self._errors = [] if making is None else making.errors
+        cache = None if making is None else making._cache
+        self._store = None if cache is None else cache.store.native
+        self._forms = None if cache is None else cache.forms
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.batch.assembly.Assembly`."""
+        dataset, transform = self._dataset, self._transform
+        where = some(positions_of(indices, len(dataset)))
+        memory = self._buffers.take((len(where) * self._values,), transform.dtype)
+        job: _native.Job
+        if dataset._remote is None:
+            job = local = self.make(where, memory)
+            list_failures = local.failures
+        else:
+            # What it calls must not hold it: the garbage collector does not see such a ring.
+            work = _Fetched(self, where, memory)
+            job = _native.PythonJob(1, 1, work.run, lambda: None)
+            list_failures = work.failures
+        targets = torch.from_numpy(dataset._targets[where])
+
+        def take() -> Any:
+            failures = list_failures()
+            batch: Any = [shaped(transform, memory, len(where)), targets]
+            if failures:
+                chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
+                batch = [rows[chosen] for rows in batch]
+            if self._collate is not None:
+                batch = self._collate(Collated(batch, len(where)))
+            return pinned(batch, self._pin_device)
+
+        return Batch(job, take)
+
+    def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
+        """Prepare the job that makes these images in ``memory``, of files or of bytes that were fetched."""
+        return _native.ImageJob(
+            self._dataset._files,
+            self._transform.native,
+            indices,
+            *self._key,
+            memory.view(torch.uint8).numpy(),
+            decode_with_pillow,
+            self._store,
+            self._forms,
+            given,
+        )
+
+    def rows(self, memory: torch.Tensor, position: int) -> torch.Tensor:
+        """Give the place of one image."""
+        return memory[position * self._values : (position + 1) * self._values]
+
+    def fetch(self, indices: Any, positions: list[int]) -> tuple[list[Any], dict[int, Exception]]:
+        """Fetch some images of a batch; empty pieces for the others, and for those that failed."""
+        assert self._dataset._remote is not None
+        pieces = [np.empty(0, np.uint8)] * len(indices)
+        if not positions:
+            return pieces, {}
+        found, failed = self._dataset._remote.read([int(indices[position]) for position in positions])
+        for position, piece in zip(positions, found, strict=True):
+            pieces[position] = piece
+        return pieces, {positions[number]: error for number, error in failed.items()}
+
+    def missing(self, indices: Any) -> list[int]:
+        """List the positions of those that are neither cached nor spilled, which the job reads by itself."""
+        store = self._store
+        if store is None:
+            return list(range(len(indices)))
+        numbers = [int(index) for index in indices]
+        return [i for i, index in enumerate(numbers) if not store.contains(index) and not store.is_spilled(index)]
+
+
+class _Fetched:
+    """A batch from a server: fetched by one worker, which then makes it."""
+
+    def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
+        self._assembly = assembly
+        self._indices = indices
+        self._memory = memory
+        self._failures: dict[int, BaseException] = {}
+
+    def failures(self) -> list[tuple[int, BaseException]]:
+        return sorted(self._failures.items(), key=lambda failure: failure[0])
+
+    def run(self, begin: int, end: int) -> None:
+        try:
+            self._make()
+        except Exception as error:  # what cannot be asked for at all fails for each of them
+            self._failures = dict.fromkeys(range(len(self._indices)), error)
+
+    def _make(self) -> None:
+        assembly, indices = self._assembly, self._indices
+        missing = assembly.missing(indices)
+        pieces, failed = assembly.fetch(indices, missing)
+        job = assembly.make(indices, self._memory, pieces)
+        job.run_here()
+        failures: dict[int, BaseException] = dict(job.failures())
+        # They were cached a moment ago, and are not any more, or were spilled in another form.
+        others = sorted(set(failures) - set(missing))
+        again, lost = assembly.fetch(indices, others)
+        for position in others:
+            one = assembly.make(
+                indices[position : position + 1], assembly.rows(self._memory, position), [again[position]]
+            )
+            one.run_here()
+            del failures[position]
+            failures |= {position: error for _, error in one.failures()}  # noqa: B035
+        self._failures = failures | lost | failed

@@ -1,0 +1,323 @@
+"""Images in files."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from foreload import _native, transforms
+from foreload._torch import draw_seed
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import Collated
+from foreload.cache.fingerprint import stamp
+from foreload.datasets.base import EAGER_SHARE
+from foreload.datasets.folders import IMAGES, Labels, list_files
+from foreload.datasets.images.batches import ImageAssembly
+from foreload.datasets.images.decode import decode_image
+from foreload.datasets.stream import Stream, runs_of
+from foreload.datasets.tar import Shards
+from foreload.datasets.tar.remote import RemoteSamples
+from foreload.datasets.tar.shards import are_shards
+from foreload.machine import granted_memory
+from foreload.options import Keep, LoadingMode
+from foreload.record.progress import track, track_threads
+from foreload.remote.fetch import local_path
+from foreload.transforms import ImageTransform, transform_array
+
+if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
+
+
+__all__ = ["ImageDataset"]
+
+Transform = Callable[[Any], Any]
+
+# Images that are asked of a server at a time.
+_TOGETHER = 256
+
+
+class ImageDataset(Dataset[tuple[Any, int]]):
+    """Images in files, with labels: ``(image, target)``.
+
+    With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
+    and stored in one native call, for JPEG. PNG, WebP, BMP, GIF, TIFF and unusual JPEGs are decoded by Pillow
+    in between. Images come upright (Exif), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
+
+    Args:
+        data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
+            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them.
+        image_size: (height, width) or one number for both; what the default transform resizes to.
+        transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
+            array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
+            By default the image is resized and normalised as for ImageNet.
+        loading_mode: when files are read, and whether their bytes are kept in memory.
+        cache_size: how many files ``LoadingMode.CACHED`` keeps.
+        labels: an int or str per file, for a list or a flat folder (in the order of the file names).
+        direct_io: read past the page cache, which is left to others.
+        storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
+            storage, as :class:`foreload.remote.fetch.Fetch` takes them.
+        index_folder: as for :class:`~foreload.TarDataset`.
+
+    Attributes:
+        classes: the names of the classes, sorted.
+        class_to_idx: from name to target.
+        targets: the target of every image; -1 where nothing was given.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
+        ValueError, TypeError: an argument makes no sense; the message names it.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+
+    Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
+    OSError too) where it is damaged; the message names the sample and the file.
+
+    >>> import tempfile; from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp()); (folder / "cat").mkdir()
+    >>> Image.new("RGB", (60, 40)).save(folder / "cat" / "tom.jpg")
+    >>> images = ImageDataset(folder, image_size=32)
+    >>> image, target = images[0]
+    >>> image.shape, images.classes[target]
+    (torch.Size([3, 32, 32]), 'cat')
+    """
+
+    def __init__(
+        self,
+        data_path: str | Path | Sequence[str | Path],
+        image_size: int | tuple[int, int] = (224, 224),
+        transform: Transform | None = None,
+        loading_mode: LoadingMode = LoadingMode.LAZY,
+        cache_size: int = 1000,
+        *,
+        labels: Labels | None = None,
+        direct_io: bool = False,
+        storage: dict[str, Any] | None = None,
+        index_folder: str | Path | None = None,
+    ) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        if cache_size < 0:
+            raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
+        data_path = local_path(data_path)
+        self.shards = Shards(data_path, storage, index_folder) if are_shards(data_path) else None
+        self._paths: list[bytes] = []
+        if self.shards is not None:
+            if labels is not None:
+                raise ValueError("labels: shards have their own, in their cls members")
+            self._targets, self.classes = self.shards.labels, self.shards.classes
+        else:
+            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
+            self._paths = [os.fsencode(path) for path in paths]
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+        self.transform = transforms.resize(image_size) if transform is None else transform
+        self.loading_mode = LoadingMode(loading_mode)
+        self.cache_size = cache_size
+        self.direct_io = direct_io
+        self._files = self._open()
+
+    def _open(self) -> _native.ImageFiles:
+        count = len(self._targets)
+        kept = {LoadingMode.EAGER: count, LoadingMode.CACHED: self.cache_size}
+        keep = min(count, kept.get(self.loading_mode, 0))
+        files: _native.ImageFiles
+        self._remote: RemoteSamples | None = None
+        eager = self.loading_mode is LoadingMode.EAGER
+        if self.shards is not None:
+            extents = self.shards.members([extension[1:] for extension in IMAGES])
+            if eager:
+                _check_room(int(extents[:, 2].sum()))
+            self._remote = self.shards.remote(extents, extents[:, 2], keep)
+            files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
+        else:
+            if eager:
+                _check_room(sum(map(os.path.getsize, self._paths)))
+            files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
+        self._paths = []
+        if eager:
+            self._load_all(files, count)
+        return files
+
+    def _load_all(self, files: _native.ImageFiles, count: int) -> None:
+        if self._remote is not None:
+            runs = range(0, count, _TOGETHER)
+            for begin in track(runs, "reading images", total=len(runs), after=1):
+                _, failures = self._remote.read(range(begin, min(begin + _TOGETHER, count)))
+                for failure in failures.values():
+                    raise failure
+            return
+        for _ in track_threads(files.keep, range(count), "reading images", after=1):
+            pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the list of files; kept bytes are read again."""
+        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
+        return {**self.__dict__, "_files": None, "_remote": None, "_paths": paths}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the files again."""
+        self.__dict__.update(state)
+        self._files = self._open()
+
+    @property
+    def targets(self) -> list[int]:
+        """The target of every image."""
+        targets: list[int] = self._targets.tolist()
+        return targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """The file and the target of every image."""
+        return [(self._path(i), target) for i, target in enumerate(self.targets)]
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Load one image; random numbers come from torch's global generator."""
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"index {position} is out of range for {len(self)} images")
+        position %= len(self)
+        if isinstance(self.transform, ImageTransform):
+            return self._load_batch([position])[0]
+        return self._transformed(position), int(self._targets[position])
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
+        """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
+
+        None where the transform is Python, or a subclass loads samples itself: then they are loaded one by one.
+        """
+        own = type(self).__getitem__ is ImageDataset.__getitem__
+        return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
+        assert isinstance(self.transform, ImageTransform)
+        seed = draw_seed() if self.transform.random else 0
+        batch = self._assembly(self.transform, (seed, 0), Buffers()).start(indices)
+        batch.job.run_here()
+        return Collated(batch.take(), len(indices))
+
+    def _transformed(self, index: int) -> Any:
+        return self._shown(decode_image(self._encoded(index), self._path(index)))
+
+    def _encoded(self, index: int) -> bytes:
+        if self._remote is None:
+            return self._files.read(index)
+        (piece,), failures = self._remote.read([index])
+        if failures:
+            raise failures[0]
+        return bytes(piece)
+
+    def _shown(self, array: np.ndarray[Any, Any]) -> Any:
+        from PIL import Image
+
+        transform: Any = self.transform
+        if isinstance(transform, ImageTransform):
+            return transform_array(transform, array)
+        if type(transform).__module__.partition(".")[0] == "albumentations":
+            return transform(image=array)["image"]
+        return transform(Image.fromarray(array))
+
+    def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Load several images' bytes, with their targets, or what kept them from being loaded."""
+        found: list[Any] = []
+        pieces, failures = ([], {}) if self._remote is None else self._remote.read(indices)
+        for position, index in enumerate(map(int, indices)):
+            try:
+                if position in failures:
+                    raise failures[position]
+                data = self._files.read(index) if self._remote is None else bytes(pieces[position])
+                found.append((data, int(self._targets[index])))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def __blocks__(self, size: int) -> np.ndarray[Any, Any]:
+        """Name runs of images that lie side by side."""
+        return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
+
+    def stream(
+        self,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> Stream:
+        """Give the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
+
+        Files are held as they are, and decoded when their turn comes.
+        """
+        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
+
+    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
+        """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
+        own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
+        if not own or not isinstance(self.transform, ImageTransform):
+            return None
+        return self._assembly(self.transform, key, buffers, making)
+
+    def _assembly(
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+    ) -> ImageAssembly:
+        return ImageAssembly(self, transform, key, buffers, making)
+
+    @property
+    def __remote__(self) -> bool:
+        """As :attr:`foreload.TarDataset.__remote__`."""
+        return self._remote is not None
+
+    def __fingerprint__(self) -> str:
+        """Name the present content of all files, for a spill folder."""
+        known = hashlib.sha256()
+        for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
+            known.update(part.encode())
+        return known.hexdigest()
+
+    def __costs__(self) -> np.ndarray[Any, Any]:
+        """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
+        and whether there are planes.
+
+        5 x images; 0 where nothing is known.
+        """
+        costs = np.zeros((5, len(self)))
+        self._files.costs(costs)
+        return costs
+
+    def __prepare__(self, index: int, keep: Keep) -> tuple[Any, int]:
+        """Load what is the same each time, for the cache: the file's bytes, or pixels."""
+        data = self._encoded(index)
+        target = int(self._targets[index])
+        return (data, target) if keep == "encoded" else (decode_image(data, self._path(index)), target)
+
+    def __finish__(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
+        """Do the rest."""
+        image, target = prepared
+        array = decode_image(image, self._path(index)) if isinstance(image, bytes) else image
+        return self._shown(array), target
+
+    def _all_paths(self) -> list[str]:
+        return [self._path(index) for index in range(len(self))]
+
+    def _path(self, index: int) -> str:
+        if self.shards is not None:
+            return self.shards.name(index)
+        return os.fsdecode(self._files.path(index))
+
+
+def _check_room(needed: int) -> None:
+    room = int(EAGER_SHARE * granted_memory())
+    if needed > room:
+        raise MemoryError(
+            f"the images take {needed:,} bytes, which do not fit into {room:,}; use LoadingMode.CACHED, which "
+            "keeps cache_size of them"
+        )

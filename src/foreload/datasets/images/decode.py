@@ -1,0 +1,45 @@
+"""Stage ``decode``: encoded bytes to RGB pixels. JPEG natively, everything else through Pillow."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+from foreload import _native
+from foreload.checks import Array
+from foreload.errors import DecodeError
+from foreload.transforms import rgb_array
+
+__all__ = ["decode_image", "decode_with_pillow"]
+
+
+def decode_image(data: bytes, path: str = "<bytes>") -> Array:
+    """Decode an encoded image, upright, to uint8 of height x width x 3.
+
+    Args:
+        data: the encoded image.
+        path: what to call it in an error.
+
+    Raises:
+        DecodeError: the bytes are damaged, cut short or of no known format.
+    """
+    return _native.decode_rgb(path, data, decode_with_pillow)
+
+
+def decode_with_pillow(path: str, data: bytes) -> Array:
+    """Decode what the native decoder does not know (PNG, WebP, BMP, GIF, TIFF, CMYK JPEG, ...).
+
+    Raises:
+        DecodeError: Pillow cannot read it either.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
+            # Large is fine; Pillow raises by itself where it is too large.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image.load()
+            return rgb_array(ImageOps.exif_transpose(image))
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        kind = "no image format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise DecodeError(f"{path}: {kind}") from error

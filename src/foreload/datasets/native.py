@@ -1,0 +1,27 @@
+"""What workers need to know of a loader to make its batches, and which of them the native core can make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import Subset, TensorDataset
+
+from foreload.batch.assembly import Assembly, Making, SubsetAssembly
+from foreload.batch.buffers import Buffers
+from foreload.datasets.tensors import tensor_assembly
+
+__all__ = ["native_assembly"]
+
+
+def native_assembly(making: Making, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+    """Give the assembly of a dataset that the native core can load by itself; None for any other."""
+    if not making._auto_collation or making.transform is not None:
+        return None
+    if type(dataset) is Subset:
+        whole = native_assembly(making, dataset.dataset, key, buffers)
+        return None if whole is None else SubsetAssembly(whole, dataset.indices)
+    if type(dataset) is TensorDataset:
+        return tensor_assembly(dataset, making, buffers)
+    make = getattr(dataset, "__assembly__", None)
+    assembly: Assembly | None = None if make is None else make(making, key, buffers)
+    return assembly

@@ -1,0 +1,234 @@
+"""Stage ``encode``: texts to rows of ids, natively or by a tokenizer, and to batches of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from foreload import _native
+from foreload.batch.assembly import Batch, note_sample
+from foreload.batch.buffers import Buffers
+from foreload.batch.collate import pinned
+from foreload.batch.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.datasets.text.tokens import IDS, Rows
+from foreload.order.index import positions_of, some
+from foreload.record.spans import Stage
+
+if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
+    from foreload.datasets.text import TextDataset
+
+
+__all__ = ["TextAssembly", "TextBatch"]
+
+# Texts that a worker takes at a time: enough for a tokenizer to share out, few enough for the workers to.
+_RUN = 64
+
+
+class TextBatch:
+    """Some texts as rows of ids, with their targets.
+
+    Attributes:
+        columns: by name, the ids of each text: rows of ``max_length``.
+        targets: of each, if there are any.
+    """
+
+    def __init__(self, dataset: TextDataset, indices: Any, columns: dict[str, torch.Tensor], lengths: Any) -> None:
+        self._dataset = dataset
+        self.columns = columns
+        self.lengths = lengths
+        targets = dataset.entries.targets
+        self.targets = None if targets is None else torch.from_numpy(targets[np.asarray(indices)])
+
+    @classmethod
+    def of(cls, dataset: TextDataset, indices: Any, rows: Rows, buffers: Buffers) -> TextBatch:
+        """Pad what a tokenizer gave."""
+        return cls(dataset, indices, *dataset.collate.padded(rows, dataset.max_length, buffers))
+
+    def sample(self, row: int) -> Any:
+        """Give one of them as ``dataset[index]`` does."""
+        dataset, length = self._dataset, int(self.lengths[row])
+        used = slice(-length or dataset.max_length, None) if dataset.collate.left else slice(length)
+        columns = {
+            name: rows[row] if dataset.padding else rows[row][used].clone() for name, rows in self.columns.items()
+        }
+        text = columns.get(IDS, columns)
+        return text if self.targets is None else (text, self._label(row))
+
+    def _label(self, row: int) -> Any:
+        assert self.targets is not None
+        transform, target = self._dataset.target_transform, self.targets[row].item()
+        return target if transform is None else transform(target)
+
+    def _labels(self) -> Any:
+        if self.targets is None or self._dataset.target_transform is None:
+            return self.targets
+        return default_collate([self._label(row) for row in range(len(self.targets))])
+
+    def padded(self) -> Any:
+        """Give all of them as ``default_collate`` would."""
+        text: Any = self.columns.get(IDS, self.columns)
+        return text if self.targets is None else [text, self._labels()]
+
+    def trimmed(self, buffers: Buffers) -> Any:
+        """Give all of them as the dataset's own ``collate`` would."""
+        collate, width = self._dataset.collate, int(self.lengths.max())
+        columns = {}
+        for name, rows in self.columns.items():
+            used = rows[:, rows.shape[1] - width :] if collate.left else rows[:, :width]
+            columns[name] = buffers.take((len(rows), width), rows.dtype).copy_(used)
+        return collate.batch(columns, self.lengths, self._labels())
+
+    def chosen(self, rows: list[int]) -> None:
+        """Leave out all but these."""
+        self.columns = {name: column[rows] for name, column in self.columns.items()}
+        self.lengths = self.lengths[rows]
+        self.targets = None if self.targets is None else self.targets[rows]
+
+
+class TextAssembly:
+    """Batches of texts; see :class:`foreload.batch.assembly.Assembly`."""
+
+    depth: int | None = None
+
+    def __init__(self, dataset: TextDataset, buffers: Buffers, making: Making | None = None) -> None:
+        self._dataset = dataset
+        self._buffers = buffers
+        self._pin_device = None if making is None else making._pin_device
+        self._on_error: OnError = "raise" if making is None else making.on_error
+        self._errors = [] if making is None else making.errors
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.batch.assembly.Assembly`."""
+        work = self._work(indices)
+
+        def take() -> Any:
+            made = self._checked(work)
+            batch = made.padded() if self._dataset.padding else made.trimmed(self._buffers)
+            return pinned(batch, self._pin_device)
+
+        return Batch(work.job(), take)
+
+    def made(self, indices: Any) -> TextBatch:
+        """Make a batch in the calling thread."""
+        work = self._work(indices)
+        work.job().run_here()
+        return self._checked(work)
+
+    def _work(self, indices: Any) -> _Characters | _Encoding:
+        where = some(positions_of(indices, len(self._dataset)))
+        work = _Characters if self._dataset.is_native else _Encoding
+        return work(self._dataset, where, self._buffers)
+
+    def _checked(self, work: _Characters | _Encoding) -> TextBatch:
+        """Give the batch, after some of it may have failed."""
+        failures = dict(work.failures())
+        if not failures:
+            return work.made()
+        for position, error in failures.items():
+            index = int(work.indices[position])
+            if self._on_error == "raise" or not isinstance(error, Exception):
+                note_sample(error, index, position)
+                raise error
+            source = os.fsdecode(self._dataset.entries.source.path(index))
+            self._errors.append(SampleError.of(index, error, self._on_error, source))
+        rows = stand_ins([position in failures for position in range(len(work.indices))], self._on_error)
+        if not rows:
+            raise NothingLeft
+        made = work.made()
+        made.chosen(rows)
+        return made
+
+
+class _Characters:
+    """Texts whose characters the native core reads."""
+
+    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+        self._dataset = dataset
+        self.indices = indices
+        self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
+        self._lengths = torch.zeros(len(indices), dtype=torch.int64)
+        self._job = _native.CharacterJob(
+            dataset.entries.source, indices, self._ids.numpy(), self._lengths.numpy(), _RUN
+        )
+
+    def job(self) -> _native.Job:
+        """Give what makes it."""
+        return self._job
+
+    def failures(self) -> list[tuple[int, BaseException]]:
+        """Tell which positions failed, and why."""
+        failure = self._dataset.entries.failure
+        return [
+            (position, failure(int(self.indices[position]), error)) for position, error in self._job.failures()
+        ]
+
+    def made(self) -> TextBatch:
+        """Give the result."""
+        return TextBatch(self._dataset, self.indices, {IDS: self._ids}, self._lengths)
+
+
+class _Encoding:
+    """Texts that a tokenizer turns into numbers, a run of them at a time."""
+
+    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+        self._dataset = dataset
+        self.indices = indices
+        self._buffers = buffers
+        self._samples: list[dict[str, Any] | None] = [None] * len(indices)
+        self._failures: dict[int, BaseException] = {}
+        self._made: TextBatch | None = None
+
+    def job(self) -> _native.Job:
+        """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
+        return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
+
+    def _run(self, begin: int, end: int) -> None:
+        try:
+            texts = dict(enumerate(self._dataset.read_many(self.indices[begin:end]), begin))
+            for position, text in list(texts.items()):
+                if isinstance(text, Exception):
+                    self._failures[position] = texts.pop(position)  # type: ignore[assignment]
+            if texts:
+                self._encode(texts)  # type: ignore[arg-type]
+        except BaseException as error:  # of all that have nothing to show for it
+            for position in range(begin, end):
+                if self._samples[position] is None:
+                    self._failures.setdefault(position, error)
+
+    def _encode(self, texts: dict[int, str]) -> None:
+        try:
+            rows = self._dataset.encoder.encode(list(texts.values()))
+        except Exception as error:
+            if len(texts) == 1:
+                self._failures[next(iter(texts))] = error
+                return
+            for position, text in texts.items():  # the others need not suffer for one of them
+                self._encode({position: text})
+            return
+        for row, position in enumerate(texts):
+            self._samples[position] = {name: column[row] for name, column in rows.items()}
+
+    def _finish(self) -> None:
+        names = next((sample for sample in self._samples if sample is not None), None)
+        if names is None:
+            return
+        rows = {name: [() if sample is None else sample[name] for sample in self._samples] for name in names}
+        try:
+            self._made = TextBatch.of(self._dataset, self.indices, rows, self._buffers)
+        except BaseException as error:
+            self._failures.setdefault(0, error)
+
+    def failures(self) -> list[tuple[int, BaseException]]:
+        """Tell which positions failed, and why."""
+        return sorted(self._failures.items())
+
+    def made(self) -> TextBatch:
+        """Give the result."""
+        if self._made is None:
+            raise NothingLeft
+        return self._made

@@ -1,0 +1,240 @@
+"""One pass by worker processes: batches are asked for in order, made elsewhere, and handed over."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from foreload import _native
+from foreload.batch.assembly import count
+from foreload.batch.collate import pinned
+from foreload.epochs.base import Epoch, warn_of_length
+from foreload.epochs.cursor import Order
+from foreload.errors import warn_user
+from foreload.record.spans import Stage
+from foreload.workers.crew import Keeper
+from foreload.workers.processes import ProcessPool, Worker, death
+from foreload.workers.worker import Begin, Result
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+
+__all__ = ["ProcessEpoch", "Restart"]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A worker process that ended before its time, and was replaced.
+
+    Attributes:
+        worker: which one.
+        pid: its process.
+        exitcode: minus the signal that killed it, or what it exited with.
+        indices: what it was to load, batch by batch; that was loaded again.
+    """
+
+    worker: int
+    pid: int
+    exitcode: int | None
+    indices: list[Any]
+
+
+class ProcessEpoch(Epoch):
+    """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
+
+    Args:
+        loader: whose batches.
+        order: what they are.
+        pool: the workers.
+        keeper: who ends them; if nobody does, they end with the epoch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: Keeper | None) -> None:
+        super().__init__(order)
+        self._pool = pool
+        self._keeper = keeper
+        self._is_stream = isinstance(loader.dataset, IterableDataset)
+        self._length = loader._IterableDataset_len_called if self._is_stream else None
+        self._given = 0
+        self._dataset = loader.dataset
+        self._timeout = loader.timeout or None
+        self._in_order = loader.in_order
+        self._pin_device = loader._pin_device
+        self._errors = loader.errors
+        self._restarts = loader.restarts
+        self._restarts_left = self._max_restarts = loader.max_restarts
+        self._first = pool.next_number
+        self._turns = cycle([*range(order.turn, len(pool.workers)), *range(order.turn)])
+        self._active = [True] * len(pool.workers)
+        self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
+        self._answers: dict[int, Result] = {}
+        self._sizes: dict[int, int] = {}  # of the jobs, in samples
+        ahead = order.memory.depth((loader.prefetch_factor or 1) * len(pool.workers))
+        self._most = self._watch.depth = max(len(pool.workers), ahead)
+        self._begin = Begin(order.key, order.known, self._first)
+        # How far each stream was read, which whoever replaces its worker must know.
+        self._streams = dict(order.streams)
+        self._close = weakref.finalize(self, _end, pool, self._first, keeper is None)
+        pool.first = self._first
+        for worker in pool.workers:
+            worker.skip_to(self._first)
+            worker.tell(self._begin_of(worker, self._streams))
+        for _ in range(self._most):
+            self._ask()
+
+    def _begin_of(self, worker: Worker, streams: dict[int, tuple[int, Any]]) -> Begin:
+        skip, state = streams.get(worker.number, (0, None))
+        return replace(self._begin, skip=skip, state=state)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The processes, where torch's iterator has them."""
+        return [worker.process for worker in self._pool.workers]
+
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        while self._asked:
+            number = self._next_answered()
+            if number is None:
+                continue
+            result = self._answers.pop(number)
+            samples = self._sizes.pop(number, result.samples)
+            whose = self._asked.pop(number)
+            self._order.turn = next(iter(self._asked.values()), whose)
+            if result.is_end:
+                self._active[whose] = False
+                self._ask()
+                continue
+            self._ask()
+            self._given += 1
+            if self._is_stream:
+                self._order.streams[whose] = (self._order.streams.get(whose, (0, None))[0] + 1, result.state)
+                warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
+            return number - self._first, samples, partial(self._take, result)
+        self.close()
+        raise StopIteration
+
+    def _take(self, result: Result) -> Any:
+        self._errors += result.failures or []
+        if self._pin_device is None:
+            return result.batch()
+        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
+            return pinned(result.batch(), self._pin_device)
+
+    def _ask(self) -> None:
+        """Deal the next batch to the worker whose turn it is."""
+        if self._pool.closed or not any(self._active):
+            return
+        try:
+            indices = None if self._is_stream else next(self._order)
+        except StopIteration:
+            return
+        share = self._most // sum(self._active)
+        for turn in self._turns:
+            worker = self._pool.workers[turn]
+            # Where order does not matter, nobody waits for who is slow.
+            if self._active[turn] and (self._in_order or len(worker.asked) < share):
+                break
+        number = self._pool.next_number
+        self._pool.next_number += 1
+        self._asked[number] = worker.number
+        if not self._is_stream:
+            self._sizes[number] = count(indices)
+        worker.ask(number, indices)
+
+    def _next_answered(self) -> int | None:
+        """Wait for the next job's answer, or for any where order does not matter; None after other news."""
+        number = next(iter(self._asked))
+        if self._in_order and not self._active[self._asked[number]] and number not in self._answers:
+            # The stream ended with an earlier job of this worker.
+            del self._asked[number]
+            return None
+        if number in self._answers:
+            return number
+        if not self._in_order and self._answers:
+            return next(iter(self._answers))
+        if self._pool.closed:
+            raise RuntimeError(
+                "this epoch's workers have ended, or belong to the process before a fork; begin another epoch"
+            )
+        if self._pool.first != self._first:
+            raise RuntimeError(
+                "this epoch ended when another one was begun with the same persistent workers; go on with that"
+            )
+        wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
+        nothing = True
+        for worker, result in self._pool.wait(wanted, self._timeout):
+            nothing = False
+            if result is None:
+                self._replace(worker)
+            elif result.number in self._asked:
+                self._answers[result.number] = result
+                if self._is_stream:
+                    before = self._streams.get(worker.number, (0, None))[0]
+                    self._streams[worker.number] = (before + 1, result.state)
+        if nothing:
+            raise self._give_up(wanted)
+        return None
+
+    def _replace(self, worker: Worker) -> None:
+        process = worker.end()
+        if self._restarts_left == 0:
+            message = death(process)
+            if self._max_restarts:
+                asked = list(worker.asked.values())
+                message += f"It was the {self._max_restarts + 1}. worker of this epoch to end like this."
+                if asked and not self._is_stream:
+                    message += f" It was at the batch of samples {_shown(asked[0])}."
+            self.close()
+            self._pool.close()
+            raise RuntimeError(message)
+        self._restarts_left -= 1
+        lost = [
+            indices.tolist() if isinstance(indices, np.ndarray) else indices for indices in worker.asked.values()
+        ]
+        restart = Restart(worker.number, process.pid, process.exitcode, lost)
+        self._restarts.append(restart)
+        if len(self._restarts) == 1:
+            warn_user(
+                f"{death(process).rstrip()} It is replaced and its batches are loaded again; see "
+                "loader.stats()['restarts']"
+            )
+        other = self._pool.replace(worker)
+        other.tell(self._begin_of(worker, self._streams))
+        for number, indices in worker.asked.items():
+            other.ask(number, indices)
+
+    def _give_up(self, wanted: list[Worker]) -> RuntimeError:
+        where = "\n".join(worker.where() for worker in wanted)
+        self._asked.clear()
+        self._close.detach()
+        # A worker that is stuck in a sample cannot be waited for.
+        self._pool.close(patient=False)
+        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds; {where}")
+
+    def close(self) -> None:
+        """End the epoch early; its workers end, unless they persist."""
+        self._asked.clear()
+        self._answers.clear()
+        self._close()
+
+
+def _shown(indices: Any) -> str:
+    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _end(pool: ProcessPool, first: int, owned: bool) -> None:
+    if owned:
+        pool.close()
+    elif not pool.closed and pool.first == first:
+        for worker in pool.workers:
+            worker.skip_to(pool.next_number)

@@ -1,0 +1,1 @@
+"""What a loader recorded, in the formats of other tools."""

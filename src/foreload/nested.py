@@ -1,0 +1,143 @@
+"""What tensors a batch is made of, however it is nested."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["count_samples", "move", "tensors"]
+
+
+def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
+    """Give a batch with ``copy_one`` applied to its tensors, and to objects that have ``.to``.
+
+    Tuples, named tuples, lists, dicts and dataclasses keep their type; anything else stays as it is. What occurs
+    twice is copied once.
+
+    >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
+    {'x': [tensor([1., 1.])], 'name': 'cat'}
+    """
+    return _move(batch, copy_one, {})
+
+
+def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+    if isinstance(value, (type, str, bytes, int, float, complex)) or value is None:
+        return value
+    if isinstance(value, torch.Tensor) or (
+        callable(getattr(value, "to", None)) and not isinstance(value, UserDict)
+    ):
+        if id(value) not in done:
+            # Many an object moves itself, and the source is still needed.
+            done[id(value)] = copy_one(value if isinstance(value, torch.Tensor) else copy.copy(value))
+        return done[id(value)]
+    if isinstance(value, (tuple, list)):
+        items = [_move(item, copy_one, done) for item in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return items if type(value) is list else _like(value, items)
+    if isinstance(value, Mapping):
+        moved = {name: _move(item, copy_one, done) for name, item in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return moved
+        other = copy.copy(value)
+        other.update(moved)
+        return other
+    if dataclasses.is_dataclass(value):
+        instance: Any = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(instance, field.name, _move(getattr(value, field.name), copy_one, done))
+        return instance
+    return value
+
+
+def _like(value: Any, items: list[Any]) -> Any:
+    try:
+        return type(value)(items)
+    except TypeError:
+        return tuple(items) if isinstance(value, tuple) else items
+
+
+def tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """List the tensors of a batch, each once, also those inside objects; of a sparse one its parts.
+
+    >>> [tensor.tolist() for tensor in tensors({"x": [torch.ones(1), 3]})]
+    [[1.0]]
+    """
+    return _tensors(batch, set())
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, (type, str, bytes, int, float, complex)) or value is None or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.sparse_coo:
+            yield from (value._indices(), value._values())
+        elif value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (value.crow_indices(), value.col_indices(), value.values())
+        elif value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from (value.ccol_indices(), value.row_indices(), value.values())
+        else:
+            yield value
+        return
+    if isinstance(value, Mapping):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, (tuple, list)):
+        parts = value
+    elif hasattr(value, "to") or dataclasses.is_dataclass(value):
+        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
+    else:
+        return
+    for part in parts:
+        yield from _tensors(part, seen)
+
+
+def count_samples(batch: Any) -> int:
+    """Count the samples of a batch: the rows of its first tensor or array, or the entries of a list of samples.
+
+    >>> count_samples({"ids": torch.zeros(4, 9), "length": torch.zeros(4)}), count_samples(["a", "b", "c"])
+    (4, 3)
+    """
+    found = _rows(batch)
+    return 1 if found is None else found
+
+
+def _rows(batch: Any) -> int | None:
+    """Count the rows of a field of a batch; None where it has none, such as a single number."""
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        return int(batch.shape[0]) if batch.ndim else None
+    if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
+        return int(batch.batch_sizes[0])
+    if isinstance(batch, Mapping):
+        return _first(batch.values())
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _first(getattr(batch, field.name) for field in dataclasses.fields(batch))
+    if isinstance(batch, (list, tuple)):
+        return _rows_of_sequence(batch)
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__len__"):
+        return None
+    return len(batch)
+
+
+def _first(fields: Any) -> int | None:
+    return next((rows for field in fields if (rows := _rows(field)) is not None), None)
+
+
+def _rows_of_sequence(batch: Any) -> int | None:
+    # default_collate makes lists of tuples: a list of tuples or dicts is one of samples that were not collated.
+    if isinstance(batch, list) and batch and all(isinstance(sample, (tuple, Mapping)) for sample in batch):
+        return len(batch)
+    if type(batch) is tuple and batch and all(type(field) is tuple for field in batch):
+        return len(batch[0])  # tuple(zip(*samples)), as for detection
+    rows = [_rows(field) for field in batch]
+    kinds = {(field.ndim, field.dtype) if hasattr(field, "ndim") else type(field) for field in batch}
+    if set(rows) <= {None} or (len(kinds) == 1 and len(set(rows)) > 1):
+        return len(batch)  # numbers, texts, or tensors of different lengths
+    return _first(batch)

@@ -1,0 +1,78 @@
+"""What a dataset is asked for: one sample, or something else that is its own affair."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.checks import Indices
+
+__all__ = ["as_indices", "position_of", "positions_of", "some"]
+
+
+def position_of(index: Any) -> int | None:
+    """Give the one sample that an index means; None for slices, masks, and arrays, also of one element.
+
+    >>> import torch
+    >>> position_of(torch.tensor(3)), position_of(torch.tensor([3])), position_of(True)
+    (3, None, None)
+    """
+    if type(index) is int:
+        return index
+    if isinstance(index, bool) or not hasattr(index, "__index__") or getattr(index, "ndim", 0) != 0:
+        return None
+    try:
+        return operator.index(index)
+    except TypeError:
+        return None
+
+
+def as_indices(indices: Any) -> Indices:
+    """Give indices as contiguous int64.
+
+    Raises:
+        TypeError: something is no index.
+    """
+    if isinstance(indices, torch.Tensor):
+        indices = indices.numpy()
+    elif not isinstance(indices, (np.ndarray, Sequence)):
+        indices = list(indices)
+    rows = np.asarray(indices)
+    if rows.size == 0:
+        rows = rows.astype(np.int64)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
+    return np.ascontiguousarray(rows, np.int64)
+
+
+def positions_of(indices: Any, count: int) -> Indices:
+    """Give the samples, of so many, that a batch asks for; negative indices count from the end.
+
+    Raises:
+        TypeError: something is no index.
+        IndexError: a sample is not there.
+
+    >>> positions_of([2, -1, np.int64(0)], 10)
+    array([2, 9, 0])
+    """
+    rows = as_indices(indices)
+    wrong = (rows < -count) | (rows >= count)
+    if wrong.any():
+        raise IndexError(f"index {rows[wrong][0]} is out of range for {count} samples")
+    return np.where(rows < 0, rows + count, rows)
+
+
+def some(rows: Indices) -> Indices:
+    """Give what a batch is to be made of.
+
+    >>> some(np.zeros(0, np.int64))
+    Traceback (most recent call last):
+    IndexError: the batch sampler gave a batch without samples, which cannot be collated
+    """
+    if not len(rows):
+        raise IndexError("the batch sampler gave a batch without samples, which cannot be collated")
+    return rows

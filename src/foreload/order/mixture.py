@@ -1,0 +1,314 @@
+"""Stage ``mix``: the order in which the samples of several datasets come, in exact proportions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from foreload import _native
+from foreload.checks import Indices, check_seed
+from foreload.order.ranks import deal
+from foreload.order.resume import BEGINNING, Start
+from foreload.order.samplers import Blocks
+
+if TYPE_CHECKING:
+    from foreload.datasets.mixture import Mixture
+
+
+__all__ = ["MixtureSampler", "choose"]
+
+_FIRST, _BLOCK = 1 << 10, 1 << 13
+
+# Positions that are dealt to the ranks together.
+_STRETCH = 1 << 16
+
+
+class MixtureSampler(Sampler[int]):
+    """The order of a :class:`~foreload.Mixture`: a pure function of (seed, epoch, weights), made as it is needed.
+
+    After any number of samples ``t``, less than one sample lies between what a dataset has given and its share
+    ``weight * t``. Each dataset's own samples come in random order, all of them before any comes again, and then
+    in another order. Where the proportions leave a choice of what comes next, the seed decides.
+
+    Ranks deal the order among themselves in rounds of one sample each, so that the same is true of what each rank
+    is given (where an epoch has more than 65,536 samples and the weights are no small whole numbers, of each
+    65,536). An epoch whose length does not fit the number of ranks is lengthened by samples that come next, or
+    cut short with ``drop_last``.
+
+    Used by ``foreload.DataLoader(mixture, shuffle=True, seed=...)``; in a stock DataLoader, call
+    :meth:`set_epoch` before each epoch, as with ``DistributedSampler``.
+
+    Every prefix has its proportions because each sample has a window of positions, from where its dataset would
+    otherwise lag behind its share to where it would run ahead, and the sample of the earliest end is taken first
+    (Baruah et al., "Proportionate progress", Algorithmica 15, 1996; Tijdeman, "The chairman assignment
+    problem", Discrete Mathematics 32, 1980).
+
+    Args:
+        mixture: what is sampled.
+        seed: from 0 to 2**64 - 1.
+        num_replicas: how many ranks share the order.
+        rank: which of them this is.
+        drop_last: leave out what does not make a full round of the ranks.
+        epoch: the epoch to begin with.
+
+    Raises:
+        ValueError, TypeError: an argument makes no sense.
+
+    >>> from foreload import Mixture
+    >>> mixture = Mixture({"web": range(90), "books": range(10)}, weights=[3, 1], num_samples=8)
+    >>> [mixture.where(index)[0] for index in MixtureSampler(mixture, seed=0)].count("books")
+    2
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        seed: SupportsIndex,
+        *,
+        num_replicas: int = 1,
+        rank: int = 0,
+        drop_last: bool = False,
+        epoch: int = 0,
+    ) -> None:
+        if not hasattr(mixture, "shares"):
+            raise TypeError(f"mixture must be a foreload.Mixture, got {type(mixture).__name__}")
+        if num_replicas < 1:
+            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
+        self.data_source = mixture
+        self.seed = check_seed(seed)
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.drop_last = drop_last
+        self.epoch = epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def positions(self, start: int, count: int) -> Indices:
+        """Give the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
+
+        Samples are not loaded for that, and memory does not depend on ``start``; time does, about 0.5 us per
+        position that lies before it, unless the weights are small numbers.
+
+        Raises:
+            IndexError: the epoch is shorter than that.
+        """
+        if start < 0 or count < 0 or start + count > len(self):
+            raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
+        blocks = _MixedBlocks(self, BEGINNING, skip=start)
+        parts: list[Indices] = [np.zeros(0, np.int64)]
+        while count > 0:
+            parts.append(next(blocks)[:count])
+            count -= len(parts[-1])
+        return np.concatenate(parts)
+
+    @property
+    def once(self) -> bool:
+        """Whether an epoch gives every sample of the mixture exactly once."""
+        mixture = self.data_source
+        whole = self.num_replicas == 1 and mixture.num_samples == len(mixture)
+        total = sum(mixture.shares)
+        return whole and all(
+            share * len(mixture) == size * total for share, size in zip(mixture.shares, mixture.sizes, strict=True)
+        )
+
+    def take_up(self, drawn: Any) -> None:
+        """Set the mixture to the weights of an interrupted run.
+
+        Raises:
+            ValueError: that was a mixture of other datasets.
+        """
+        if not isinstance(drawn, dict) or "next_shares" not in drawn:
+            raise ValueError("the state is of a loader whose sampler was no MixtureSampler")
+        if list(drawn["sizes"]) != self.data_source.sizes:
+            raise ValueError(
+                f"the state is of a mixture of datasets with {list(drawn['sizes'])} samples, but these have "
+                f"{self.data_source.sizes}"
+            )
+        self.data_source.set_weights(drawn["next_shares"])
+
+    def __blocks__(self, start: Start) -> Blocks | None:
+        """Give this epoch as arrays to foreload's loader."""
+        return _MixedBlocks(self, start) if type(self) is MixtureSampler else None
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over this rank's indices of this epoch, also when another one is chosen meanwhile."""
+        blocks = _MixedBlocks(self, BEGINNING)  # now, not when it is first asked
+        return (index for block in blocks for index in block.tolist())
+
+    def __len__(self) -> int:
+        """Count the samples of this rank's epoch."""
+        return self._rounds(0)
+
+    def _rounds(self, begin: int) -> int:
+        left = max(0, self.data_source.num_samples - begin)
+        return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
+
+
+class _MixedBlocks(Blocks):
+    """One rank's share of an epoch, in blocks."""
+
+    def __init__(self, sampler: MixtureSampler, start: Start, skip: int = 0) -> None:
+        self.each = sampler.num_replicas
+        self._mixture = sampler.data_source
+        self._shares, begin = self._mixture.shares, 0
+        if start.drawn is not None:
+            self._shares = tuple(start.drawn["shares"])
+            begin, ranks = start.drawn["dealt"]
+            if ranks != self.each:
+                begin = start.prefix  # the rest is dealt anew
+        self._begin = begin
+        order = _Order(self._shares, self._mixture.sizes, sampler.seed, sampler.epoch)
+        done = skip + (start.prefix - begin) // self.each
+        rounds = sampler._rounds(begin)
+        if self.each == 1:
+            super().__init__(_undealt(order, begin + done, begin + rounds))
+        else:
+            super().__init__(_dealt(order, begin, done, rounds, sampler.rank, self.each))
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What another order needs to go on: all numbers."""
+        return {
+            "shares": list(self._shares),
+            "next_shares": list(self._mixture.shares),
+            "sizes": list(self._mixture.sizes),
+            "dealt": [self._begin, self.each],
+        }
+
+
+def _undealt(order: _Order, begin: int, end: int) -> Iterator[Indices]:
+    # The first block is short, so that the first batch need not wait for a long one.
+    count = _FIRST
+    while begin < end:
+        count = min(count, end - begin)
+        yield order.take(begin, count)[1]
+        begin += count
+        count = _BLOCK
+
+
+def _dealt(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: int) -> Iterator[Indices]:
+    each = max(1, _STRETCH // ranks)
+    period = sum(order.shares)
+    if period <= each:
+        each -= each % period  # then every rank has given exactly its shares
+    for first in range(done // each * each, rounds, each):
+        count = min(each, rounds - first)
+        choices, indices = order.take(begin + first * ranks, count * ranks)
+        names = np.empty(ranks, np.int64)
+        _native.permute(ranks, order.key, order.epoch, 0, names)
+        own = indices[names[deal(choices, ranks)] == rank]
+        yield own[max(0, done - first) :]
+
+
+class _Order:
+    """An endless order of one epoch, which remembers where it was last."""
+
+    def __init__(self, shares: tuple[int, ...], sizes: list[int], seed: int, epoch: int) -> None:
+        self.shares, self._sizes = shares, sizes
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
+        self.key, self.epoch = seed, epoch & 0xFFFFFFFF
+        self._at, self._counts = 0, [0] * len(shares)
+
+    def take(self, begin: int, count: int) -> tuple[Indices, Indices]:
+        """Give the datasets, and the indices in the mixture, of ``count`` positions from ``begin`` on."""
+        self._seek(begin)
+        parts = [self._next(min(_BLOCK, begin + count - at)) for at in range(begin, begin + count, _BLOCK)]
+        choices = np.concatenate([part[0] for part in parts])
+        return choices, np.concatenate([part[1] for part in parts])
+
+    def _seek(self, begin: int) -> None:
+        # After a multiple of the sum of all shares, every dataset has given exactly its share.
+        total = sum(self.shares)
+        periods = begin // total
+        if not periods * total <= self._at <= begin:
+            self._at, self._counts = periods * total, [periods * share for share in self.shares]
+        while self._at < begin:
+            self._choose(min(_BLOCK, begin - self._at))
+
+    def _choose(self, count: int) -> Indices:
+        key = self.key ^ (self.epoch * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        choices = choose(self.shares, self._counts, self._at, count, key)
+        seen = np.bincount(choices, minlength=len(self.shares))
+        self._counts = [int(n) for n in seen + self._counts]
+        self._at += count
+        return choices
+
+    def _next(self, count: int) -> tuple[Indices, Indices]:
+        before = self._counts
+        choices = self._choose(count)
+        indices = np.empty(count, np.int64)
+        for dataset, (begin, end) in enumerate(zip(before, self._counts, strict=True)):
+            if begin < end:
+                indices[choices == dataset] = self._samples(dataset, begin, end) + self._offsets[dataset]
+        return choices, indices
+
+    def _samples(self, dataset: int, begin: int, end: int) -> Indices:
+        """Give a dataset's own samples: a permutation, and another one when that is through."""
+        size = self._sizes[dataset]
+        out = np.empty(end - begin, np.int64)
+        passes = np.arange(begin // size, (end - 1) // size + 1, dtype=np.uint64)
+        keys = _mix(_mix(np.uint64(self.key) + _mix(np.array([dataset + 1], np.uint64))) + passes)
+        for number, key in zip(passes.tolist(), keys.tolist(), strict=True):
+            first, last = max(begin, number * size), min(end, (number + 1) * size)
+            _native.permute(size, key, self.epoch, first - number * size, out[first - begin : last - begin])
+        return out
+
+
+def choose(shares: tuple[int, ...], counts: list[int], begin: int, count: int, key: int) -> Indices:
+    """Choose the dataset of each position from ``begin`` on.
+
+    Args:
+        shares: whole numbers in proportion to the weights, together under 2**49.
+        counts: how many samples each dataset has given before ``begin``.
+        begin: the first position.
+        count: how many positions, at most 8192.
+        key: decides between samples whose windows end together.
+
+    >>> choose((3, 1), [0, 0], 0, 8, key=1).tolist().count(1)
+    2
+    """
+    windows = [_windows(shares, i, counts[i], begin + count, key) for i in range(len(shares))]
+    datasets = np.repeat(np.arange(len(shares)), [len(window[0]) for window in windows])
+    opens, ends, ties = (np.concatenate([window[row] for window in windows]) for row in range(3))
+    by_end = np.lexsort((ties, ends))
+    places = np.empty(len(by_end), np.int64)
+    places[by_end] = np.arange(len(by_end))
+    by_open = np.argsort(opens, kind="stable")
+    coming = iter([*zip(opens[by_open].tolist(), places[by_open].tolist(), strict=True), (begin + count, -1)])
+    opening, place = next(coming)
+    open_now: list[int] = []
+    chosen = []
+    for position in range(begin, begin + count):
+        while opening <= position:
+            heappush(open_now, place)
+            opening, place = next(coming)
+        chosen.append(heappop(open_now))
+    return datasets[by_end[chosen]]
+
+
+def _windows(shares: tuple[int, ...], dataset: int, given: int, until: int, key: int) -> tuple[Any, Any, Any]:
+    """List where each next sample of a dataset may come at the earliest, before where, and a random number."""
+    share, total = shares[dataset], sum(shares)
+    number = max(0, -(-until * share // total) - given)
+    whole, rest = divmod(given * total, share)
+    steps = rest + np.arange(number + 1, dtype=np.int64) * total
+    salt = _mix(np.uint64(key) + _mix(np.array([~dataset & 0xFFFFFFFFFFFFFFFF], np.uint64)))
+    ties = _mix(salt + np.arange(given, given + number, dtype=np.uint64))
+    return whole + steps[:-1] // share, whole - (-steps[1:] // share), ties
+
+
+def _mix(values: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Scramble 64-bit numbers (splitmix64: Steele et al., OOPSLA 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray[Any, np.dtype[np.uint64]] = values ^ (values >> np.uint64(31))
+    return mixed

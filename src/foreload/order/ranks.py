@@ -1,0 +1,161 @@
+"""Ranks swap samples within each global batch, so that each goes to a rank that keeps it.
+
+The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's share
+of it. Every rank works out the same swaps from the same numbers; nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.checks import Array, Indices
+
+__all__ = ["Router", "deal"]
+
+
+class Router:
+    """Where each sample is at home.
+
+    A keyed permutation gives every sample a position; its home is the rank ``position % ranks``, and each rank
+    keeps the samples of lowest positions that are at home there.
+
+    Args:
+        samples: how many there are.
+        ranks: how many ranks.
+        seed: of the permutation; the same on every rank.
+
+    >>> router = Router(8, ranks=2)
+    >>> swapped = router.route([np.array([0, 1]), np.array([2, 3])])
+    >>> sorted(np.concatenate(swapped).tolist()), [len(part) for part in swapped]
+    ([0, 1, 2, 3], [2, 2])
+    """
+
+    def __init__(self, samples: int, ranks: int, seed: int = 0) -> None:
+        self.ranks = ranks
+        self.by_position = np.empty(samples, np.int64)
+        if samples:
+            _native.permute(samples, seed, 0, 0, self.by_position)
+        self._position = np.empty(samples, np.int64)
+        self._position[self.by_position] = np.arange(samples)
+
+    def at_home(self, rank: int) -> Indices:
+        """List the samples that are at home at ``rank``, those to be kept first at the beginning."""
+        return self.by_position[rank :: self.ranks]
+
+    def held(self, rank: int, capacity: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Tell for each sample whether ``rank`` keeps it, if it has room for ``capacity`` of them."""
+        held = np.zeros(len(self.by_position), np.bool_)
+        held[self.at_home(rank)[:capacity]] = True
+        return held
+
+    def route(self, parts: Sequence[Indices]) -> list[Indices]:
+        """Swap the samples of one global batch.
+
+        Args:
+            parts: what each rank would load.
+
+        Returns:
+            What each rank loads instead: as many, the same ones together. Samples go home, those that are kept
+            first, until the rank has as many as it must have; what is left over fills the other places.
+        """
+        batch = np.concatenate(parts)
+        order = np.argsort(self._position[batch], kind="stable")
+        home = self._position[batch[order]] % self.ranks
+        taken: list[Indices] = []
+        left: list[Indices] = []
+        for rank, part in enumerate(parts):
+            wanted = order[home == rank]
+            taken.append(wanted[: len(part)])
+            left.append(wanted[len(part) :])
+        rest = np.sort(np.concatenate(left))
+        routed = []
+        for part, own in zip(parts, taken, strict=True):
+            missing = len(part) - len(own)
+            routed.append(batch[np.sort(np.concatenate([own, rest[:missing]]))])
+            rest = rest[missing:]
+        return routed
+
+
+def deal(kinds: Array, ranks: int) -> Array:
+    """Deal positions to ranks, one of each round (``ranks`` positions) to each.
+
+    After every round, the numbers of samples of a kind that two ranks have been given differ by one at most. For
+    that each run of ``ranks`` samples of one kind is dealt to all ranks too. Rounds and runs are the two sides of
+    a bipartite graph whose edges are the positions, and ranks are colours: by Koenig's theorem (1916) as many as
+    a node has edges are enough. An edge that finds no colour free at both ends gets one by exchanging two colours
+    along a path.
+
+    Args:
+        kinds: the kind of each position; a multiple of ``ranks``.
+        ranks: how many ranks.
+
+    Returns:
+        The rank of each position.
+
+    >>> deal(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # by turns, rank 0 would only ever see kind 0
+    [0, 1, 1, 0, 0, 1]
+    """
+    rounds, runs, labels = len(kinds) // ranks, 0, np.empty(len(kinds), np.int64)
+    for kind in np.unique(kinds):
+        (where,) = np.nonzero(kinds == kind)
+        labels[where] = runs + np.arange(len(where)) // ranks
+        runs += -(-len(where) // ranks)
+    colouring = _Colouring(labels.tolist(), rounds, runs, ranks)
+    for edge in range(len(kinds)):
+        colouring.add(edge)
+    return np.array(colouring.colour, np.int64)
+
+
+class _Colouring:
+    """Colours of edges: position ``e`` joins round ``e // ranks`` and run ``run[e]``."""
+
+    def __init__(self, run: list[int], rounds: int, runs: int, ranks: int) -> None:
+        self.colour = [-1] * len(run)
+        self._run, self._ranks = run, ranks
+        # The edge of each colour at a round, and at a run; as bits, the colours that are free there.
+        self._of_round, self._of_run = [[-1] * rounds * ranks, [-1] * runs * ranks]
+        self._free_of_round, self._free_of_run = [(1 << ranks) - 1] * rounds, [(1 << ranks) - 1] * runs
+
+    def add(self, edge: int) -> None:
+        """Colour an edge."""
+        at_round, at_run = self._free_of_round[edge // self._ranks], self._free_of_run[self._run[edge]]
+        colour = _lowest(at_round & at_run)
+        if colour < 0:
+            colour = _lowest(at_run)
+            self._exchange(edge // self._ranks, colour, _lowest(at_round))
+        self._set(edge, colour)
+
+    def _exchange(self, round_: int, taken: int, other: int) -> None:
+        """Exchange two colours along the path that leaves a round by ``taken``, so that this is free there."""
+        path, node, colour, at_run = [], round_, taken, False
+        while (edge := (self._of_run if at_run else self._of_round)[node * self._ranks + colour]) >= 0:
+            path.append(edge)
+            node = edge // self._ranks if at_run else self._run[edge]
+            colour, at_run = (other if colour == taken else taken), not at_run
+        colours = [self.colour[edge] for edge in path]
+        for edge, colour in zip(path, colours, strict=True):
+            self._clear(edge, colour)
+        for edge, colour in zip(path, colours, strict=True):
+            self._set(edge, other if colour == taken else taken)
+
+    def _clear(self, edge: int, colour: int) -> None:
+        round_, run, ranks = edge // self._ranks, self._run[edge], self._ranks
+        self._of_round[round_ * ranks + colour] = self._of_run[run * ranks + colour] = -1
+        self._free_of_round[round_] |= 1 << colour
+        self._free_of_run[run] |= 1 << colour
+
+    def _set(self, edge: int, colour: int) -> None:
+        round_, run, ranks = edge // self._ranks, self._run[edge], self._ranks
+        self.colour[edge] = colour
+        self._of_round[round_ * ranks + colour] = self._of_run[run * ranks + colour] = edge
+        self._free_of_round[round_] &= ~(1 << colour)
+        self._free_of_run[run] &= ~(1 << colour)
+
+
+def _lowest(bits: int) -> int:
+    """Find the lowest bit that is set; -1 where none is."""
+    return (bits & -bits).bit_length() - 1

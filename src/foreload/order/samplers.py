@@ -1,0 +1,143 @@
+"""Stage ``order``: which samples make up which batch. Torch's order exactly, or foreload's own from a seed.
+
+Samplers that torch's DataLoader builds are read as whole arrays, by the same draws from the same generators;
+anything else is iterated as torch iterates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DistributedSampler, Sampler
+
+from foreload import _native
+from foreload.checks import Indices, check_seed
+from foreload.order.ranks import Router
+
+__all__ = ["BLOCK", "Blocks", "KeyedSampler", "global_batches", "global_order", "keyed_blocks"]
+
+BLOCK = 1 << 16
+
+
+class KeyedSampler(Sampler[int]):
+    """A shuffled order that is a pure function of (seed, epoch): any position in O(1), without holding N numbers.
+
+    A Feistel network with cycle walking, run natively. Used by ``foreload.DataLoader(shuffle=True, seed=...)``;
+    in a stock DataLoader, call :meth:`set_epoch` before each epoch, as with ``DistributedSampler``.
+
+    Args:
+        data_source: what is sampled; only its length counts.
+        seed: from 0 to 2**64 - 1.
+        epoch: the epoch to begin with.
+
+    >>> sampler = KeyedSampler(range(5), seed=0)
+    >>> sorted(sampler) == [0, 1, 2, 3, 4]
+    True
+    >>> list(sampler)[2:4] == sampler.positions(2, 2).tolist()
+    True
+    """
+
+    def __init__(self, data_source: Sized, seed: int, epoch: int = 0) -> None:
+        self.data_source = data_source
+        self.seed = check_seed(seed)
+        self.epoch = epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def positions(self, start: int, count: int) -> Indices:
+        """Give the indices at positions ``start`` to ``start + count`` of this epoch, as int64.
+
+        Raises:
+            IndexError: the epoch is shorter than that.
+        """
+        if start < 0 or count < 0 or start + count > len(self):
+            raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
+        out = np.empty(count, np.int64)
+        if count:
+            _native.permute(len(self), self.seed, self.epoch & 0xFFFFFFFF, start, out)
+        return out
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the indices of this epoch, also when another one is chosen meanwhile."""
+        return (index for block in keyed_blocks(self, 0) for index in block.tolist())
+
+    def __len__(self) -> int:
+        """Count the samples of an epoch."""
+        return len(self.data_source)
+
+
+class Blocks(Iterator[Indices]):
+    """An epoch's indices in blocks, from a position on.
+
+    Attributes:
+        each: positions of the whole order for one that is given here; more than one under ranks.
+        drawn: what was drawn at random to make them, from which they can be made again.
+    """
+
+    each = 1
+    drawn: Any = None
+
+    def __init__(self, blocks: Iterator[Indices]) -> None:
+        self._blocks = blocks
+
+    def __next__(self) -> Indices:
+        """Give the next block."""
+        return next(self._blocks)
+
+
+def keyed_blocks(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
+    # The epoch of now: a generator would look only when it is first asked.
+    return _blocks_of_epoch(KeyedSampler(sampler.data_source, sampler.seed, sampler.epoch), start)
+
+
+def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
+    size = len(sampler)
+    # The first block is short, so that the first batch need not wait for a long one.
+    count = 1024
+    while start < size:
+        yield sampler.positions(start, min(count, size - start))
+        start += count
+        count = BLOCK
+
+
+def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -> Indices:
+    """Give the samples of all ranks: rank r of R is given ``order[r::R]``, as torch's sampler deals them.
+
+    From position ``begin`` on, which may have been reached by another number of ranks.
+    """
+    size = len(sampler.dataset)  # type: ignore[arg-type]
+    if sampler.shuffle:
+        generator = torch.Generator()
+        generator.manual_seed(sampler.seed + epoch)
+        order = torch.randperm(size, generator=generator).numpy()
+    else:
+        order = np.arange(size)
+    # What is missing for equal shares is taken from the beginning again; what is too much is left out.
+    rest, ranks = max(0, size - begin), sampler.num_replicas
+    shares = rest // ranks if sampler.drop_last else -(-rest // ranks)
+    return np.resize(order, begin + shares * ranks)[begin:]
+
+
+def global_batches(
+    sampler: DistributedSampler[Any],
+    epoch: int,
+    batch_size: int,
+    drop_last: bool,
+    router: Router | None = None,
+    begin: int = 0,
+) -> Iterator[list[Indices]]:
+    """Iterate over an epoch's global batches: what each rank loads, after the swaps if there is a router."""
+    ranks = sampler.num_replicas
+    order = global_order(sampler, epoch, begin)
+    each = len(order) // ranks
+    for start in range(0, each, batch_size):
+        if drop_last and start + batch_size > each:
+            return
+        batch = order[start * ranks : (start + batch_size) * ranks]
+        parts = [batch[rank::ranks] for rank in range(ranks)]
+        yield parts if router is None else router.route(parts)

@@ -1,0 +1,224 @@
+"""Stage ``shuffle``: samples that are read one after the other, in random order through a buffer.
+
+What there is to read is dealt among ranks and workers; each of them reads its own part, holds so many samples of
+it, and gives a random one of those whenever it is asked. Everything random is a function of (seed, epoch, reader,
+number of the sample), so that a state is where the reading is and which samples are held, and no sample itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.context import get_spawning_popen
+from typing import Any, Protocol, SupportsIndex
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import IterableDataset, get_worker_info
+
+from foreload import _native
+from foreload._torch import draw_seed
+from foreload.checks import Indices, check_seed
+
+__all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
+
+_WORD = (1 << 64) - 1
+_EPOCHS = (1 << 32) - 1
+
+# Random numbers that are made at a time.
+_DRAWN = 1024
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Who reads, and what decides the order.
+
+    Attributes:
+        seed, epoch: of everything random.
+        rank, ranks, worker, workers: which part is this reader's.
+        buffer: how many samples are held.
+        shuffle: whether the order is random at all.
+    """
+
+    seed: int
+    epoch: int
+    rank: int
+    ranks: int
+    worker: int
+    workers: int
+    buffer: int
+    shuffle: bool
+
+
+class Source(Protocol):
+    """What is read, one sample after the other."""
+
+    def next(self) -> tuple[Any, Any] | None:
+        """Read the next sample: what names it, and itself; None at the end.
+
+        What it raises is the failure of one sample, or of a part; the next call goes on behind that.
+        """
+
+    def finish(self, name: Any, sample: Any) -> Any:
+        """Do what is done to a sample when it leaves the buffer."""
+
+    def state(self) -> Any:
+        """Say where the reading is, in plain values."""
+
+    def restore(self, state: Any, names: list[Any]) -> list[Any]:
+        """Go on behind where ``state`` was taken; read the samples of these names again."""
+
+
+def order_of(reading: Reading, count: int) -> Indices:
+    """Give the order of so many parts: random by (seed, epoch), or as they are (int64)."""
+    order = np.arange(count, dtype=np.int64)
+    if reading.shuffle and count:
+        _native.permute(count, reading.seed, reading.epoch & _EPOCHS, 0, order)
+    return order
+
+
+class Shuffled(Iterator[Any]):
+    """One pass of one reader, which can be interrupted after any sample.
+
+    Args:
+        open_source: opens what is read.
+        reading: who reads.
+    """
+
+    def __init__(self, open_source: Callable[[Reading], Source], reading: Reading) -> None:
+        self._open = open_source
+        self._reading = reading
+        self._source = open_source(reading)
+        self._held: list[tuple[Any, Any]] = []
+        self._given = 0
+        self._over = False
+        self._random: list[int] = []
+
+    def __next__(self) -> Any:
+        """Give a random one of the samples that are held, when there are as many as can be."""
+        while not self._over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
+            found = self._source.next()
+            if found is None:
+                self._over = True
+            else:
+                self._held.append(found)
+        if not self._held:
+            raise StopIteration
+        at = self._draw() % len(self._held)
+        self._held[at], self._held[-1] = self._held[-1], self._held[at]
+        return self._source.finish(*self._held.pop())
+
+    def _draw(self) -> int:
+        run, at = divmod(self._given, _DRAWN)
+        if at == 0 or not self._random:
+            self._random = self._numbers(run)
+        self._given += 1
+        return self._random[at]
+
+    def _numbers(self, run: int) -> list[int]:
+        reading = self._reading
+        reader = reading.rank * reading.workers + reading.worker
+        key = np.array([reading.seed, (reading.epoch & _EPOCHS) | (reader & _EPOCHS) << 32], np.uint64)
+        bits = np.random.Philox(key=key, counter=np.array([0, 0, run, 0], np.uint64))
+        numbers: list[int] = bits.random_raw(_DRAWN).tolist()
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say what is needed to go on from here: plain numbers, some for each sample that is held."""
+        return {
+            **asdict(self._reading),
+            "given": self._given,
+            "over": self._over,
+            "at": self._source.state(),
+            "held": [name for name, _ in self._held],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; the samples that were held are read again.
+
+        Raises:
+            ValueError: the state is that of another reader, or of other data.
+        """
+        for name in ("rank", "ranks", "worker", "workers", "buffer", "shuffle"):
+            if state[name] != getattr(self._reading, name):
+                raise ValueError(
+                    f"the state is of a stream with {name} = {state[name]!r}, but this one has "
+                    f"{getattr(self._reading, name)!r}"
+                )
+        self._reading = replace(self._reading, seed=state["seed"], epoch=state["epoch"])
+        self._source = self._open(self._reading)
+        names = state["held"]
+        self._held = list(zip(names, self._source.restore(state["at"], names), strict=True))
+        self._given, self._over = state["given"], state["over"]
+        self._random = self._numbers(self._given // _DRAWN)
+
+
+class ShuffledStream(IterableDataset[Any]):
+    """What streams have in common: the buffer, the seed, and the parts of ranks and workers."""
+
+    def __init__(
+        self,
+        buffer: SupportsIndex,
+        seed: SupportsIndex | None,
+        shuffle: bool,
+        num_replicas: int | None,
+        rank: int | None,
+    ) -> None:
+        if isinstance(buffer, bool) or not hasattr(buffer, "__index__"):
+            raise TypeError(f"buffer must be an int, got {buffer!r}")
+        if operator.index(buffer) < 1:
+            raise ValueError(f"buffer must be 1 or more, got {buffer}; shuffle=False gives samples in their order")
+        if not isinstance(shuffle, bool):
+            raise TypeError(f"shuffle must be True or False, got {shuffle!r}")
+        if (num_replicas is None) != (rank is None):
+            raise ValueError("num_replicas and rank must be given together")
+        if num_replicas is not None and num_replicas < 1:
+            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        if num_replicas is not None and rank is not None and not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
+        self.buffer = operator.index(buffer)
+        self.seed = None if seed is None else check_seed(seed)
+        self.shuffle = shuffle
+        self._replicas = None if num_replicas is None or rank is None else (rank, num_replicas)
+        # Shared, so that workers which persist are told too.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration gives."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration gives, in workers too, persistent ones among them."""
+        self._epoch.fill_(operator.index(epoch))
+
+    def _ranks(self) -> tuple[int, int]:
+        if self._replicas is not None:
+            return self._replicas
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return 0, 1
+
+    def _reading(self) -> Reading:
+        rank, ranks = self._ranks()
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        seed = self.seed
+        if seed is None and (ranks > 1 or not self.shuffle):
+            seed = 0
+        elif seed is None:
+            seed = draw_seed() if info is None else info.seed - info.id
+        return Reading(seed & _WORD, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
+
+    def _open(self, reading: Reading) -> Source:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass over this reader's part."""
+        return Shuffled(self._open, self._reading())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tell a process that is being spawned which rank it belongs to, which it cannot know."""
+        return {**self.__dict__, "_replicas": self._ranks() if get_spawning_popen() else self._replicas}

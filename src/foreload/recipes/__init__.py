@@ -1,0 +1,1 @@
+"""Ready-made loaders and the configuration API."""

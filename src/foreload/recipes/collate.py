@@ -1,0 +1,233 @@
+"""Collate functions for images, tokens and sequences of different lengths.
+
+In foreload's DataLoader they put batches into memory that is used again; in torch's, into new memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from foreload.batch.collate import new_tensor, stack
+
+__all__ = ["CustomCollateFn"]
+
+# What torch's losses leave out.
+_IGNORED = -100
+
+
+class CustomCollateFn:
+    """Collate functions, for ``collate_fn=`` of foreload's DataLoader and of torch's.
+
+    >>> images, labels = CustomCollateFn.image_collate([(np.zeros((4, 6, 3), np.uint8), 7)] * 2)
+    >>> images.shape, labels
+    (torch.Size([2, 3, 4, 6]), tensor([7, 7]))
+    >>> batch = CustomCollateFn.text_collate([([5, 6, 7], 1), ([8], 0)])
+    >>> batch["input_ids"], batch["labels"]
+    (tensor([[5, 6, 7],
+            [8, 0, 0]]), tensor([1, 0]))
+    >>> padded, lengths = CustomCollateFn.variable_length_collate([torch.ones(2), torch.ones(1)])
+    >>> padded, lengths
+    (tensor([[1., 1.],
+            [1., 0.]]), tensor([2, 1]))
+    """
+
+    @staticmethod
+    def image_collate(batch: Sequence[Any]) -> Any:
+        """Stack images, and collate what comes with them.
+
+        Args:
+            batch: images; or tuples ``(image, label, ...)``; or dicts, whose Pillow images and arrays are images.
+                An image is a tensor (taken as it is), an array or a Pillow image. Arrays of height x width, or
+                height x width x 1, 3 or 4 become channels x height x width, of the same dtype; other arrays stay
+                as they are. Pillow images become uint8, RGB, or one channel where all of the batch are grey.
+
+        Returns:
+            images (batch x channels x height x width, dtype unchanged, so uint8 is not scaled); or a tuple of them
+            and the rest, collated as torch does (ints become int64); or a dict.
+
+        Raises:
+            ValueError: the images have different sizes.
+            TypeError: something is no image.
+        """
+        first = batch[0]
+        if isinstance(first, Mapping):
+            return {name: _field([sample[name] for sample in batch]) for name in first}
+        if isinstance(first, (tuple, list)):
+            images, *others = zip(*batch, strict=True)
+            return (_stacked(images), *(default_collate(list(values)) for values in others))
+        return _stacked(batch)
+
+    @staticmethod
+    def text_collate(batch: Sequence[Any], pad_id: int = 0) -> dict[str, Any]:
+        """Pad token sequences, on the right, to the longest of the batch.
+
+        Args:
+            batch: sequences of tokens (lists of ints, 1-D tensors or arrays); or tuples ``(tokens, label)``; or
+                dicts with ``input_ids``, and perhaps ``attention_mask``, ``labels`` (or ``label``) and more.
+            pad_id: what ``input_ids`` is padded with; ``functools.partial(text_collate, pad_id=1)`` sets it.
+
+        Returns:
+            ``input_ids`` and ``attention_mask`` (1: a token, 0: padding), int64, batch x longest; ``labels``, if
+            there are any: one each (ints become int64), or one per token, int64, padded with -100. What else there
+            is per token is padded with 0; the rest is collated as torch does.
+
+        Raises:
+            TypeError: a sample is none of these.
+            ValueError: a mask is not as long as its tokens, or a sample lacks what the first one has.
+        """
+        samples = [_tokens(sample, position) for position, sample in enumerate(batch)]
+        lengths = [len(sample["input_ids"]) for sample in samples]
+        result: dict[str, Any] = {}
+        for name in samples[0]:
+            if lacking := [position for position, sample in enumerate(samples) if name not in sample]:
+                raise ValueError(f"sample {lacking[0]} of the batch has no {name!r}, which sample 0 has")
+            values = [sample[name] for sample in samples]
+            per_token = all(isinstance(value, torch.Tensor) and value.ndim == 1 for value in values)
+            if per_token and (name == "labels" or [len(value) for value in values] == lengths):
+                padding = {"input_ids": pad_id, "labels": _IGNORED}.get(name, 0)
+                result[name] = _padded(values, padding)
+            else:
+                result[name] = default_collate(values)
+        return result
+
+    @staticmethod
+    def variable_length_collate(batch: Sequence[Any]) -> tuple[Any, ...]:
+        """Pad tensors whose first dimension differs, with zeros, to the longest of the batch.
+
+        Args:
+            batch: tensors, arrays or lists of numbers, of length x ...; or tuples ``(tensor, label)``.
+
+        Returns:
+            ``(padded, lengths)`` or ``(padded, lengths, labels)``: batch x longest x ..., of their common dtype;
+            int64; and labels as torch collates them, or a list of tensors where they differ in shape.
+
+        Raises:
+            ValueError: the tensors differ in more than their first dimension.
+            TypeError: a sample is something else.
+        """
+        if all(isinstance(sample, tuple) and len(sample) == 2 for sample in batch):
+            sequences, labels = zip(*batch, strict=True)
+            return *CustomCollateFn.variable_length_collate(sequences), _labels(labels)
+        tensors = [_tensor(sample, position) for position, sample in enumerate(batch)]
+        shapes = {(tensor.ndim, tensor.shape[1:]) for tensor in tensors}
+        if len(shapes) > 1 or tensors[0].ndim == 0:
+            raise ValueError(
+                "variable_length_collate pads the first dimension only; the others must agree, but the shapes are "
+                f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}"
+            )
+        kind = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+        return _padded([tensor.to(kind) for tensor in tensors], 0), torch.tensor(
+            [len(tensor) for tensor in tensors]
+        )
+
+
+def _padded(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
+    first = sequences[0]
+    longest = max(map(len, sequences))
+    padded = new_tensor((len(sequences), longest, *first.shape[1:]), first.dtype)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+        row[len(sequence) :] = value
+    return padded
+
+
+def _field(values: list[Any]) -> Any:
+    return _stacked(values) if _is_pillow(values[0]) or _is_picture(values[0]) else default_collate(values)
+
+
+def _is_pillow(value: Any) -> bool:
+    return type(value).__module__.startswith("PIL.") and hasattr(value, "convert")
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 3
+
+
+def _stacked(images: Sequence[Any]) -> torch.Tensor:
+    grey = all(_is_pillow(image) and image.mode == "L" for image in images)
+    tensors = [_image(image, position, grey) for position, image in enumerate(images)]
+    if len({tensor.shape for tensor in tensors}) > 1:
+        raise ValueError(
+            "the images of a batch must have one size, but are "
+            f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}; resize them in the transform"
+        )
+    return stack(tensors)
+
+
+def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
+    if isinstance(image, torch.Tensor):
+        return image
+    if _is_pillow(image):
+        image = np.array(image if grey else image.convert("RGB"))
+    if not isinstance(image, np.ndarray):
+        raise TypeError(
+            f"sample {position} of the batch: an image must be a tensor, an array or a Pillow image, "
+            f"got {type(image).__name__}"
+        )
+    if image.ndim == 2:
+        image = image[None]
+    elif image.ndim == 3 and image.shape[2] in (1, 3, 4):
+        image = image.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(image))
+
+
+def _tokens(sample: Any, position: int) -> dict[str, Any]:
+    """Give a sample as a dict, with what is per token as 1-D int64 tensors."""
+    if hasattr(sample, "ids") and hasattr(sample, "attention_mask"):  # as the tokenizers library encodes a text
+        sample = {"input_ids": sample.ids, "attention_mask": sample.attention_mask}
+    if isinstance(sample, Mapping):
+        if "input_ids" not in sample:
+            raise TypeError(f"sample {position} of the batch: a dict needs input_ids, has {', '.join(sample)}")
+        named = {("labels" if name == "label" else name): value for name, value in sample.items()}
+    elif isinstance(sample, (tuple, list)) and len(sample) == 2 and _is_sequence(sample[0]):
+        named = {"input_ids": sample[0], "labels": sample[1]}
+    else:
+        named = {"input_ids": sample}
+    named = {name: torch.as_tensor(value) if _is_sequence(value) else value for name, value in named.items()}
+    ids = named["input_ids"]
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 1 or (ids.is_floating_point() and len(ids)):
+        raise TypeError(
+            f"sample {position} of the batch: tokens must be a list of ints or a 1-D tensor of them, got "
+            f"{type(sample).__name__}; tokenize texts in the dataset"
+        )
+    mask = named.get("attention_mask", torch.ones(len(ids), dtype=torch.int64))
+    ordered = {"input_ids": ids, "attention_mask": mask, **named}
+    if isinstance(mask, torch.Tensor) and len(mask) != len(ids):
+        raise ValueError(
+            f"sample {position} of the batch: attention_mask has {len(mask)} entries for {len(ids)} tokens"
+        )
+    return {name: _whole(value, name) for name, value in ordered.items()}
+
+
+def _whole(value: Any, name: str) -> Any:
+    per_token = name in ("input_ids", "attention_mask") or (
+        isinstance(value, torch.Tensor) and value.ndim == 1 and not value.is_floating_point()
+    )
+    return value.to(torch.int64) if per_token else value
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim > 0
+    return isinstance(value, (list, tuple)) and all(isinstance(item, (int, np.integer)) for item in value)
+
+
+def _tensor(sample: Any, position: int) -> torch.Tensor:
+    try:
+        return torch.as_tensor(sample)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"sample {position} of the batch must be a tensor, an array or a list of numbers, got "
+            f"{type(sample).__name__}: {error}"
+        ) from None
+
+
+def _labels(labels: Sequence[Any]) -> Any:
+    shapes = {np.shape(label) for label in labels if not isinstance(label, (str, Mapping))}
+    return [torch.as_tensor(label) for label in labels] if len(shapes) > 1 else default_collate(list(labels))

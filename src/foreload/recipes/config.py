@@ -1,0 +1,207 @@
+"""A loader's arguments as one value, which can be written to a file and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import operator
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from torch.utils.data import Sampler
+
+from foreload.checks import check_share
+
+__all__ = ["DataLoaderConfig", "whole_number"]
+
+_CODE = ("collate_fn", "custom_sampler", "custom_batch_sampler")
+_SWITCHES = (
+    "pin_memory",
+    "persistent_workers",
+    "drop_last",
+    "shuffle",
+    "memory_efficient",
+    "non_blocking",
+    "enable_monitoring",
+    "log_loading_stats",
+)
+
+
+@dataclass
+class DataLoaderConfig:
+    """What :class:`~foreload.EfficientDataLoader` is made with. The defaults work with and without a GPU.
+
+    Args:
+        batch_size, drop_last, collate_fn: as torch's DataLoader has them; ``batch_size=None``: single
+            samples.
+        num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` chooses.
+        pin_memory: page-lock batches, where the accelerator of ``pin_memory_device`` is there.
+        persistent_workers, prefetch_factor: as torch has them; they mean nothing without workers.
+        shuffle: in a new order every epoch; a sampler that is given, or an iterable dataset, has an order already.
+        memory_efficient: keep as few batches as can be in the making, and no free memory for later ones but that
+            of one batch, whatever ``prefetch_factor`` is.
+        max_memory_usage: the share of the memory that may be used, by all that runs there; if more is, and
+            ``enable_monitoring`` is on, a warning says so.
+        pin_memory_device: the kind of accelerator that batches are page-locked for.
+        non_blocking: whether :meth:`EfficientDataLoader.to` copies without waiting.
+        generator_seed: seeds the generator that the order is drawn from; a run with the same seed has the same
+            order. It is torch's order for a generator of that seed.
+        custom_sampler: gives the indices.
+        custom_batch_sampler: gives the batches; ``batch_size``, ``shuffle`` and ``drop_last`` mean nothing then.
+        enable_monitoring: measure, for :meth:`EfficientDataLoader.get_stats`.
+        log_loading_stats: log a line at each epoch's end, to the logger ``foreload``, as INFO.
+
+    Raises:
+        ValueError, TypeError: a field makes no sense; the message names it.
+
+    >>> config = DataLoaderConfig(batch_size=8, generator_seed=1)
+    >>> DataLoaderConfig.from_json(config.to_json()) == config
+    True
+    >>> DataLoaderConfig(batch_size=0)
+    Traceback (most recent call last):
+    ValueError: batch_size must be 1 or more, got 0
+    """
+
+    batch_size: int | None = 32
+    num_workers: int | Literal["auto"] = 4
+    pin_memory: bool = True
+    persistent_workers: bool = True
+    prefetch_factor: int | None = 2
+    drop_last: bool = False
+    shuffle: bool = True
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    memory_efficient: bool = False
+    max_memory_usage: float = 0.8
+    pin_memory_device: str = "cuda"
+    non_blocking: bool = True
+    generator_seed: int | None = None
+    custom_sampler: Sampler[Any] | Iterable[Any] | None = None
+    custom_batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None
+    enable_monitoring: bool = True
+    log_loading_stats: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        self.max_memory_usage = check_share(self.max_memory_usage)
+        if self.num_workers != "auto":
+            self.num_workers = whole_number("num_workers", self.num_workers, 0, " or 'auto'")
+        for name, least in (("batch_size", 1), ("prefetch_factor", 1), ("generator_seed", -(1 << 63))):
+            if getattr(self, name) is not None:
+                setattr(self, name, whole_number(name, getattr(self, name), least, " or None"))
+        if self.generator_seed is not None and self.generator_seed >= 1 << 64:
+            raise ValueError(f"generator_seed must be below 2**64, got {self.generator_seed}")
+        if not isinstance(self.pin_memory_device, str):
+            raise TypeError(f"pin_memory_device must be a str such as 'cuda', got {self.pin_memory_device!r}")
+        if self.collate_fn is not None and not callable(self.collate_fn):
+            raise TypeError(f"collate_fn must be callable or None, got {self.collate_fn!r}")
+        for name in ("custom_sampler", "custom_batch_sampler"):
+            sampler = getattr(self, name)
+            if sampler is not None and not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+                raise TypeError(f"{name} must be something to iterate over, or None, got {sampler!r}")
+        if self.custom_sampler is not None and self.custom_batch_sampler is not None:
+            raise ValueError("custom_sampler and custom_batch_sampler cannot both be given; leave one None")
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Give the configuration as JSON text; write it to a file too, where ``path`` is given.
+
+        Raises:
+            TypeError: a field holds code, which cannot be written.
+        """
+        return _written(json.dumps(self._plain("JSON"), indent=2) + "\n", path)
+
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """Give the configuration as YAML text; write it to a file too, where ``path`` is given.
+
+        Raises:
+            TypeError: a field holds code, which cannot be written.
+            ImportError: PyYAML is not installed.
+        """
+        return _written(_yaml().safe_dump(self._plain("YAML"), sort_keys=False), path)
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Self:
+        """Read a configuration from a JSON file, or from JSON text. Fields that are not there have their defaults.
+
+        Raises:
+            FileNotFoundError: ``source`` is neither a file nor the text of a configuration.
+            ValueError, TypeError: it is no valid JSON, or not of a configuration; the message names the field.
+        """
+        return cls._read(source, json.loads, "JSON")
+
+    @classmethod
+    def from_yaml(cls, source: str | Path) -> Self:
+        """Read a configuration from a YAML file, or from YAML text; see :meth:`from_json`."""
+        return cls._read(source, _load_yaml, "YAML")
+
+    def _plain(self, language: str) -> dict[str, Any]:
+        for name in _CODE:
+            if getattr(self, name) is not None:
+                raise TypeError(
+                    f"{name} is code, which cannot be written to {language}; write "
+                    f"dataclasses.replace(config, {name}=None), and set it again after reading"
+                )
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def _read(cls, source: str | Path, parse: Callable[[str], Any], language: str) -> Self:
+        is_file = isinstance(source, Path) or os.path.isfile(source)
+        text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
+        where = repr(str(source)) if is_file else "the text"
+        try:
+            values = parse(text)
+        except ValueError as error:
+            if not is_file and "\n" not in text and "{" not in text:
+                raise FileNotFoundError(f"there is no file {source!r}, and it is no {language} either") from None
+            raise ValueError(f"{where} is no valid {language}: {error}") from error
+        if values is None and is_file:
+            values = {}  # an empty file
+        if not isinstance(values, dict):
+            if not is_file and "\n" not in text:
+                raise FileNotFoundError(f"there is no file {source!r}, and it is no configuration either")
+            raise TypeError(
+                f"{where} must hold the fields of a DataLoaderConfig, but is a {type(values).__name__}"
+            )
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(f"{where} has the unknown field {name!r}; there are {', '.join(known)}")
+            if name in _CODE and value is not None:
+                raise TypeError(f"{name} is code, which cannot be read from {language}; set it after reading")
+        return cls(**values)
+
+
+def whole_number(name: str, value: Any, least: int, otherwise: str = "") -> int:
+    """Give ``value`` as an int; raise TypeError or ValueError, with its name, unless it is at least ``least``."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int{otherwise}, got {value!r}")
+    if operator.index(value) < least:
+        raise ValueError(f"{name} must be {least} or more, got {value}")
+    return operator.index(value)
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _load_yaml(text: str) -> Any:
+    yaml = _yaml()
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _yaml() -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError("YAML needs PyYAML: pip install 'foreload[yaml]'") from error
+    return yaml

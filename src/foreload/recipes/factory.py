@@ -1,0 +1,213 @@
+"""Other doors to the same house: ready-made loaders and datasets, each a few lines over the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from foreload import transforms
+from foreload.batch.buffers import Buffers
+from foreload.cache.forms import ENCODED
+from foreload.cache.opt import _roomy_store
+from foreload.datasets.folders import Labels
+from foreload.datasets.images.batches import ImageAssembly
+from foreload.datasets.images.dataset import ImageDataset
+from foreload.datasets.images.decode import decode_image
+from foreload.device import PrefetchLoader
+from foreload.loader import DataLoader
+from foreload.options import LoadingMode
+from foreload.recipes.collate import CustomCollateFn
+from foreload.recipes.config import DataLoaderConfig, whole_number
+from foreload.recipes.loader import EfficientDataLoader
+from foreload.transforms import ImageTransform
+
+if TYPE_CHECKING:
+    from foreload.batch.assembly import Making
+
+
+__all__ = [
+    "CustomCollateFn",
+    "DataLoaderConfig",
+    "DataLoaderFactory",
+    "EfficientDataLoader",
+    "HighPerformanceDataset",
+    "create_dataloader",
+]
+
+
+class DataLoaderFactory:
+    """Loaders for what lies at a path.
+
+    ``config`` is a :class:`DataLoaderConfig`, by default ``DataLoaderConfig()``; further arguments are the
+    dataset's.
+
+    >>> config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
+    >>> [batch.tolist() for batch in DataLoaderFactory.create_dataloader([1, 2, 3], config)]
+    [[1, 2], [3]]
+    """
+
+    @staticmethod
+    def create_dataloader(dataset: Any, config: DataLoaderConfig | None = None) -> EfficientDataLoader[Any]:
+        """Give the loader of any dataset."""
+        return EfficientDataLoader(dataset, config)
+
+    @staticmethod
+    def create_image_dataloader(
+        path: str | Path | Sequence[str | Path], config: DataLoaderConfig | None = None, **options: Any
+    ) -> EfficientDataLoader[Any]:
+        """Give the loader of a folder of images, an :class:`~foreload.ImageDataset`."""
+        return EfficientDataLoader(ImageDataset(path, **options), config)
+
+    @staticmethod
+    def create_text_dataloader(
+        path: str | Path, config: DataLoaderConfig | None = None, max_length: int = 512, **options: Any
+    ) -> EfficientDataLoader[Any]:
+        """Give the loader of texts, a ``TextDataset``.
+
+        With ``padding=False`` batches are padded to their longest text, by
+        :meth:`CustomCollateFn.text_collate` unless the configuration has another ``collate_fn``.
+        """
+        from foreload.datasets.text import TextDataset
+
+        config = config or DataLoaderConfig()
+        if options.get("padding") is False and config.collate_fn is None:
+            config = replace(config, collate_fn=CustomCollateFn.text_collate)
+        return EfficientDataLoader(TextDataset(path, max_length=max_length, **options), config)
+
+    @staticmethod
+    def create_hdf5_dataloader(
+        path: str | Path, config: DataLoaderConfig | None = None, dataset_name: str = "data", **options: Any
+    ) -> EfficientDataLoader[Any]:
+        """Give the loader of an HDF5 file, an ``HDF5Dataset``."""
+        from foreload.datasets.hdf5 import HDF5Dataset
+
+        return EfficientDataLoader(HDF5Dataset(path, dataset_name, **options), config)
+
+
+class HighPerformanceDataset(ImageDataset):
+    """Image files and their labels, with the files that were used last kept in memory, or all of them.
+
+    The cache holds files as they are, not pixels; it is one for all threads and worker processes, in a stock
+    DataLoader too. Where every image is asked for once per epoch, an LRU cache helps only if it holds nearly all
+    of them: ``DataLoader(cache=...)`` keeps a planned set instead.
+
+    Args:
+        data_paths: the files (or a folder, as for :class:`~foreload.ImageDataset`).
+        labels: an int or str per file.
+        transform: as for ImageDataset; by default 224 x 224, normalised as for ImageNet.
+        cache_size: the most files that are kept; 0: none.
+        preload: read all files now, and keep them; ``cache_size`` means nothing then.
+
+    Raises:
+        ValueError, TypeError, OSError: as ImageDataset does.
+
+    >>> import tempfile; from PIL import Image
+    >>> path = Path(tempfile.mkdtemp()) / "tom.jpg"; Image.new("RGB", (60, 40)).save(path)
+    >>> images = HighPerformanceDataset([path], [1])
+    >>> images[0][0].shape, int(images[0][1]), images.cache_stats()["hits"]
+    (torch.Size([3, 224, 224]), 1, 1)
+    """
+
+    def __init__(
+        self,
+        data_paths: Sequence[str | Path] | str | Path,
+        labels: Labels | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        cache_size: int = 1000,
+        preload: bool = False,
+    ) -> None:
+        most = whole_number("cache_size", cache_size, 0)
+        mode = LoadingMode.EAGER if preload else LoadingMode.LAZY
+        super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=most, labels=labels)
+        # What the native core keeps and what Python keeps are laid out differently.
+        stores = 0 if preload or most == 0 else 2
+        self._kept = [_roomy_store(len(self), 0, most) for _ in range(stores)]
+        for store in self._kept:
+            store.native.follow_rule("recent")
+        self._forms = np.full(len(self), ENCODED, np.uint8)
+
+    def cache_stats(self) -> dict[str, float]:
+        """Give ``hits``, ``misses``, ``hit_rate``, ``size`` and ``capacity`` (files), and ``bytes``.
+
+        They are of all worker processes together. Files that were preloaded are not counted as hits.
+        """
+        counts = [store.native.counts() for store in self._kept]
+        hits, misses = (sum(count[name] for count in counts) for name in ("hits", "misses"))
+        preloaded = self.loading_mode is LoadingMode.EAGER
+        return {
+            "hits": hits,
+            "misses": misses,
+            "hit_rate": hits / (hits + misses) if hits + misses else 0.0,
+            "size": len(self) if preloaded else sum(int(store.residents().sum()) for store in self._kept),
+            "capacity": len(self) if preloaded else self.cache_size,
+            "bytes": sum(count["used"] for count in counts),
+        }
+
+    def _assembly(
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+    ) -> ImageAssembly:
+        """Make batches as ImageDataset does, through the cache, unless the loader has one."""
+        assembly = super()._assembly(transform, key, buffers, making)
+        if assembly._store is None and self._kept:
+            assembly._store, assembly._forms = self._kept[0].native, self._forms
+        return assembly
+
+    def _transformed(self, index: int) -> Any:
+        if not self._kept:
+            return super()._transformed(index)
+        return self._shown(decode_image(self._kept[1].load(index, self._encoded), self._path(index)))
+
+
+def create_dataloader(
+    data_paths: Sequence[str | Path] | str | Path,
+    labels: Labels | None = None,
+    batch_size: int = 32,
+    num_workers: int | Literal["auto"] = 4,
+    img_size: int | tuple[int, int] = 224,
+    cache_size: int = 1000,
+    preload: bool = False,
+    augment: bool = True,
+    pin_memory: bool = True,
+    prefetch_device: torch.device | str | None = None,
+) -> DataLoader[Any] | PrefetchLoader:
+    """Give a ready loader of image files.
+
+    Args:
+        data_paths: the files, or a folder.
+        labels: an int or str per file.
+        batch_size: images per batch.
+        num_workers: how many workers, as for :class:`~foreload.DataLoader`.
+        img_size: (height, width) of the images, or one number for both.
+        cache_size: how many files are kept in memory.
+        preload: keep all files in memory instead.
+        augment: True: for training, cropped, flipped and coloured at random, in a new order every epoch; False:
+            for validation, the middle of each image, in the order given.
+        pin_memory: page-lock batches, where there is a GPU.
+        prefetch_device: deliver batches there, copied ahead: the result is a
+            :class:`~foreload.PrefetchLoader` then.
+
+    Returns:
+        A loader of ``(images, labels)``: float32, batch x 3 x height x width, normalised; int64.
+
+    >>> import tempfile; from PIL import Image
+    >>> path = Path(tempfile.mkdtemp()) / "tom.jpg"; Image.new("RGB", (60, 40)).save(path)
+    >>> ((images, labels),) = create_dataloader([path], [1], num_workers=0, img_size=32)
+    >>> images.shape, labels
+    (torch.Size([1, 3, 32, 32]), tensor([1]))
+    """
+    transform = transforms.train(img_size) if augment else transforms.val(img_size)
+    dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size,
+        shuffle=augment,
+        num_workers=num_workers,
+        pin_memory=pin_memory and torch.accelerator.is_available(),
+        persistent_workers=num_workers != 0,
+    )
+    return loader if prefetch_device is None else PrefetchLoader(loader, prefetch_device)

@@ -1,0 +1,157 @@
+"""A DataLoader from a configuration, which measures how its batches come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from foreload.batch.buffers import Buffers
+from foreload.device import PrefetchLoader
+from foreload.loader import DataLoader
+from foreload.recipes.config import DataLoaderConfig
+from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
+
+__all__ = ["EfficientDataLoader"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_log = logging.getLogger("foreload")
+
+
+class EfficientDataLoader(DataLoader[T_co]):
+    """foreload's DataLoader, from a configuration, which measures how its batches come.
+
+    Args:
+        dataset: any dataset.
+        config: what it is made with; by default ``DataLoaderConfig()``. Later changes to it have no effect here.
+        options: arguments of foreload's DataLoader, such as ``cache=``, ``transform=`` or ``seed=``. They go
+            before what the configuration says.
+
+    Attributes:
+        config: what it was made with.
+
+    >>> loader = EfficientDataLoader(list(range(100)), DataLoaderConfig(num_workers=0, generator_seed=0))
+    >>> sum(len(batch) for batch in loader), loader.get_stats()["total_batches"]
+    (100, 4)
+    """
+
+    def __init__(self, dataset: Dataset[T_co], config: DataLoaderConfig | None = None, **options: Any) -> None:
+        if config is not None and not isinstance(config, DataLoaderConfig):
+            raise TypeError(f"config must be a DataLoaderConfig, got {type(config).__name__}")
+        self.config = config = replace(config or DataLoaderConfig())
+        memory = MemoryMonitor(config.max_memory_usage)
+        self._waited = 0.0
+        self._monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)
+        super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
+        if config.memory_efficient and self.num_workers > 0:
+            self.prefetch_factor = 1
+            self._deepens = False
+            self._prefetch_given = False  # where batches are made together, fewer than one per worker will do
+
+    def _lend_buffers(self) -> Buffers:
+        stale = self._buffers is None or self._buffers.process != os.getpid()
+        if self.config.memory_efficient and stale:
+            self._buffers = Buffers(pin=self._pin_device is not None, keep=1)
+        return super()._lend_buffers()
+
+    def __iter__(self) -> Any:
+        """Begin an epoch."""
+        if not (self.config.enable_monitoring or self.config.log_loading_stats):
+            return super().__iter__()
+        self._monitor.start_iteration()
+        return _Measured(time.perf_counter(), super().__iter__(), self)
+
+    def get_stats(self) -> dict[str, Any]:
+        """Tell how batches came, over all epochs so far.
+
+        Returns:
+            What :meth:`DataLoaderPerformanceMonitor.get_stats` gives (``batches_per_second``;
+            ``avg_batch_time`` and ``total_time`` in seconds, with the loop's own work; ``avg_memory_usage`` and
+            ``avg_cpu_usage`` in percent; and more), ``avg_wait_time``, the seconds that the loop waited for a
+            batch, and what :meth:`stats` gives. 0 for what was not measured.
+        """
+        measured = self._monitor.get_stats()
+        waited = self._waited / max(1, measured["total_batches"])
+        return {**self.stats(), **measured, "avg_wait_time": waited}
+
+    def to(self, device: torch.device | str) -> PrefetchLoader:
+        """Deliver the batches on a device, copied ahead; see :class:`~foreload.PrefetchLoader`."""
+        return PrefetchLoader(self, device, self.config.non_blocking)
+
+
+def _arguments(dataset: Any, config: DataLoaderConfig, options: dict[str, Any]) -> dict[str, Any]:
+    """Give the loader's arguments, without those that torch forbids beside others."""
+    sampler = options.get("sampler", config.custom_sampler)
+    batch_sampler = options.get("batch_sampler", None if sampler is not None else config.custom_batch_sampler)
+    arguments: dict[str, Any] = {
+        "num_workers": config.num_workers,
+        "collate_fn": config.collate_fn,
+        "pin_memory": config.pin_memory and _is_there(config.pin_memory_device),
+    }
+    if config.generator_seed is not None:
+        arguments["generator"] = torch.Generator().manual_seed(config.generator_seed)
+    if options.get("num_workers", config.num_workers) != 0:
+        arguments["persistent_workers"] = config.persistent_workers
+        if not config.memory_efficient:
+            arguments["prefetch_factor"] = config.prefetch_factor
+    if batch_sampler is not None:
+        return {**arguments, "batch_sampler": batch_sampler}
+    arguments |= {"batch_size": config.batch_size, "drop_last": config.drop_last}
+    if sampler is not None:
+        return {**arguments, "sampler": sampler}
+    return {**arguments, "shuffle": config.shuffle and not isinstance(dataset, IterableDataset)}
+
+
+def _is_there(device: str) -> bool:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator is not None and device.partition(":")[0] in ("", accelerator.type)
+
+
+class _Measured(Iterator[Any]):
+    """An epoch, and a clock beside it."""
+
+    def __init__(self, begun: float, epoch: Any, loader: EfficientDataLoader[Any]) -> None:
+        self._epoch = epoch
+        self._loader = loader
+        self._begun = begun
+        self._waited = 0.0
+        self._batches = 0
+
+    def __next__(self) -> Any:
+        asked = time.perf_counter()
+        try:
+            batch = next(self._epoch)
+        except StopIteration:
+            if self._loader.config.log_loading_stats:
+                self._log(asked - self._begun)
+            raise
+        waited = time.perf_counter() - asked
+        self._batches += 1
+        self._waited += waited
+        self._loader._waited += waited
+        self._loader._monitor.update_batch(batch)
+        return batch
+
+    def _log(self, seconds: float) -> None:
+        _log.info(
+            "%d batches in %.2f s: %.1f batches/s; the loop waited for them %.0f %% of the time",
+            self._batches,
+            seconds,
+            self._batches / max(seconds, 1e-9),
+            100 * self._waited / max(seconds, 1e-9),
+        )
+
+    def __len__(self) -> int:
+        return len(self._epoch)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_epoch" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._epoch, name)

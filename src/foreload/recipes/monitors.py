@@ -1,0 +1,223 @@
+"""How fast batches come, around any loop, and what that takes of memory and processors."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+import warnings
+from typing import Any, SupportsIndex
+
+from foreload.checks import check_share
+from foreload.machine import available_memory, granted_cores, granted_memory
+from foreload.nested import count_samples
+
+__all__ = ["DataLoaderPerformanceMonitor", "MemoryMonitor"]
+
+# Seconds between two looks at memory and at other processes, which take about a millisecond.
+_EVERY = 0.5
+
+
+class DataLoaderPerformanceMonitor:
+    """Measures a loop over batches, whatever makes them.
+
+    Call :meth:`start_iteration` before an epoch and :meth:`update_batch` with every batch; or
+    ``start_iteration`` before every batch, where only a part of the loop is to be measured: what counts is the
+    time from ``start_iteration``, or from the batch before, to ``update_batch``. No batch is kept.
+
+    Args:
+        memory: what looks at the memory; by default a monitor of its own.
+        watch: False: measure time only.
+
+    >>> monitor = DataLoaderPerformanceMonitor()
+    >>> monitor.start_iteration()
+    >>> for batch in torch.utils.data.DataLoader(range(10), batch_size=4):
+    ...     monitor.update_batch(batch)
+    >>> stats = monitor.get_stats()
+    >>> stats["total_batches"], stats["total_samples"], stats["batches_per_second"] > 0
+    (3, 10, True)
+    """
+
+    def __init__(self, memory: MemoryMonitor | None = None, *, watch: bool = True) -> None:
+        self.memory = (MemoryMonitor() if memory is None else memory) if watch else None
+        self._batches = self._samples = 0
+        self._seconds = self._longest = self._own_cpu = 0.0
+        self._shortest = float("inf")
+        self._since: tuple[float, float] | None = None
+        self._looked = float("-inf")
+        self._children: tuple[float, float] | None = None  # their CPU seconds at the first look and the last
+
+    def start_iteration(self) -> None:
+        """Let the time run from here."""
+        self._look()
+        self._since = time.perf_counter(), time.process_time()
+
+    def update_batch(self, batch: Any = None) -> None:
+        """Count a batch that has just come.
+
+        Args:
+            batch: its samples are counted; None: only the batch is.
+
+        Raises:
+            RuntimeError: :meth:`start_iteration` was not called before.
+        """
+        if self._since is None:
+            raise RuntimeError("call start_iteration() before the first update_batch()")
+        now = time.perf_counter(), time.process_time()
+        seconds = now[0] - self._since[0]
+        self._seconds += seconds
+        self._own_cpu += now[1] - self._since[1]
+        self._longest = max(self._longest, seconds)
+        self._shortest = min(self._shortest, seconds)
+        self._batches += 1
+        self._samples += 0 if batch is None else count_samples(batch)
+        self._look()
+        self._since = now
+
+    def _look(self, *, now: bool = False) -> None:
+        if self.memory is None or (not now and time.perf_counter() - self._looked < _EVERY):
+            return
+        self._looked = time.perf_counter()
+        self.memory.update()
+        seconds = _seconds_of_children()
+        self._children = (seconds if self._children is None else self._children[0], seconds)
+
+    def get_stats(self) -> dict[str, float]:
+        """Give what was measured so far.
+
+        Returns:
+            ``total_batches``, ``total_samples``; ``total_time``, ``avg_batch_time``, ``min_batch_time``,
+            ``max_batch_time`` in seconds, with the loop's own work; ``batches_per_second``,
+            ``samples_per_second``; ``avg_memory_usage`` and ``peak_memory_usage``, percent of the memory that
+            this process may use, by all that runs there; ``avg_cpu_usage``, percent of the cores that this
+            process may use, by it and its worker processes. 0 where nothing was measured.
+        """
+        memory = {"average_percent": 0.0, "peak_percent": 0.0}
+        if self.memory is not None and self._batches:
+            self._look(now=True)
+            memory = self.memory.get_memory_stats()
+        first, last = self._children or (0.0, 0.0)
+        seconds = max(self._seconds, 1e-9)
+        return {
+            "total_batches": self._batches,
+            "total_samples": self._samples,
+            "total_time": self._seconds,
+            "avg_batch_time": self._seconds / max(1, self._batches),
+            "min_batch_time": self._shortest if self._batches else 0.0,
+            "max_batch_time": self._longest,
+            "batches_per_second": self._batches / seconds,
+            "samples_per_second": self._samples / seconds,
+            "avg_memory_usage": memory["average_percent"],
+            "peak_memory_usage": memory["peak_percent"],
+            "avg_cpu_usage": 0.0
+            if self.memory is None
+            else 100 * (self._own_cpu + last - first) / seconds / granted_cores(),
+        }
+
+
+def _seconds_of_children() -> float:
+    """Give the CPU time of worker processes, those that run and those that have ended."""
+    import psutil
+
+    ended = os.times()
+    seconds = ended.children_user + ended.children_system
+    for child in psutil.Process().children(recursive=True):
+        try:
+            spent = child.cpu_times()
+        except psutil.Error:  # it has just ended
+            continue
+        seconds += spent.user + spent.system
+    return seconds
+
+
+_GIB = 1 << 30
+
+
+class MemoryMonitor:
+    """Watches the memory that this process may use: the container's where one limits it (cgroup v1, v2).
+
+    What the kernel keeps of files counts as available, since it gives that up when it is needed.
+
+    Args:
+        max_memory_usage: the share of the memory that may be used, above 0 and at most 1. If more is,
+            :meth:`update` says so in a warning, once.
+
+    Raises:
+        ValueError: it is not such a share.
+
+    >>> monitor = MemoryMonitor()
+    >>> monitor.start_monitoring()
+    >>> monitor.update()["percent"] <= monitor.get_memory_stats()["peak_percent"] <= 100
+    True
+    >>> monitor.check_memory_constraint(1 << 60)
+    False
+    """
+
+    def __init__(self, max_memory_usage: float = 1.0) -> None:
+        self.max_memory_usage = check_share(max_memory_usage)
+        self._warned = False
+        self.start_monitoring()
+
+    def start_monitoring(self) -> None:
+        """Begin anew: peak and average are of what comes from here on."""
+        self._readings = 0
+        self._sum = self._peak = 0
+
+    def update(self) -> dict[str, float]:
+        """Look at the memory, and give what there is now.
+
+        Returns:
+            ``used_gb``, ``available_gb`` and ``total_gb`` in GiB (2**30 bytes); ``percent`` used, of 100.
+        """
+        total = granted_memory()
+        available = available_memory()
+        used = total - available
+        self._readings += 1
+        self._sum += used
+        self._peak = max(self._peak, used)
+        if used > self.max_memory_usage * total and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{used / _GIB:.1f} of the {total / _GIB:.1f} GiB of memory that this process may use are in use, "
+                f"more than max_memory_usage={self.max_memory_usage:g} allows; use fewer workers, a smaller "
+                "batch_size or cache, or give the container more memory",
+                stacklevel=2,
+            )
+        return {
+            "used_gb": used / _GIB,
+            "available_gb": available / _GIB,
+            "total_gb": total / _GIB,
+            "percent": 100 * used / total,
+        }
+
+    def get_memory_stats(self) -> dict[str, float]:
+        """Look at the memory, and give what :meth:`update` gives, with what was seen since the start.
+
+        Returns:
+            Also ``peak_gb``, ``average_gb``, ``peak_percent``, ``average_percent``; and ``readings``, how often
+            somebody looked.
+        """
+        now = self.update()
+        average = self._sum / self._readings
+        return {
+            **now,
+            "peak_gb": self._peak / _GIB,
+            "average_gb": average / _GIB,
+            "peak_percent": 100 * self._peak / granted_memory(),
+            "average_percent": 100 * average / granted_memory(),
+            "readings": self._readings,
+        }
+
+    def check_memory_constraint(self, required_bytes: SupportsIndex = 0) -> bool:
+        """Tell whether so many bytes more can be taken with no more than ``max_memory_usage`` in use then.
+
+        Raises:
+            ValueError, TypeError: ``required_bytes`` is negative, or no int.
+        """
+        if isinstance(required_bytes, bool) or not hasattr(required_bytes, "__index__"):
+            raise TypeError(f"required_bytes must be an int, got {required_bytes!r}")
+        wanted = operator.index(required_bytes)
+        if wanted < 0:
+            raise ValueError(f"required_bytes must be 0 or more, got {wanted}")
+        total = granted_memory()
+        return total - available_memory() + wanted <= self.max_memory_usage * total

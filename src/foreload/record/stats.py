@@ -1,0 +1,271 @@
+"""What has happened so far, in figures: :meth:`foreload.DataLoader.stats`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from foreload.checks import Array
+from foreload.machine import container_memory, granted_cores, granted_memory
+from foreload.record.spans import Spans, Stage
+from foreload.record.usage import children_seconds, idle_share, tree_bytes
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+    from foreload.record.recorder import Recorder
+
+
+__all__ = ["Stats", "collect"]
+
+
+class BatchSeconds(TypedDict):
+    """From one batch that was given to the next one: of the last 4,096 of a loop at most."""
+
+    median: float
+    p95: float
+    p99: float
+
+
+class StageStats(TypedDict):
+    """The sums of a stage's spans over all workers; see :class:`~foreload.record.spans.Stage`."""
+
+    count: int
+    seconds: float  # without those of stages within it
+    cpu_seconds: float  # of these on a core; measured now and then. Less than ``seconds`` where it waits
+    samples: int
+    bytes: int
+
+
+class MemoryStats(TypedDict):
+    """Memory, in bytes."""
+
+    limit: int | None  # as it was asked for
+    batch_bytes: int  # of the largest batch, where that matters
+    decisions: list[str]
+    tree_bytes: int  # of this process and those below it; what they share counts once (PSS)
+    container_bytes: int | None  # the container's limit; None: there is none
+    granted_bytes: int  # the machine's memory, or the container's limit if that is less
+
+
+class CpuStats(TypedDict):
+    """Cores."""
+
+    cores: int  # granted
+    share: float  # of their time that this process and its workers used while epochs ran, 0 to 1
+    queued_seconds: float  # summed over worker threads: ready to run, while others had the cores
+
+
+class GpuStats(TypedDict):
+    """The GPU that batches go to, or the one in use."""
+
+    idle_share: float  # of the time, 0 to 1
+
+
+class LockStats(TypedDict):
+    """The interpreter's lock (GIL), looked at now and then while the loop waited for threads."""
+
+    looks: int
+    held_share: float  # of the looks, those that found it taken, 0 to 1
+
+
+class WorkersStats(TypedDict):
+    """Who loads, and why."""
+
+    kind: str
+    count: int
+    why: str
+    samples_per_second: dict[str, float]
+    choosing_seconds: float  # what measuring that took, once
+    depth: int  # batches kept in the making
+    tuning: list[str]
+
+
+class LoaderStats(TypedDict):
+    """What the loader is."""
+
+    batch_size: int | None
+    iterable: bool  # an ``IterableDataset``
+    pin_memory: bool
+    native: bool  # batches were made without code of the dataset's, by foreload's own
+    stock: bool  # torch's own DataLoader
+    dataset: str
+
+
+class Stats(TypedDict):
+    """What has happened in all epochs of a loader so far. Times are in seconds."""
+
+    epochs: int
+    batches: int
+    samples: int
+    seconds: float  # from iter() to the last batch given; time between epochs is not in it
+    batches_per_second: float
+    samples_per_second: float
+    batch_seconds: BatchSeconds
+    first_batch_seconds: float  # from iter() to the first batch, of the last epoch that gave one
+    wait_share: float
+    wait_seconds: float
+    loop_seconds: float
+    loop_cpu_seconds: float  # of ``loop_seconds``, on a core
+    stages: dict[str, StageStats]
+    bytes_read: int
+    cache: dict[str, Any] | None
+    memory: MemoryStats
+    cpu: CpuStats
+    gpu: GpuStats | None
+    lock: LockStats | None  # None: nobody looked
+    errors: int
+    restarts: list[dict[str, Any]]
+    workers: WorkersStats
+    loader: LoaderStats
+
+
+def collect(loader: DataLoader[Any]) -> Stats:
+    """Give what :meth:`foreload.DataLoader.stats` gives."""
+    recorder = loader._recorder
+    cache = loader._cache  # which close() takes away
+    sums = recorder.sums()
+    wait, loop = sums["wait"] * 1e-9, sums["loop"] * 1e-9
+    seconds = wait + loop
+    stages = _stages(recorder.spans)
+    cores = granted_cores()
+    idle = idle_share(loader.device)
+    on_cores = sums["process_cpu"] * 1e-9
+    if recorder.since is not None:
+        on_cores += children_seconds(recorder.since, recorder.children_before)
+    return {
+        "epochs": sums["epochs"],
+        "batches": sums["batches"],
+        "samples": sums["samples"],
+        "seconds": seconds,
+        "batches_per_second": sums["batches"] / seconds if seconds else 0.0,
+        "samples_per_second": sums["samples"] / seconds if seconds else 0.0,
+        "batch_seconds": _batch_seconds(recorder.spans),
+        "first_batch_seconds": sums["first"] * 1e-9,
+        "wait_share": wait / seconds if seconds else 0.0,
+        "wait_seconds": wait,
+        "loop_seconds": loop,
+        "loop_cpu_seconds": sums["loop_cpu"] * 1e-9,
+        "stages": stages,
+        "bytes_read": stages["read"]["bytes"],
+        "cache": None if cache is None else cache.stats(),
+        "memory": {
+            **loader._memory.stats(),  # type: ignore[typeddict-item]
+            "tree_bytes": tree_bytes(),
+            "container_bytes": container_memory(),
+            "granted_bytes": granted_memory(),
+        },
+        "cpu": {
+            "cores": cores,
+            "share": min(1.0, on_cores / (seconds * cores)) if seconds else 0.0,
+            "queued_seconds": recorder.spans.queued_seconds(),
+        },
+        "gpu": None if idle is None else {"idle_share": idle},
+        "lock": _lock(recorder),
+        "errors": len(loader.errors),
+        "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in loader.restarts],
+        "workers": _workers(loader),
+        "loader": _loader(loader, native=sums["batches"] > 0 and stages["sample"]["count"] == 0),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Give indices, which may be anything, as JSON has them."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if hasattr(value, "tolist"):  # of NumPy or torch
+        return value.tolist()
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def _lock(recorder: Recorder) -> LockStats | None:
+    looks = recorder.lock.looks
+    return {"looks": looks, "held_share": recorder.lock.held / looks} if looks else None
+
+
+def _stages(spans: Spans) -> dict[str, StageStats]:
+    totals = spans.totals()
+    # Where a few short spans stand for many, either may come out a little too large.
+    on_cores = np.minimum(totals["cpu_ns"], totals["wall_ns"])
+    return {
+        stage.name: {
+            "count": int(totals["count"][:, stage].sum()),
+            "seconds": float(totals["wall_ns"][:, stage].sum() * 1e-9),
+            "cpu_seconds": float(on_cores[:, stage].sum() * 1e-9),
+            "samples": int(totals["samples"][:, stage].sum()),
+            "bytes": int(totals["bytes"][:, stage].sum()),
+        }
+        for stage in Stage
+    }
+
+
+def _batch_seconds(spans: Spans) -> BatchSeconds:
+    """Give percentiles of the time from batch to batch, by the waits that are still in the rings."""
+    seconds, weights = [np.zeros(0)], [np.zeros(0)]
+    recent = spans.recent()
+    recent = recent[recent["stage"] == Stage.wait]
+    for lane in np.unique(recent["lane"]):
+        waits = recent[recent["lane"] == lane]
+        before, after = waits[:-1], waits[1:]
+        batches = after["batch"].astype(np.int64) - before["batch"]
+        ours = batches > 0  # otherwise another epoch has begun
+        before, after, batches = before[ours], after[ours], batches[ours]
+        # Of batches that were given together, the others took only what the loop did with them.
+        work = (after["begin"] - before["end"]) * 1e-9 / batches
+        seconds += [work + (after["end"] - after["begin"]) * 1e-9, work]
+        weights += [np.ones(len(batches)), batches - 1.0]
+    median, p95, p99 = _percentiles(np.concatenate(seconds), np.concatenate(weights), (0.5, 0.95, 0.99))
+    return {"median": median, "p95": p95, "p99": p99}
+
+
+def _percentiles(values: Array, weights: Array, shares: tuple[float, ...]) -> list[float]:
+    """Give the least value with so great a share of the weight at or below it; 0 where there is no weight.
+
+    >>> _percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 8.0]), (0.05, 0.5, 0.95))
+    [1.0, 2.0, 3.0]
+    """
+    values, weights = values[weights > 0], weights[weights > 0]
+    if not len(values):
+        return [0.0] * len(shares)
+    order = np.argsort(values, kind="stable")
+    heaped = np.cumsum(weights[order])
+    places = np.searchsorted(heaped, np.array(shares) * heaped[-1] * (1 - 1e-12))
+    return [float(value) for value in values[order][places]]
+
+
+def _workers(loader: DataLoader[Any]) -> WorkersStats:
+    last = loader._recorder.last
+    return {
+        "kind": "processes" if loader.by_processes else "threads",
+        "count": loader.num_workers,
+        "why": _why(loader) if loader._choice is None else loader._choice.why,
+        "samples_per_second": {} if loader._choice is None else loader._choice.rates,
+        "choosing_seconds": 0.0 if loader._choice is None else loader._choice.seconds,
+        "depth": 0 if last is None else int(last.depth),
+        "tuning": list(loader._tuning),
+    }
+
+
+def _why(loader: DataLoader[Any]) -> str:
+    """Say why there are such workers, and so many, where nothing was measured."""
+    if loader.num_workers == 0 or not (loader._auto_workers or loader.workers == "auto"):
+        return "as was asked for"
+    if isinstance(loader.dataset, IterableDataset):
+        return "one stream, read ahead" if loader._auto_workers and not loader.by_processes else "as was asked for"
+    if loader.workers == "auto" and loader._recorder.last is None:
+        return "to be chosen when an epoch begins"
+    why = ["native code needs no processes"] if loader.workers == "auto" else []
+    return ", ".join([*why, "one per core before any tuning"] if loader._auto_workers else why)
+
+
+def _loader(loader: DataLoader[Any], *, native: bool) -> LoaderStats:
+    size: Any = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    return {
+        "batch_size": int(size) if hasattr(size, "__index__") else None,
+        "iterable": isinstance(loader.dataset, IterableDataset),
+        "pin_memory": loader._pin_device is not None,
+        "native": native,
+        "stock": False,
+        "dataset": type(loader.dataset).__name__,
+    }

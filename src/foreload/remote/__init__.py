@@ -1,0 +1,1 @@
+"""Reading ranges of objects in buckets and on web servers."""

@@ -1,0 +1,313 @@
+"""Stage ``fetch``: ranges of remote files, many under way at a time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from foreload import _native
+from foreload.batch.buffers import round_up
+from foreload.checks import Array
+from foreload.errors import DecodeError
+from foreload.record.spans import Stage
+
+__all__ = ["Fetch", "Range", "is_remote", "local_path"]
+
+_LENGTH = struct.Struct("<Q")
+_HELPERS = 3  # processes that may end while they are at one request
+_GONE = "the process that fetches has ended; what it wrote to stderr says why, or its memory was too little"
+_SCRIPT = Path(__file__).with_name("fetch_process.py")
+
+
+def local_path(path: Any) -> Any:
+    """Give the path that a ``file://`` URL means; anything else as it is.
+
+    >>> local_path("file:///data/my%20shards"), local_path("s3://bucket/train.tar")
+    ('/data/my shards', 's3://bucket/train.tar')
+    """
+    if not isinstance(path, str) or not path.startswith("file://"):
+        return path
+    return unquote(path.removeprefix("file://").removeprefix("localhost"))
+
+
+def is_remote(path: Any) -> bool:
+    """Whether a path is a URL.
+
+    >>> is_remote("s3://bucket/train.tar"), is_remote("/data/train.tar")
+    (True, False)
+    """
+    return isinstance(path, str) and "://" in path and not path.startswith("file://")
+
+
+class Range(NamedTuple):
+    """A part of a remote file."""
+
+    url: str
+    start: int
+    length: int
+
+
+class _Helper:
+    """The process that fetches for this one, and who waits for what.
+
+    Attributes:
+        gone: it has ended, whatever by.
+        ended: it was told to end, because nobody needs it any more.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.gone = self.ended = False
+        self._process = os.getpid()
+        # What each request waits for, and the memory that it is written to, which nobody else may have before.
+        self._waiting: dict[int, tuple[Future[dict[str, Any]], _Lease | None]] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # A Ctrl-C is for the program that reads.
+                start_new_session=True,
+            )
+        # There may be keys among the options, and anybody may list the arguments of processes.
+        self._send(options)
+        self._listener = threading.Thread(target=self._listen, name="foreload fetch", daemon=True)
+        self._listener.start()
+
+    def ask(self, request: dict[str, Any], lease: _Lease | None = None) -> Future[dict[str, Any]]:
+        """Send a request; ``lease`` is what the ranges go to."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self.gone:
+                raise ConnectionResetError(_GONE)
+            self._number += 1
+            self._waiting[self._number] = answer, lease
+            self._send(request | {"id": self._number}, lease)
+        return answer
+
+    def _send(self, message: dict[str, Any], lease: _Lease | None = None) -> None:
+        body = json.dumps(message).encode()
+        head = _LENGTH.pack(len(body))
+        with suppress(OSError):  # its end is seen by who listens
+            if lease is None:
+                self._socket.sendall(head + body)
+            else:
+                socket.send_fds(self._socket, [head], [lease.file.descriptor])
+                self._socket.sendall(body)
+
+    def _listen(self) -> None:
+        with self._socket.makefile("rb") as stream, suppress(OSError):
+            while True:
+                head = stream.read(_LENGTH.size)
+                body = stream.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
+                if not body:
+                    break
+                found = json.loads(body)
+                self._waiting.pop(found["id"])[0].set_result(found)
+        self._child.kill()
+        self._child.wait()
+        with self._lock:
+            self.gone = True
+            self._socket.close()
+            waiting, self._waiting = self._waiting, {}
+        for answer, _ in waiting.values():
+            answer.set_exception(ConnectionResetError(_GONE))
+
+    def close(self) -> None:
+        """End it."""
+        if self._process == os.getpid():
+            self.ended = True
+            self._child.kill()
+            # The garbage collector may come by in any thread.
+            if threading.current_thread() is not self._listener:
+                self._listener.join()
+
+    def leave(self) -> None:
+        """Let go of it in a forked process, whose parent it works for."""
+        os.close(self._socket.detach())
+
+
+class _File:
+    """Memory that the helper can write to."""
+
+    def __init__(self, size: int) -> None:
+        self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        os.ftruncate(self.descriptor, size)
+        self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
+
+
+class _Lease:
+    """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
+
+    _MOST = 16  # pieces that nobody uses
+
+    def __init__(self, free: list[_File], size: int) -> None:
+        size = round_up(max(1, size))
+        self._free: list[_File] = []
+        self.file = _taken(free, size) or _File(size)
+        self._free = free
+        self.__array_interface__ = self.file.memory.__array_interface__
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            # Sizes change: what has been free for long is of one that was.
+            self._free.append(self.file)
+            del self._free[: -self._MOST]
+
+
+def _taken(free: list[_File], size: int) -> _File | None:
+    for file in list(free):
+        # Others may have dropped it in between.
+        with suppress(ValueError):
+            if len(file.memory) == size:
+                free.remove(file)
+                return file
+    return None
+
+
+# All that there are, for a process that is forked: memory that is shared with the parent is no place to read to,
+# and a thread that stayed behind may hold a lock.
+_all: weakref.WeakSet[Fetch] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: _forked())
+
+
+def _forked() -> None:
+    for fetch in _all:
+        fetch._begin()
+
+
+class Fetch:
+    """Reads from object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
+
+    A process of its own fetches (through obstore), many ranges at a time, and tries again, later and later, where
+    a server is busy or a connection is cut. A forked or spawned process starts one for itself.
+
+    Args:
+        options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``,
+            ``client_options`` and so on; what is not given comes from where the services' own tools have it.
+
+    Raises:
+        ImportError: obstore is not installed.
+    """
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        if find_spec("obstore") is None:
+            raise ImportError("reading from a URL needs obstore: pip install 'foreload[remote]'")
+        self._options = dict(options or {})
+        try:
+            json.dumps(self._options)
+        except TypeError as error:
+            raise TypeError(f"storage: {error}; give numbers and texts, such as '30 seconds'") from error
+        self._helper: _Helper | None = None
+        self._lock = threading.Lock()
+        self._free: list[_File] = []
+        _all.add(self)
+
+    def _begin(self) -> None:
+        if self._helper is not None:
+            self._helper.leave()
+        self._helper, self._lock, self._free = None, threading.Lock(), []
+
+    def _helping(self) -> _Helper:
+        with self._lock:
+            helper = self._helper
+            if helper is None or (helper.gone and not helper.ended):
+                helper = self._helper = _Helper(self._options)
+                weakref.finalize(self, helper.close)
+            return helper
+
+    def _ask(self, request: dict[str, Any], lease: _Lease | None = None) -> dict[str, Any]:
+        for _ in range(_HELPERS - 1):
+            with suppress(ConnectionResetError):
+                return self._helping().ask(request, lease).result()
+        return self._helping().ask(request, lease).result()
+
+    def head(self, url: str) -> tuple[int, str]:
+        """Give a file's size in bytes, and a tag that changes with its content.
+
+        Raises:
+            OSError: FileNotFoundError, PermissionError, or another that names the URL.
+        """
+        found = self._result(url, self._ask({"do": "head", "url": url}))
+        return int(found["size"]), str(found["tag"])
+
+    def list(self, url: str) -> list[str]:
+        """List the files below a URL that ends with ``/``.
+
+        Raises:
+            OSError: as :meth:`head`.
+        """
+        found = self._result(url, self._ask({"do": "list", "url": url}))
+        scheme, _, rest = url.partition("://")
+        return [f"{scheme}://{rest.split('/', 1)[0]}/{path}" for path in found]
+
+    def read(self, ranges: Sequence[Range]) -> tuple[Array, Array, dict[int, Exception]]:
+        """Read several ranges.
+
+        Returns:
+            memory (uint8), starts (int64): range i is ``memory[starts[i]:starts[i + 1]]``; and what failed.
+        """
+        starts = np.zeros(len(ranges) + 1, np.int64)
+        np.cumsum([each.length for each in ranges], out=starts[1:])
+        with self._lock:
+            lease = _Lease(self._free, int(starts[-1]))
+        asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
+        with _native.Measure(Stage.read, len(ranges)) as measure:
+            measure.bytes = int(starts[-1])
+            answer = self._ask({"do": "ranges", "ranges": asked}, lease)
+        memory = np.asarray(lease)
+        if "error" in answer:
+            raise _error(ranges[0].url, *answer["error"])
+        failures = {number: _error(ranges[number].url, kind, text) for number, kind, text in answer["failures"]}
+        return memory, starts, failures
+
+    def _result(self, url: str, answer: dict[str, Any]) -> Any:
+        if "error" in answer:
+            raise _error(url, *answer["error"])
+        return answer["result"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the options."""
+        return {"_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew."""
+        self.__init__(state["_options"])  # type: ignore[misc]
+
+
+def _error(url: str, kind: str, text: str) -> Exception:
+    if kind == "missing":
+        return FileNotFoundError(errno.ENOENT, "there is no such file, or no access to it", url)
+    if kind == "forbidden":
+        advice = "check the credentials (storage=), or give storage={'skip_signature': True} where none are needed"
+        return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
+    if kind == "short":
+        return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+    if kind == "refused" and "range request" in text.lower():
+        advice = "shards can be read from the beginning, with TarStream"
+        return OSError(errno.EINVAL, f"the server gives no parts of files; {advice} ({text})", url)
+    if kind == "refused":
+        return OSError(errno.EINVAL, f"this cannot be read so: {text}", url)
+    advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"
+    return OSError(errno.EIO, f"the server fails again and again: {text}; {advice}", url)

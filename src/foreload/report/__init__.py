@@ -1,0 +1,1 @@
+"""What holds a loop back, in words, with advice."""

@@ -1,0 +1,216 @@
+"""A loader's report: where the time went, what holds it back, what to change and what that would give."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from foreload.record.units import number, percent, seconds, size, workers
+from foreload.report.verdict import Verdict, verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+    from foreload.record.stats import Stats
+
+
+__all__ = ["Report"]
+
+_WIDTH = 100
+
+_HEADS = ("stage", "seconds", "per sample", "on a core", "bytes")
+
+# Stages as users know them.
+_NAMES = {
+    "order": "choosing the samples",
+    "read": "reading",
+    "decode": "decoding",
+    "cache": "cache",
+    "sample": "your dataset",
+    "transform": "transforms",
+    "batch": "putting batches together",
+    "wait": "the loop, waiting",
+    "device": "copying to the device",
+}
+
+
+class Report:
+    """What a loader did, for people: print it, show it with rich, or leave it to a notebook.
+
+    Args:
+        stats: from ``loader.stats()``.
+
+    Attributes:
+        stats: the same.
+        verdict: what holds the loop back, and what to change.
+
+    >>> print(Report({"samples": 0, "batches": 0, "seconds": 0.0}))
+    too-short: Too little was loaded to say what is slow.
+    ...
+    """
+
+    def __init__(self, stats: Stats | Mapping[str, Any]) -> None:
+        self.stats = stats
+        self.verdict: Verdict = verdict(stats)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values, for JSON: ``stats`` and ``verdict``."""
+        own = asdict(self.verdict)
+        own["advice"] = [advice._asdict() for advice in self.verdict.advice]
+        return {"verdict": own, "stats": dict(self.stats)}
+
+    def __repr__(self) -> str:
+        """Name it, with its kind."""
+        return f"<Report: {self.verdict.kind}>"
+
+    def __str__(self) -> str:
+        """Give plain text, at most 100 columns wide."""
+        lines = _wrapped(f"{self.verdict.kind}: {self.verdict.sentence}", "")
+        for title, points in (("Why:", self.verdict.evidence), ("What to change:", self._changes())):
+            if points:
+                lines += ["", title, *(line for point in points for line in _wrapped(point, "  "))]
+        facts = self._facts()
+        if facts:
+            width = max(len(name) for name, _ in facts)
+            lines += ["", *(f"{name:{width}}  {value}" for name, value in facts)]
+        rows = self._rows()
+        if rows:
+            lines += ["", *_aligned([_HEADS, *rows])]
+        return "\n".join(lines)
+
+    def _changes(self) -> list[str]:
+        return [
+            advice.change if advice.gain is None else f"{advice.change}: {_gain(advice.gain)}"
+            for advice in self.verdict.advice
+        ]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        stats = self.stats
+        if not stats["samples"]:
+            return []
+        times = stats["batch_seconds"]
+        memory, restarts, who = stats["memory"], len(stats["restarts"]), stats["workers"]
+        facts = [
+            (
+                "speed",
+                f"{number(stats['samples_per_second'])} samples/s, "
+                f"{number(stats['batches_per_second'])} batches/s",
+            ),
+            ("first batch", f"{seconds(stats['first_batch_seconds'])} after the epoch's start"),
+            ("waited", f"{percent(stats['wait_share'])} of {seconds(stats['seconds'])}"),
+            ("CPU", f"{percent(stats['cpu']['share'])} of {number(stats['cpu']['cores'])} cores"),
+            ("memory", f"{size(memory['tree_bytes'])} in use, {size(memory['granted_bytes'])} granted"),
+            ("read", size(stats["bytes_read"])),
+            ("workers", f"{workers(who['count'], who['kind'])}, {who['why']}"),
+        ]
+        if times["p99"] > 0:  # otherwise there was one batch
+            text = f"{seconds(times['median'])} median, {seconds(times['p95'])} p95, {seconds(times['p99'])} p99"
+            facts.insert(1, ("batch time", text))
+        if stats["gpu"]:
+            facts.append(("GPU", f"idle {percent(stats['gpu']['idle_share'])} of the time"))
+        if stats["cache"]:
+            facts.append(("cache", f"{percent(stats['cache']['hit_rate'])} hits"))
+        if stats["errors"]:
+            facts.append(("failed", f"{number(stats['errors'])} samples; see loader.errors"))
+        if restarts:
+            facts.append(("restarts", f'{restarts} of worker processes; see stats()["restarts"]'))
+        return facts
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                _NAMES.get(name, name),
+                seconds(entry["seconds"]),
+                seconds(entry["seconds"] / entry["samples"]) if entry["samples"] else "",
+                percent(min(1.0, entry["cpu_seconds"] / entry["seconds"])) if entry["cpu_seconds"] else "",
+                size(entry["bytes"]) if entry["bytes"] else "",
+            )
+            for name, entry in (self.stats["stages"] if self.stats["samples"] else {}).items()
+            if entry["seconds"] > 0
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show it with rich: the verdict first, in colour where there are colours."""
+        from rich.padding import Padding
+        from rich.text import Text
+
+        colour = {"consumer-bound": "green", "too-short": "cyan"}.get(self.verdict.kind, "yellow")
+        yield Text.assemble((self.verdict.kind, f"bold {colour}"), ": ", self.verdict.sentence)
+        for title, points in (("Why", self.verdict.evidence), ("What to change", self._changes())):
+            if points:
+                yield Text(f"\n{title}", style="bold")
+                for point in points:
+                    yield Padding(Text(point), (0, 0, 0, 2))
+        if self._facts():
+            yield Text()
+            yield self._fact_table()
+        if self._rows():
+            yield Text()
+            yield self._stage_table()
+
+    def _fact_table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, value in self._facts():
+            grid.add_row(Text(name, style="dim"), Text(value))
+        return grid
+
+    def _stage_table(self) -> Table:
+        from rich.table import Table
+
+        grid = Table(box=None, padding=(0, 2, 0, 0))
+        for name in _HEADS:
+            grid.add_column(name, justify="left" if name == "stage" else "right")
+        for row in self._rows():
+            grid.add_row(*row)
+        return grid
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        safe = html.escape
+        parts = [f"<p><b>{safe(self.verdict.kind)}</b>: {safe(self.verdict.sentence)}</p>"]
+        for title, points in (("Why", self.verdict.evidence), ("What to change", self._changes())):
+            if points:
+                items = "".join(f"<li>{safe(point)}</li>" for point in points)
+                parts.append(f"<p><b>{title}</b></p><ul>{items}</ul>")
+        if self._facts():
+            parts.append(_html_table(self._facts()))
+        if self._rows():
+            heads = "".join(
+                f"<th>{name}</th>" for name in ("stage", "seconds", "per sample", "on a core", "bytes")
+            )
+            parts.append(_html_table(self._rows(), f"<tr>{heads}</tr>"))
+        return f"<div>{''.join(parts)}</div>"
+
+
+def _gain(gain: float) -> str:
+    return f"about {number(gain)} times as fast" if gain >= 1.95 else f"about {gain - 1:.0%} faster"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    mark = f"{indent[:-2]}- " if indent else ""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=mark, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if column == 0 else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _html_table(rows: list[Any], head: str = "") -> str:
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>{head}{body}</table>"

@@ -1,0 +1,1 @@
+"""How many workers and batches ahead are best: a model, predictions, trials."""

@@ -1,0 +1,288 @@
+"""What a sample costs and who pays for it, taken from a loader's statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from foreload.tune.queueing import Crew, Demand, bounds, throughput
+
+if TYPE_CHECKING:
+    from foreload.record.stats import Stats
+
+
+__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "held", "measured_pace"]
+
+WorkerKind = Literal["threads", "processes"]
+
+# Stages of a worker, in the order of a sample's journey; `order` and `device` are the consumer's.
+WORK = ("read", "decode", "cache", "sample", "transform", "batch")
+
+# The stages that run the user's Python, where the native core does not assemble the batches.
+_PYTHON = ("read", "decode", "sample", "transform", "batch")
+
+# So often must have been looked at the interpreter's lock before its share means anything.
+_LOOKS = 20
+
+# From this share on, the lock is what workers wait for.
+LOCK_FULL = 0.85
+
+# Of two limits this near, either may be the one.
+_NEAR = 1.1
+
+# What a lock that is always taken may lose by being handed from thread to thread.
+_NEAR_LOCK = 1.25
+
+# Of the cores' time: nobody else uses them.
+_ALL_USED = 0.9
+
+_STEPS = 25
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a stage per sample that passes it.
+
+    Attributes:
+        cpu: on a core.
+        idle: not on one.
+        share: of all samples, those that pass it.
+    """
+
+    cpu: float = 0.0
+    idle: float = 0.0
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a sample costs.
+
+    Attributes:
+        stages: of the workers.
+        locked: the share of the workers' Python CPU time that holds the interpreter's lock.
+        handing: CPU seconds of the consumer per batch, for asking for it and taking it over.
+        dispatch: CPU seconds of the workers per batch, for taking the order and giving the batch.
+        loop, away: seconds of the loop's own work per sample, on a core and off it.
+        blocked: the share of the stages' idle time in which workers are blocked, and not waiting for each other.
+        gap: seconds of a worker per batch that nothing explains.
+        gain: what the model has to be multiplied with to give what was measured.
+        batch: samples per batch.
+        crew: who worked.
+        depth: batches kept in the making.
+        native: whether the native core assembles the batches.
+    """
+
+    stages: Mapping[str, Cost]
+    locked: float
+    handing: float
+    dispatch: float
+    loop: float
+    away: float
+    batch: float
+    crew: Crew
+    depth: int
+    native: bool
+    blocked: float = 1.0
+    gap: float = 0.0
+    gain: float = 1.0
+
+    @property
+    def python(self) -> float:
+        """CPU seconds per sample in which workers run Python, or what Python calls."""
+        names = () if self.native else _PYTHON
+        own = sum(self.stages[name].share * self.stages[name].cpu for name in names)
+        return own + self.dispatch / self.batch
+
+    @property
+    def demand(self) -> Demand:
+        """What one sample costs, for the queueing model."""
+        cpu = sum(cost.share * cost.cpu for cost in self.stages.values()) + self.dispatch / self.batch
+        idle = sum(cost.share * cost.idle for cost in self.stages.values())
+        return Demand(
+            locked=self.python * self.locked,
+            free=cpu - self.python * self.locked,
+            blocked=idle * self.blocked + self.gap / self.batch,
+            handing=self.handing / self.batch,
+            loop=self.loop,
+            away=self.away,
+        )
+
+    def deeper(self, depth: int, other: int) -> Costs:
+        """Give them with ``other`` batches in the making, not ``depth``: what nothing explains is workers who wait
+        for the loop and a loop that waits for workers, since batches differ; so many batches even that out.
+        """
+        return replace(self, gap=self.gap * depth / other, depth=other)
+
+    def limits(self) -> dict[str, float]:
+        """Samples per second that nothing can exceed; see :func:`~foreload.tune.queueing.bounds`."""
+        return bounds(self.demand, self.crew)
+
+    def pace(self) -> float:
+        """Samples per second, by the model."""
+        reached = throughput(self.demand, self.crew)
+        if self.gain <= 1:
+            return self.gain * reached
+        return max(reached, min(self.gain * reached, *bounds(self.demand, self.crew).values()))
+
+    @classmethod
+    def of(cls, stats: Stats | Mapping[str, Any]) -> Costs:
+        """Take them from statistics.
+
+        Raises:
+            ValueError: no sample was loaded yet.
+        """
+        samples, batches = stats["samples"], stats["batches"]
+        if samples < 1 or batches < 1 or stats["seconds"] <= 0:
+            raise ValueError("nothing was loaded yet: iterate the loader for some batches first")
+        workers = stats["workers"]
+        count = int(workers["count"])
+        depth = int(workers.get("depth") or 2 * max(1, count))
+        stages = _stages(stats)
+        handing, dispatch = _around(stats, stages)
+        loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
+        # (Torch's own workers are processes.)
+        threads = workers["kind"] != "processes" and not stats["loader"].get("stock")
+        costs = cls(
+            stages=stages,
+            locked=1.0,
+            handing=handing,
+            dispatch=dispatch,
+            loop=loop_cpu / samples,
+            away=(stats["loop_seconds"] - loop_cpu + _moving(stats)) / samples,
+            batch=samples / batches,
+            crew=crew(count, "threads" if threads else "processes", _free_cores(stats), depth),
+            depth=depth,
+            native=bool(stats["loader"]["native"]),
+        )
+        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), held(stats))
+
+
+def crew(count: int, kind: WorkerKind, cores: float, depth: int) -> Crew:
+    """Make the crew; workers beyond the batches in the making have nothing to do."""
+    return Crew(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
+
+
+def measured_pace(stats: Stats | Mapping[str, Any]) -> float:
+    """Give the samples per second once the first batch of an epoch was there."""
+    batches, epochs = stats["batches"], max(1, stats["epochs"])
+    first = min(stats["first_batch_seconds"] * epochs, 0.9 * stats["seconds"])
+    if batches <= 2 * epochs:
+        return float(stats["samples"] / stats["seconds"])
+    return float(stats["samples"] * (1 - epochs / batches) / (stats["seconds"] - first))
+
+
+def _stages(stats: Any) -> dict[str, Cost]:
+    """Give the costs of the workers' stages; where no CPU time was taken, an even share of what there was."""
+    samples = stats["samples"]
+    entries = {name: stats["stages"].get(name) for name in WORK}
+    known = {name: entry for name, entry in entries.items() if entry is not None}
+    told = sum(entry["cpu_seconds"] for entry in known.values())
+    unknown = sum(entry["seconds"] for entry in known.values() if entry["cpu_seconds"] <= 0)
+    left = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"]) - told
+    part = min(1.0, max(0.0, left) / unknown) if unknown > 0 else 0.0
+    stages = {}
+    for name in WORK:
+        entry = entries[name] or {"seconds": 0.0, "cpu_seconds": 0.0, "samples": 0}
+        cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
+        passed = entry["samples"] or samples
+        stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
+    # Who waits for a core is not blocked by what the stage does.
+    idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
+    left = max(0.0, 1 - _queued(stats) / idle) if idle > 0 else 1.0
+    return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
+
+
+def _queued(stats: Any) -> float:
+    """Give the seconds in which worker threads waited for a core. (Of torch's workers, stages are without it.)"""
+    return 0.0 if stats["loader"].get("stock") else float(stats["cpu"].get("queued_seconds", 0.0))
+
+
+def _free_cores(stats: Any) -> float:
+    """Give the cores that there are for the loader: others may have a part of them."""
+    used, queued = _cpu(stats), _queued(stats)
+    cores = float(stats["cpu"]["cores"])
+    # Few cores for many threads make them wait for each other, which the model knows.
+    if queued <= 0 or used >= _ALL_USED * cores * stats["seconds"]:
+        return cores
+    return float(max(used / stats["seconds"], cores * used / (used + queued)))
+
+
+def _cpu(stats: Any) -> float:
+    """Give the CPU seconds of all processes."""
+    return float(stats["cpu"]["share"] * stats["cpu"]["cores"] * stats["seconds"])
+
+
+def _moving(stats: Any) -> float:
+    """Give the seconds in which batches were copied to a device."""
+    return float(stats["stages"].get("device", {"seconds": 0.0})["seconds"])
+
+
+def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
+    """Give the CPU seconds per batch that belong to no stage: the consumer's, with its order, and the workers'."""
+    samples, batches = stats["samples"], stats["batches"]
+    order = stats["stages"].get("order", {"seconds": 0.0})["seconds"]
+    made = sum(stage.share * stage.cpu for stage in stages.values()) * samples
+    if stats["workers"]["count"] == 0:
+        idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
+        return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
+    loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
+    loose = max(0.0, _cpu(stats) - loop_cpu - made)
+    own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
+    # More than workers have between their stages is of threads that the stages have started (BLAS, OpenMP).
+    between = stats["workers"]["count"] * stats["seconds"] - sum(
+        stage.share * (stage.cpu + stage.idle) * samples for stage in stages.values()
+    )
+    return own / batches, max(0.0, min(loose - own, between)) / batches
+
+
+def held(stats: Any) -> float | None:
+    """Give the share of looks that found the interpreter's lock taken by workers; None where too few were made."""
+    lock = stats.get("lock")
+    return None if not lock or lock["looks"] < _LOOKS else float(lock["held_share"])
+
+
+def _locked(stats: Any, costs: Costs) -> float:
+    """Give the share of the workers' Python that holds the lock: all, where nothing is known about it."""
+    python = costs.python
+    if not costs.crew.one_lock or python <= 0:
+        return 1.0
+    pace = measured_pace(stats)
+    # A lock cannot be held for more than all of the time.
+    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.crew.workers else 1.0
+    taken = held(stats)
+    return most if taken is None else min(most, taken / (pace * python))
+
+
+def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
+    """Choose what cannot be measured so that the model gives what was measured."""
+    alone = replace(costs, blocked=0.0)
+    # Where the lock is always taken, what is idle waits for that.
+    near = 1.0 if taken is None or taken < LOCK_FULL else _NEAR_LOCK
+    if costs.crew.workers == 0 or alone.pace() <= pace * near:
+        costs = costs if costs.crew.workers == 0 else alone
+        return replace(costs, gain=pace / costs.pace())
+    if costs.pace() > pace:
+        limits = bounds(costs.demand, costs.crew)
+        if limits["workers"] > _NEAR * min(limits.values()):
+            # Something else than workers is used up; what is lost there (switching, cold caches) is lost again.
+            return replace(costs, gain=pace / costs.pace())
+        # Time between the stages: waking up, handing out.
+        return replace(
+            costs,
+            gap=_bisect(
+                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.crew.workers
+            ),
+        )
+    # What is idle is blocked, or waits for cores or for the lock.
+    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > pace, 1.0))
+
+
+def _bisect(is_less: Callable[[float], bool], most: float) -> float:
+    """Give the least value up to ``most`` of which that is not true any more."""
+    low, high = 0.0, most
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_less(middle) else (low, middle)
+    return low

@@ -1,0 +1,104 @@
+"""What a loader did between two moments, as figures that its costs can be taken from."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from foreload.machine import granted_cores
+from foreload.record.recorder import Recorder
+from foreload.record.spans import Stage
+from foreload.record.usage import children_seconds
+
+if TYPE_CHECKING:
+    from foreload.loader import DataLoader
+
+
+__all__ = ["Reading", "between"]
+
+
+class Reading(NamedTuple):
+    """What a recorder has counted until now.
+
+    Attributes:
+        sums: of the loops.
+        totals: of the spans: stages x (count, wall ns, cpu ns, samples, bytes).
+        cpu: seconds of the process on cores, and of its workers.
+        looks, held: at the interpreter's lock.
+        queued: seconds in which worker threads waited for a core.
+    """
+
+    sums: dict[str, Any]
+    totals: np.ndarray[Any, Any]
+    cpu: float
+    looks: int
+    held: int
+    queued: float
+
+    @classmethod
+    def of(cls, recorder: Recorder, *, processes: bool = False) -> Reading:
+        """Take it; with what worker ``processes`` took of the cores, which takes a millisecond."""
+        totals = np.array([lane.native.totals() for lane in list(recorder.spans.lanes)], np.int64)
+        cpu = time.process_time()
+        if processes and recorder.since is not None:
+            cpu += children_seconds(recorder.since, recorder.children_before)
+        summed = totals.reshape(-1, len(Stage), 5).sum(0)
+        lock = recorder.lock
+        return cls(recorder.sums(), summed, cpu, lock.looks, lock.held, recorder.spans.queued_seconds())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all loops so far."""
+        return float(self.sums["wait"] + self.sums["loop"]) * 1e-9
+
+
+def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int) -> dict[str, Any]:
+    """Give what happened between two readings in the form of :class:`~foreload.record.stats.Stats`.
+
+    There is as much of that as :mod:`foreload.tune.costs` needs.
+    """
+    sums = {
+        name: after.sums[name] - before.sums[name] for name in ("batches", "samples", "wait", "loop", "loop_cpu")
+    }
+    totals = after.totals - before.totals
+    seconds = after.seconds - before.seconds
+    cores = granted_cores()
+    looks = after.looks - before.looks
+    stages = {
+        stage.name: {
+            "count": int(totals[stage, 0]),
+            "seconds": float(totals[stage, 1]) * 1e-9,
+            "cpu_seconds": float(totals[stage, 2]) * 1e-9,
+            "samples": int(totals[stage, 3]),
+            "bytes": int(totals[stage, 4]),
+        }
+        for stage in Stage
+    }
+    return {
+        "epochs": 1,
+        "batches": sums["batches"],
+        "samples": sums["samples"],
+        "seconds": seconds,
+        # No batch is the first, so none is left out.
+        "first_batch_seconds": seconds / max(1, sums["batches"]),
+        "wait_seconds": sums["wait"] * 1e-9,
+        "loop_seconds": sums["loop"] * 1e-9,
+        "loop_cpu_seconds": sums["loop_cpu"] * 1e-9,
+        "stages": stages,
+        "cache": None if loader._cache is None else loader._cache.stats(),
+        "memory": {"batch_bytes": 0},
+        "cpu": {
+            "cores": cores,
+            "share": min(1.0, (after.cpu - before.cpu) / max(1e-9, seconds * cores)),
+            "queued_seconds": after.queued - before.queued,
+        },
+        "lock": {"looks": looks, "held_share": (after.held - before.held) / looks} if looks else None,
+        "workers": {
+            "kind": "processes" if loader.by_processes else "threads",
+            "count": loader.num_workers,
+            "depth": depth,
+        },
+        "loader": {"native": stages["sample"]["count"] == 0},
+    }

@@ -1,0 +1,216 @@
+"""How many samples a second a loader would give with other settings, from what it did with these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from foreload.tune.costs import Cost, Costs, WorkerKind, crew, measured_pace
+
+if TYPE_CHECKING:
+    from foreload.record.stats import Stats
+
+
+__all__ = ["Keep", "hit_bytes", "predict"]
+
+Keep = Literal["encoded", "decoded"]
+
+# Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
+_COPY = 4e9
+
+# From this hit rate on, what the cache takes is what hits take.
+_MOSTLY_HITS = 0.9
+
+# How much larger pictures are decoded (as planes, 4:2:0) than as JPEG files.
+_DECODED = 3
+
+# What is left of the CPU time of reading a small file when it is a part of a large one: no open, stat and close.
+_PACKED = 0.35
+
+# CPU seconds per batch of any collate function, however few the samples.
+_COLLATE = 1e-5
+
+# Seconds in which worker processes start: the first, and each.
+_START, _START_EACH = 0.03, 0.005
+
+# CPU seconds per batch, of each side, of handing it from thread to thread, and what that takes more for processes.
+_HANDED, _ACROSS = 2e-5, 1.5e-4
+
+# The same of torch's own workers, which open a piece of shared memory for each tensor of a batch.
+_ACROSS_STOCK = 5e-4
+
+# CPU seconds to take a batch from an order that is drawn.
+_CUT = 2e-6
+
+
+def predict(
+    stats: Stats | Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    kind: WorkerKind | None = None,
+    cache: float | None = None,
+    keep: Keep | None = None,
+    source: Literal["packed"] | None = None,
+    cores: float | None = None,
+    batch_size: int | None = None,
+) -> float:
+    """Predict the samples per second of a loader with some settings changed; all others stay as they were.
+
+    A queueing model (:mod:`foreload.tune.queueing`, which says what it assumes and whose it is) is fitted to
+    what was measured and then asked about the change. What was not seen is taken at its worst: Python in worker
+    processes, which cannot be seen to let go of the interpreter's lock, is taken to hold it in threads.
+
+    Args:
+        stats: of a loader, from ``loader.stats()``.
+        workers: how many.
+        kind: ``"threads"`` or ``"processes"``.
+        cache: share of the samples that the cache has, 0 to 1.
+        keep: as what it has them: a hit saves reading (``"encoded"``), or decoding too (``"decoded"``).
+        source: ``"packed"``: samples are parts of large files (``foreload pack``), not a file each.
+        cores: that this process may use.
+        batch_size: samples per batch.
+
+    Returns:
+        Samples per second, from the start of an epoch to its end.
+
+    Raises:
+        ValueError: nothing was loaded yet, or an argument makes no sense.
+
+    >>> stage = {"count": 100, "seconds": 10.0, "cpu_seconds": 0.1, "samples": 1000, "bytes": 0}
+    >>> seen = {"epochs": 1, "batches": 100, "samples": 1000, "seconds": 10.1, "first_batch_seconds": 0.1,
+    ...     "wait_seconds": 10.0, "loop_seconds": 0.1, "loop_cpu_seconds": 0.1, "stages": {"sample": stage},
+    ...     "cache": None, "memory": {"batch_bytes": 0}, "cpu": {"cores": 8, "share": 0.0025},
+    ...     "workers": {"kind": "threads", "count": 1, "depth": 2}, "loader": {"native": False}}
+    >>> round(predict(seen)), round(predict(seen, workers=4), -1)   # it waits: more workers wait at once
+    (99, 400.0)
+    """
+    _check(workers, kind, cache, keep, source, cores, batch_size)
+    before = Costs.of(stats)
+    costs = before
+    if cache is not None or keep is not None:
+        costs = _cached(stats, costs, cache, keep)
+    if source == "packed":
+        read = costs.stages["read"]
+        costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED))
+    if batch_size is not None:
+        costs = _batched(costs, batch_size)
+    costs = _crewed(stats, costs, workers, kind or ("threads" if costs.crew.one_lock else "processes"), cores)
+    pace = costs.pace()
+    if costs is before:
+        pace = measured_pace(stats)
+    starts = costs.crew.workers and not costs.crew.one_lock and (before.crew.one_lock or not before.crew.workers)
+    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts else 0.0)
+
+
+def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers must be 0 or more, got {workers}")
+    if kind not in (None, "threads", "processes"):
+        raise ValueError(f"kind must be 'threads' or 'processes', got {kind!r}")
+    if cache is not None and not 0 <= cache <= 1:
+        raise ValueError(f"cache must be a hit rate from 0 to 1, got {cache}")
+    if keep not in (None, "encoded", "decoded"):
+        raise ValueError(f"keep must be 'encoded' or 'decoded', got {keep!r}")
+    if source not in (None, "packed"):
+        raise ValueError(f"source must be 'packed', got {source!r}")
+    if cores is not None and not cores > 0:
+        raise ValueError(f"cores must be positive, got {cores}")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be positive, got {batch_size}")
+
+
+def _with(costs: Costs, **stages: Cost) -> Costs:
+    return replace(costs, stages={**costs.stages, **stages})
+
+
+def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cores: float | None) -> Costs:
+    count = int(stats["workers"]["count"]) if workers is None else workers
+    was: WorkerKind = "threads" if costs.crew.one_lock else "processes"
+    cores = costs.crew.cores if cores is None else cores
+    if (count, kind, cores) == (int(stats["workers"]["count"]), was, costs.crew.cores):
+        return costs
+    each = costs.depth / max(1, stats["workers"]["count"])
+    depth = costs.depth if costs.native else max(1, round(each * count))
+    had, stock = costs.crew.workers, bool(stats["loader"].get("stock"))
+    if count and (kind != was or not had):
+        more = _handing(count, kind, stock) - _handing(had, was, stock)
+        costs = replace(
+            costs,
+            handing=max(0.0, costs.handing + more),
+            dispatch=max(0.0, costs.dispatch + more),
+            gain=max(1.0, costs.gain) if had else costs.gain,  # the other lock's losses
+        )
+    elif had and not count:
+        order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
+        costs = replace(costs, handing=min(costs.handing, max(_CUT, order)), dispatch=0.0, gap=0.0, gain=1.0)
+    return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
+
+
+def _handing(count: int, kind: WorkerKind, stock: bool) -> float:
+    if count == 0:
+        return 0.0
+    return _HANDED + ((_ACROSS_STOCK if stock else _ACROSS) if kind == "processes" else 0.0)
+
+
+def _batched(costs: Costs, batch_size: int) -> Costs:
+    """Let what comes with each batch come less often: handing over, calling the collate function, time lost."""
+    batch = costs.stages["batch"]
+    fixed = min(_COLLATE, batch.cpu * costs.batch)
+    cpu = batch.cpu + fixed * (1 / batch_size - 1 / costs.batch)
+    more = _with(replace(costs, batch=float(batch_size), gain=1.0), batch=replace(batch, cpu=cpu))
+    if costs.gain >= 1:
+        return replace(more, gain=costs.gain)
+    pace = costs.pace()
+    lost = (1 / pace - costs.gain / pace) * costs.batch  # seconds per batch
+    return replace(more, gain=1 / (1 + lost / batch_size * more.pace()))
+
+
+def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) -> Costs:
+    """Let hits save what they save: reading; decoding too, where samples are kept decoded."""
+    had = stats["cache"]["hit_rate"] if stats["cache"] else 0.0
+    rate = had if cache is None else cache
+    if rate < had and had >= 1:
+        raise ValueError("every sample came from the cache: what it costs without is not known")
+    misses = 1 - rate
+    stages = dict(costs.stages)
+    decoded_hits = had > 0 and stages["decode"].share > 1 - had / 2
+    keep = keep or ("encoded" if decoded_hits else "decoded")
+    for name in ("read", "sample", *(["decode"] if keep == "decoded" else [])):
+        stages[name] = _of_misses(stages[name], had, misses)
+    if keep == "encoded":
+        stages["decode"] = replace(stages["decode"], share=1.0)
+    hit, copied = stages["cache"], Cost(cpu=hit_bytes(stats, costs, keep) / _COPY)
+    if had == 0 or (had < _MOSTLY_HITS and copied.cpu < hit.cpu + hit.idle):
+        hit = copied  # what was seen is what misses cost that are kept
+    stages["cache"] = replace(hit, share=rate)
+    return replace(costs, stages=stages)
+
+
+def hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
+    """Guess how many bytes a cache keeps of a sample, and goes through for a hit."""
+    read = stats["stages"].get("read", {"bytes": 0, "samples": 0})
+    encoded = float(read["bytes"] / read["samples"]) if read["samples"] else 0.0
+    if keep == "encoded" and encoded:
+        return encoded
+    # Pictures are kept whole, and cropped and resized from there.
+    return encoded * _DECODED if costs.native and encoded else float(stats["memory"]["batch_bytes"]) / costs.batch
+
+
+def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
+    """Give what a stage costs with so many misses, where ``had`` of the samples were hits."""
+    # Where hits pass the stage too, they cost next to nothing there.
+    each = 1 - had if cost.share > 1 - had / 2 and had < 1 else 1.0
+    return Cost(cost.cpu / each, cost.idle / each, misses)
+
+
+def _with_start(stats: Any, pace: float, more: float) -> float:
+    """Spread what an epoch's start costs over its samples."""
+    epochs = max(1, stats["epochs"])
+    samples = float(stats["samples"] / epochs)
+    if pace <= 0 or pace == float("inf"):
+        return pace
+    steady = stats["samples"] / measured_pace(stats)
+    start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
+    spent = samples / pace + start
+    return samples / spent if spent > 0 else float("inf")
