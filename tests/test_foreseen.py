@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
 
 import foreload as fl
-from foreload.cache.drift import Watch
+from foreload.cache.drift import DriftWatch
 
 N, EPOCHS = 120, 3
 
@@ -282,7 +282,7 @@ def test_the_foreseen_sequence_in_irregular_steps_is_no_surprise(asked: Any) -> 
     for seed in range(20):
         chance = np.random.default_rng(seed)
         accesses = chance.integers(0, 1000, 3000)
-        watch = Watch(accesses, 1000)
+        watch = DriftWatch(accesses, 1000)
         surprised += any(watch.is_surprised(sample) for sample in asked(accesses, chance))
     assert surprised == 0
 
@@ -290,7 +290,7 @@ def test_the_foreseen_sequence_in_irregular_steps_is_no_surprise(asked: Any) -> 
 def test_another_sequence_is_always_a_surprise() -> None:
     for seed in range(60):
         chance = np.random.default_rng(seed)
-        watch = Watch(chance.integers(0, 150, 450), 150)
+        watch = DriftWatch(chance.integers(0, 150, 450), 150)
         assert any(watch.is_surprised(int(sample)) for sample in chance.integers(0, 150, 450))
 
 
@@ -771,7 +771,7 @@ def test_a_cached_function_looks_like_the_function() -> None:
     assert (tripled.__qualname__, tripled.__module__) == ("tripled", __name__)
 
 
-class Kept(Base):
+class FormChoice(Base):
     @fl.cached(maxsize=None, policy="lfu")
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self.make(index)
@@ -779,7 +779,7 @@ class Kept(Base):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_decorated_datasets_go_to_workers_of_all_kinds(method: str) -> None:
-    dataset = Kept(40)
+    dataset = FormChoice(40)
     dataset[3]
     loader: Any = DataLoader(
         dataset, batch_size=8, num_workers=2, multiprocessing_context=method, persistent_workers=True

@@ -351,7 +351,7 @@ def test_what_reading_costs_is_known_also_of_images_that_are_read_together(photo
     loader = fl.DataLoader(dataset, batch_size=len(dataset), num_workers=0, cache=fl.Cache("1GiB", keep=keep))
     dataset._files.expect_cold()
     list(loader)
-    costs = dataset.__costs__()
+    costs = dataset.form_costs()
     assert (costs[:2] > 0).all()
     list(loader)  # hits cost neither
-    assert (dataset.__costs__() == costs).all()
+    assert (dataset.form_costs() == costs).all()

@@ -208,7 +208,7 @@ class Rows(fl.BaseDataset):
             raise OSError("no 13")
         return index, index % 3
 
-    def __blocks__(self, size: int) -> Any:
+    def index_blocks(self, size: int) -> Any:
         return [0, 20, 21]
 
 
@@ -511,10 +511,10 @@ def test_wrong_arguments() -> None:
         fl.Stream({1})
 
     class Wrong(Numbers):
-        def __blocks__(self, size: int) -> list[int]:
+        def index_blocks(self, size: int) -> list[int]:
             return [0, 5, 5]
 
-    with pytest.raises(ValueError, match=r"Wrong.__blocks__ must give where each block begins"):
+    with pytest.raises(ValueError, match=r"Wrong.index_blocks must give where each block begins"):
         next(iter(fl.Stream(Wrong(9))))
 
 

@@ -478,8 +478,8 @@ def test_a_subclass_is_asked_for_its_samples(lines: Path) -> None:
             return super().__getitem__(index)[::2]
 
     class Reversed(fl.TextDataset):
-        def __finish__(self, index: int, prepared: Any) -> Any:
-            return super().__finish__(index, prepared[::-1])
+        def finish_sample(self, index: int, prepared: Any) -> Any:
+            return super().finish_sample(index, prepared[::-1])
 
     for cls, expected in ((Upper, "HELLO "), (Halved, "hlo"), (Reversed, "olleh ")):
         data = cls(lines, max_length=5)

@@ -48,14 +48,14 @@ def test_whatever_is_measured_and_predicted_changes_are_few_and_end(
     changes, settings_seen = 0, [2]
     for number in range(600):
         before = trials.setting
-        changed = trials.saw(paces[number % len(paces)], 1.0, ladder(gains[number % len(gains)]))
+        changed = trials.observe(paces[number % len(paces)], 1.0, ladder(gains[number % len(gains)]))
         assert changed == (trials.setting != before)
         if changed:
             changes += 1
             settings_seen.append(trials.setting)
             assert changes <= MOST_CHANGES
     for steady in (1.0,) * 200:  # and with a pace that stays, it stays as it is
-        trials.saw(steady, 1.0, ladder(0.0))
+        trials.observe(steady, 1.0, ladder(0.0))
     assert trials.frozen
     # It may go back to where it was, but never tries twice what it gave up, unless all has become different.
     assert len(trials.done) <= 12
@@ -86,7 +86,7 @@ def test_with_a_model_that_is_about_right_it_ends_near_the_best(
 
     trials, changes = Trials(2), 0
     for _ in range(100):
-        changes += trials.saw(pace(trials.setting) * draw.normal(1, noise), 1.0, propose)
+        changes += trials.observe(pace(trials.setting) * draw.normal(1, noise), 1.0, propose)
     assert trials.frozen
     assert changes <= 8
     # What an error of the model hides, or the noise of three windows, may be lost.
@@ -98,7 +98,7 @@ def test_a_change_that_does_not_help_is_taken_back_and_not_tried_again() -> None
     told = [4]
     for _ in range(100):
         pace = 50.0 if trials.setting == 4 else 40.0
-        trials.saw(pace, 1.0, lambda _, tried: (8, 2.0) if 8 not in tried else None)
+        trials.observe(pace, 1.0, lambda _, tried: (8, 2.0) if 8 not in tried else None)
         told += [trials.setting] * (trials.setting != told[-1])
     assert told == [4, 8, 4]
     assert trials.frozen
@@ -108,21 +108,21 @@ def test_a_change_that_does_not_help_is_taken_back_and_not_tried_again() -> None
 def test_it_is_opened_again_only_where_all_is_different_for_long() -> None:
     trials = Trials(4)
     for _ in range(20):
-        trials.saw(100.0, 1.0, lambda *_: None)
+        trials.observe(100.0, 1.0, lambda *_: None)
     assert trials.frozen
     for number in range(300):  # now and then is not for long
-        trials.saw(100.0 if number % 5 else 1.0, 1.0, lambda *_: (8, 9.0))
+        trials.observe(100.0 if number % 5 else 1.0, 1.0, lambda *_: (8, 9.0))
     assert trials.setting == 4
     for times in (10.0, 100.0):
         for _ in range(25):
-            assert not trials.saw(100.0 * times, 1.0, lambda *_: None)
+            assert not trials.observe(100.0 * times, 1.0, lambda *_: None)
         assert not trials.frozen
         for _ in range(20):
-            trials.saw(100.0 * times, 1.0, lambda *_: None)
+            trials.observe(100.0 * times, 1.0, lambda *_: None)
         assert trials.frozen
     assert trials.over
     for _ in range(100):
-        assert not trials.saw(1.0, 1.0, lambda *_: (8, 9.0))
+        assert not trials.observe(1.0, 1.0, lambda *_: (8, 9.0))
 
 
 class Sleeping(Dataset[Any]):
@@ -305,7 +305,7 @@ def test_workers_know_how_many_they_are() -> None:
 def test_a_prediction_that_did_not_come_true_is_believed_less() -> None:
     trials = Trials(2)
     for _ in range(100):
-        trials.saw(100.0, 1.0, ladder(1.9))  # nothing helps, whatever is promised
+        trials.observe(100.0, 1.0, ladder(1.9))  # nothing helps, whatever is promised
     assert [trial.tried for trial in trials.done] == [1]
     assert trials.setting == 2
 

@@ -27,7 +27,7 @@ class PurePython(Sized):
 
     def __init__(self) -> None:
         super().__init__(3000)
-        self.text = json.dumps([{"id": i, "words": ["some", "words", str(i)]} for i in range(60)])
+        self.text = json.dumps([{"id": i, "words": ["require_nonempty", "words", str(i)]} for i in range(60)])
 
     def __getitem__(self, index: int) -> Any:
         records = [json.loads(self.text) for _ in range(3)]

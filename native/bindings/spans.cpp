@@ -140,14 +140,14 @@ void bind_spans(nb::module_& module) {
       .def(nb::init<std::shared_ptr<Lane>>(), nb::arg("lane"))
       .def("begin", &Loop::begin, "An epoch is made ready from here.")
       .def("begun", &Loop::begun, "It is ready.")
-      .def("asked", &Loop::asked, "A batch is asked for.")
+      .def("mark_requested", &Loop::mark_requested, "A batch is asked for.")
       .def("mark", &Loop::mark, "Its order is drawn from here.")
       // (Arguments without names are taken faster.)
       .def("ordered", &Loop::ordered, "ordered(samples): it is drawn.")
       .def("gathered", &Loop::gathered,
            "gathered(samples, bytes, batches): so many are gathered, which are given together.")
-      .def("gave", &Loop::gave,
-           "gave(samples, batches): the batch is given, or several are, which the loop takes one by one.")
+      .def("mark_delivered", &Loop::mark_delivered,
+           "mark_delivered(samples, batches): the batch is given, or several are, which the loop takes one by one.")
       .def("take_back", &Loop::take_back, nb::arg("samples"), nb::arg("batches"),
            "Of those, so many were never taken.")
       .def("clear", &Loop::clear)

@@ -301,7 +301,7 @@ void Loop::begun() {
   if (with_cpu_) cpu_ = thread_cpu_ns();
 }
 
-void Loop::asked() {
+void Loop::mark_requested() {
   const uint64_t now = marked_ = now_ns();
   if (!in_loop_) return;  // the last one was an exception
   const int64_t wall = difference(now, since_);
@@ -349,7 +349,7 @@ void Loop::lap(Stage stage, const Total& sums) {
       {sums.count, wall, wall, sums.samples, sums.bytes});
 }
 
-void Loop::gave(uint64_t samples, uint64_t batches) {
+void Loop::mark_delivered(uint64_t samples, uint64_t batches) {
   const uint64_t now = now_ns();
   if (first_) {
     first_ = false;

@@ -218,11 +218,11 @@ class Loop {
   void begun();
   // A batch is asked for; samples begin to be drawn; they are known; a batch is gathered, given, or several
   // are that the loop takes one by one.
-  void asked();
+  void mark_requested();
   void mark();
   void ordered(uint64_t samples);
   void gathered(uint64_t samples, uint64_t bytes, uint64_t batches);
-  void gave(uint64_t samples, uint64_t batches);
+  void mark_delivered(uint64_t samples, uint64_t batches);
   // Of those given last, so many were never taken.
   void take_back(uint64_t samples, uint64_t batches);
   void clear();

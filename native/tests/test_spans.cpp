@@ -232,13 +232,13 @@ void test_loop() {
     sleep_ms(4);
     loop.begun();
     for (int i = 0; i < 3; ++i) {
-      loop.asked();
+      loop.mark_requested();
       loop.ordered(8);
       sleep_ms(2);
-      loop.gave(8, 1);
+      loop.mark_delivered(8, 1);
       sleep_ms(i == 2 ? 20 : 6);
     }
-    loop.asked();  // the last batch is given: what comes after that does not count
+    loop.mark_requested();  // the last batch is given: what comes after that does not count
     sleep_ms(20);
   }
   const Loop::Sums& sums = loop.sums();
@@ -263,12 +263,12 @@ void test_loop() {
   for (int i = 0; i < 5; ++i) {
     loop.begin();
     loop.begun();
-    loop.asked();
+    loop.mark_requested();
     CHECK(loop.pays_together() == 1);  // no loop has been seen to take more
   }
-  loop.gave(32, 4);
+  loop.mark_delivered(32, 4);
   sleep_ms(8);
-  loop.asked();  // three of the four took 6 ms
+  loop.mark_requested();  // three of the four took 6 ms
   CHECK(loop.sums().loop_ns >= 6'000'000);
   loop.take_back(8, 1);
   CHECK(loop.sums().batches == 3 && loop.sums().samples == 24);

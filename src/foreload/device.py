@@ -185,14 +185,14 @@ class MovedAhead(Iterator[Any]):
         self.state: Any = None if state is None else state()
         self._ahead: _Moved | Exception | None = None
         # An epoch of foreload's is watched from here on: the loop waits for this.
-        self._watch: Watch | None = batches.pass_on() if isinstance(batches, Epoch) else None
+        self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._sources: deque[_Source] = deque()
         self._finish = weakref.finalize(self, _finish, self._sources, stream)
 
     def __next__(self) -> Any:
         """Give the next batch, after the copy of the one behind it has been asked for."""
         if self._watch is not None:
-            self._watch.loop.asked()
+            self._watch.loop.mark_requested()
         now = self._fetch() if self._ahead is None else self._ahead
         self._ahead = None
         if isinstance(now, Exception):
@@ -210,7 +210,7 @@ class MovedAhead(Iterator[Any]):
             self._stream.record(tensor)
         self._release(wait=False)
         if self._watch is not None:
-            self._watch.loop.gave(now.samples, 1)
+            self._watch.loop.mark_delivered(now.samples, 1)
         return now.batch
 
     def _fetch(self) -> _Moved | Exception:

@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from foreload.batch.assembly import WorkersMaking
+from foreload.batch.assembly import WorkerBatchSpec
 from foreload.batch.buffers import Buffers
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.samples import SampleAssembly
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import LoaderCache
-from foreload.cache.view import Prepared, is_remote, unwrap, warn_of_randomness
+from foreload.cache.view import CachedView, is_remote, unwrap, warn_of_randomness
 from foreload.checks import check_seed
 from foreload.datasets.native import native_assembly
 from foreload.datasets.tensors import TensorAssembly
@@ -40,7 +40,7 @@ from foreload.record.stats import Stats, collect
 from foreload.tune.between_epochs import Retuner
 from foreload.tune.choose import Choice, choose, waiters
 from foreload.tune.within_epoch import Tuner
-from foreload.workers.crew import Keeper
+from foreload.workers.crew import PoolOwner
 from foreload.workers.processes import ProcessPool
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
@@ -150,7 +150,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if seed is not None:
             seed = check_seed(seed)
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-                make = getattr(dataset, "__sampler__", None)
+                make = getattr(dataset, "seeded_sampler", None)
                 sampler = KeyedSampler(dataset, seed) if make is None else make(seed)  # type: ignore[arg-type]
                 shuffle = None
         if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
@@ -160,7 +160,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
-            collate_fn = getattr(unwrap(dataset)[0], "__collate__", None)
+            collate_fn = getattr(unwrap(dataset)[0], "default_collate", None)
         self.workers = workers
         self.on_error: OnError = on_error
         self.errors: list[SampleError] = []
@@ -194,7 +194,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: PoolOwner | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -409,7 +409,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return StreamEpoch(self, order, buffers)
         assembly = native_assembly(self, self.dataset, order.key, buffers)
         if assembly is None:
-            assembly = SampleAssembly(self, self._prepared, self.num_workers, buffers, arrays=order.known)
+            assembly = SampleAssembly(self, self._prepared, self.num_workers, buffers, arrays=order.is_array)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:
@@ -443,7 +443,7 @@ class DataLoader(TorchDataLoader[T_co]):
         store = None if self._cache is None else self._cache.store
         if store is None and self.transform is None:
             return self.dataset
-        return Prepared(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
+        return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
 
     def _cheap(self, assembly: TensorAssembly) -> bool:
         """Whether gathering a batch costs less than handing it from thread to thread."""
@@ -467,12 +467,12 @@ class DataLoader(TorchDataLoader[T_co]):
             return pool
         pool = self._start_pool(order.base_seed)
         if self.persistent_workers:
-            self._pool, self._keeper = pool, Keeper(pool)
+            self._pool, self._keeper = pool, PoolOwner(pool)
         return pool
 
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
         if self.by_processes:
-            making = WorkersMaking.of(self)
+            making = WorkerBatchSpec.of(self)
             task = WorkerTask(
                 making, self._prepared, self.worker_init_fn, self.num_workers, seed, reuses=self._reuses
             )

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from foreload.cache.loader_cache import LoaderCache
 
 
-__all__ = ["Assembly", "Batch", "Making", "SubsetAssembly", "WorkersMaking", "count", "note_sample"]
+__all__ = ["Assembly", "Batch", "BatchSpec", "SubsetAssembly", "WorkerBatchSpec", "count", "note_sample"]
 
 
-class Making(Protocol):
+class BatchSpec(Protocol):
     """How a loader makes batches: the part of it that workers need."""
 
     @property
@@ -45,7 +45,7 @@ class Making(Protocol):
 
 
 @dataclass
-class WorkersMaking:
+class WorkerBatchSpec:
     """The same for a worker process, which gets nothing else of the loader."""
 
     batch_size: int | None
@@ -59,7 +59,7 @@ class WorkersMaking:
     _cache: LoaderCache | None = None  # the dataset is seen through the store already
 
     @classmethod
-    def of(cls, making: Making) -> WorkersMaking:
+    def of(cls, making: BatchSpec) -> WorkerBatchSpec:
         """Take it from a loader."""
         return cls(
             making.batch_size,

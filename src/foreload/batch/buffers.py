@@ -16,7 +16,7 @@ _PAGE = 4096
 _HUGE = 2 << 20
 
 
-class _Lease:
+class _BufferLease:
     """Holds a buffer for as long as anything made from it lives; a tensor's storage keeps its source alive."""
 
     __slots__ = ("__array_interface__", "_free", "_memory")
@@ -81,7 +81,7 @@ class Buffers:
             free = self._free[rounded] = self._free.pop(rounded, [])
             self._trim()
             memory = free.pop() if free else _allocate(rounded)
-        return np.asarray(_Lease(memory, free))[:size]
+        return np.asarray(_BufferLease(memory, free))[:size]
 
     def _trim(self) -> None:
         excess = sum(map(len, self._free.values())) - self._keep

@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 from foreload.errors import DecodeError
 
-__all__ = ["LOST", "NothingLeft", "OnError", "SampleError", "repair", "stand_ins", "survivors"]
+__all__ = [
+    "LOST",
+    "EmptyBatch",
+    "OnError",
+    "SampleError",
+    "remaining_positions",
+    "repair",
+    "replacement_positions",
+]
 
 OnError = Literal["raise", "skip", "replace"]
 
@@ -17,7 +25,7 @@ OnError = Literal["raise", "skip", "replace"]
 LOST = object()
 
 
-class NothingLeft(Exception):
+class EmptyBatch(Exception):
     """No sample of a batch could be loaded; the loop is given the next batch."""
 
 
@@ -55,14 +63,14 @@ class SampleError:
         return f"sample {self.index!r}{f' ({self.source})' if self.source else ''}: {self.error}"
 
 
-def stand_ins(lost: Sequence[bool], on_error: OnError) -> list[int]:
+def replacement_positions(lost: Sequence[bool], on_error: OnError) -> list[int]:
     """Tell which samples make up a batch, some of which were lost.
 
     ``"replace"`` puts the next one that is there in a lost one's place; after the last one the first is next.
 
-    >>> stand_ins([False, True, True, False], "skip")
+    >>> replacement_positions([False, True, True, False], "skip")
     [0, 3]
-    >>> stand_ins([False, True, False, True], "replace")
+    >>> replacement_positions([False, True, False, True], "replace")
     [0, 2, 2, 0]
     """
     there = [position for position, is_lost in enumerate(lost) if not is_lost]
@@ -78,10 +86,12 @@ def stand_ins(lost: Sequence[bool], on_error: OnError) -> list[int]:
 
 def repair(samples: Sequence[Any], on_error: OnError) -> list[Any]:
     """Make up a batch from samples of which some are ``LOST``."""
-    return [samples[position] for position in stand_ins([sample is LOST for sample in samples], on_error)]
+    return [
+        samples[position] for position in replacement_positions([sample is LOST for sample in samples], on_error)
+    ]
 
 
-def survivors(
+def remaining_positions(
     failures: Sequence[tuple[int, BaseException]],
     indices: Any,
     on_error: OnError,
@@ -98,7 +108,7 @@ def survivors(
         source_of: the file that a sample lies in.
 
     Raises:
-        NothingLeft: all failed.
+        EmptyBatch: all failed.
         Exception: the first failure, naming the sample, where ``on_error`` says ``"raise"``.
     """
     for position, error in failures:
@@ -108,9 +118,9 @@ def survivors(
             raise named
         errors.append(SampleError.of(index, named, on_error, source_of(index)))
     lost = {position for position, _ in failures}
-    chosen = stand_ins([position in lost for position in range(len(indices))], on_error)
+    chosen = replacement_positions([position in lost for position in range(len(indices))], on_error)
     if not chosen:
-        raise NothingLeft
+        raise EmptyBatch
     return chosen
 
 

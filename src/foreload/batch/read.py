@@ -11,12 +11,12 @@ import numpy as np
 from foreload import _native
 from foreload.batch.assembly import Batch
 from foreload.batch.buffers import Buffers
-from foreload.batch.failure import OnError, SampleError, survivors
+from foreload.batch.failure import OnError, SampleError, remaining_positions
 from foreload.checks import Array
-from foreload.order.index import positions_of, some
+from foreload.order.index import positions_of, require_nonempty
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["ReadAssembly", "read_samples"]
@@ -38,7 +38,7 @@ def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -
         return memory, starts
     job = _native.ReadJob(files, where, starts, memory)
     job.run_here()
-    survivors(job.failures(), where, "raise", [], lambda index: os.fsdecode(files.path(index)))
+    remaining_positions(job.failures(), where, "raise", [], lambda index: os.fsdecode(files.path(index)))
     return memory, starts
 
 
@@ -68,7 +68,7 @@ class ReadAssembly:
         lengths: Array,
         present: Callable[[Array, Array, Array], Any],
         buffers: Buffers,
-        making: Making | None = None,
+        making: BatchSpec | None = None,
     ) -> None:
         self._files = files
         self._lengths = lengths
@@ -79,7 +79,7 @@ class ReadAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""
-        where = some(positions_of(indices, len(self._lengths)))
+        where = require_nonempty(positions_of(indices, len(self._lengths)))
         starts = _starts(self._lengths[where])
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
         job = _native.ReadJob(self._files, where, starts, memory)
@@ -88,7 +88,7 @@ class ReadAssembly:
             failures = job.failures()
             if not failures:
                 return self._present(memory, starts, where)
-            chosen = survivors(failures, where, self._on_error, self._errors, self._path)
+            chosen = remaining_positions(failures, where, self._on_error, self._errors, self._path)
             pieces = [memory[starts[i] : starts[i + 1]] for i in chosen]
             ends = np.cumsum([0, *map(len, pieces)])
             return self._present(np.concatenate(pieces), ends, where[chosen])

@@ -15,12 +15,12 @@ from foreload import _native
 from foreload.batch.assembly import Batch, count, note_sample
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
-from foreload.batch.failure import LOST, NothingLeft, SampleError, repair
-from foreload.cache.view import Prepared
+from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
+from foreload.cache.view import CachedView
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["SampleAssembly"]
@@ -37,7 +37,7 @@ class SampleAssembly:
     # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
     _LOOK_SECONDS = 5e-4
 
-    def __init__(self, making: Making, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
+    def __init__(self, making: BatchSpec, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
         # What each thread is at, for whoever asks why nothing comes.
         self.now: Any = {}
         self.depth: int | None = None
@@ -53,7 +53,7 @@ class SampleAssembly:
         self.errors = making.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
-        self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, Prepared) else None
+        self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, CachedView) else None
         self._unseen = 0  # runs since the last look
         self._looked = False
 
@@ -211,7 +211,7 @@ class _Samples:
             finally:
                 del error  # its traceback holds this frame
         if not self._is_made:
-            raise NothingLeft
+            raise EmptyBatch
         return self._batch
 
 

@@ -14,7 +14,7 @@ from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["StreamBatches"]
@@ -34,7 +34,9 @@ class StreamBatches(Iterator[Any]):
         samples: of the batch given last.
     """
 
-    def __init__(self, making: Making, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
+    def __init__(
+        self, making: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None
+    ) -> None:
         if state is not None and has_state(dataset):
             dataset.load_state_dict(state["state"])
             skip = 0

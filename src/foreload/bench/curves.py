@@ -78,7 +78,7 @@ def measure_folder(folder: Path, keep: Keep) -> Samples:
     with DataLoader(tried, batch_size=32, cache=Cache("25%", keep=keep)) as loader:
         slow, fast = _seconds(loader), min(_seconds(loader) for _ in range(3))
         sizes = loader._cache.store.sizes() if loader._cache is not None else np.zeros(0)
-        costs = tried.__costs__()
+        costs = tried.form_costs()
     with DataLoader(tried, batch_size=32) as loader:
         slow = min(_seconds(loader) for _ in range(3))
     encoded = np.array([Path(path).stat().st_size for path, _ in images.samples], np.int64)

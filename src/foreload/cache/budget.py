@@ -189,7 +189,7 @@ class MemoryBudget:
             )
         return depth
 
-    def saw(self, batch: Any, store: SampleStore | None) -> None:
+    def observe_batch(self, batch: Any, store: SampleStore | None) -> None:
         """Take note of a batch that the loop is given."""
         if self.limit is None and store is None:
             return

@@ -10,7 +10,7 @@ import numpy as np
 
 from foreload.checks import Array
 
-__all__ = ["Watch"]
+__all__ = ["DriftWatch"]
 
 # So many more requests that were not foreseen than ones that were are no accident.
 _SURPRISES = 16
@@ -20,7 +20,7 @@ _SURPRISES = 16
 _NEAR = 1 / 8
 
 
-class Watch:
+class DriftWatch:
     """Compares what workers ask for with what was foreseen.
 
     A thread that loads whole batches follows the foreseen requests one by one, with a jump after each batch. What

@@ -19,12 +19,12 @@ _MOST_FILES = 100_000
 def fingerprint(dataset: Any) -> str:
     """Tell datasets apart: by class, code, length, what they hold, and the files that they name.
 
-    A dataset may have a ``__fingerprint__()`` of its own, which returns a str.
+    A dataset may have a ``fingerprint()`` of its own, which returns a str.
 
     >>> fingerprint([1, 2]) == fingerprint([1, 2]), fingerprint([1, 2]) == fingerprint([1, 3])
     (True, False)
     """
-    own = getattr(dataset, "__fingerprint__", None)
+    own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own())
     known = hashlib.sha256()

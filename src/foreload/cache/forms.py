@@ -10,7 +10,7 @@ import numpy as np
 from foreload.checks import Array
 from foreload.options import Keep
 
-__all__ = ["ENCODED", "PLANES", "RGB", "Kept", "choose", "fitted", "forms_of"]
+__all__ = ["ENCODED", "PLANES", "RGB", "FormChoice", "choose", "fitted", "forms_of"]
 
 # The native core's names for them.
 ENCODED, RGB, PLANES = 1, 2, 3
@@ -27,7 +27,7 @@ _FEW = 16
 _LOOK_FURTHER = 1000
 
 
-class Kept(NamedTuple):
+class FormChoice(NamedTuple):
     """A choice for every image.
 
     Attributes:
@@ -100,7 +100,7 @@ def _line(sizes: Array, times: Array) -> Array:
     return best
 
 
-def choose(costs: Array, forms: Sequence[int], budget: int) -> Kept:
+def choose(costs: Array, forms: Sequence[int], budget: int) -> FormChoice:
     """Choose what saves most time within ``budget`` bytes.
 
     The greedy for the multiple-choice knapsack (Sinha and Zoltners, Operations Research 27(3), 1979): steps from
@@ -131,7 +131,7 @@ def choose(costs: Array, forms: Sequence[int], budget: int) -> Kept:
     members = taken >= 0
     rows = np.maximum(taken, 0)
     saved = float(saves[rows, np.arange(len(rows))][members].sum())
-    return Kept(members, np.asarray(forms, np.uint8)[rows], saved)
+    return FormChoice(members, np.asarray(forms, np.uint8)[rows], saved)
 
 
 def _steps(sizes: Array, saves: Array, known: Array) -> tuple[Array, Array, Array, Array]:

@@ -21,7 +21,7 @@ from foreload.cache.view import unwrap
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache
-from foreload.order.lookahead import asks_once, foresee
+from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.ranks import Router
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _WORTH_A_CHANGE = 1.1
 _WORTH_IN_ALL = 0.02
 
 # Epochs after which a change must have paid for itself; nobody knows how many there will be.
-_SOON = 5
+_PAYBACK_EPOCHS = 5
 
 
 class LoaderCache:
@@ -87,7 +87,7 @@ class LoaderCache:
         return int(self.store.native.counts()["room"])
 
     def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool], *, resumed: bool = False) -> None:
-        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.order.lookahead.foresee`.
+        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.order.lookahead.look_ahead`.
 
         Of one that is resumed in its middle only what is the same in every epoch is planned.
         """
@@ -108,7 +108,7 @@ class LoaderCache:
         known = (
             None
             if resumed
-            else foresee(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+            else look_ahead(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
         )
         self.order = "unknown" if known is None else "known"
         if known is None or (policy == "lru" and len(known) == 1):
@@ -144,11 +144,11 @@ class LoaderCache:
         ranks = self._ranks() or [_sampler(loader).rank]
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(loader, int(self._in_store(router.at_home(ranks[0])[:1])[0]))
+            sizes = self._try(loader, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
-            own = self._in_store(router.at_home(rank))
+            own = self._in_store(router.owned_by(rank))
             members[own[np.cumsum(sizes[own]) <= self.room // len(ranks)]] = True
         self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
@@ -156,7 +156,7 @@ class LoaderCache:
     def _keep_the_best(self, dataset: Any) -> None:
         """Keep what saves most per byte, once that is known; until then, what comes first."""
         resident = self.store.residents()
-        measure = getattr(dataset, "__costs__", None)
+        measure = getattr(dataset, "form_costs", None)
         if measure is not None and (image_costs := measure())[2].any():
             self._keep_the_best_images(image_costs, resident)
             return
@@ -183,7 +183,7 @@ class LoaderCache:
         in_all = (costs[0] + costs[1]).sum()
         if (
             best.saved - now <= max((_WORTH_A_CHANGE - 1) * now, _WORTH_IN_ALL * in_all)
-            or _SOON * (best.saved - now) <= again
+            or _PAYBACK_EPOCHS * (best.saved - now) <= again
         ):
             self.store.native.follow_rule("all")
             return
@@ -225,8 +225,8 @@ class LoaderCache:
             # The sampler may draw its seed from the generator that the dataset draws from too.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
                 dataset = self._root
-                if hasattr(dataset, "__costs__"):
-                    pixels, _ = dataset.__prepare__(index, "decoded")
+                if hasattr(dataset, "form_costs"):
+                    pixels, _ = dataset.prepare_sample(index, "decoded")
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
                 else:
                     size = self.store.load_ahead(index, dataset.__getitem__)

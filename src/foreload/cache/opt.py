@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
-from foreload.cache.drift import Watch
+from foreload.cache.drift import DriftWatch
 from foreload.cache.instances import _identify_instances, _identities, _identity
 from foreload.cache.plan import compile_plan
 from foreload.cache.store import SampleStore
@@ -90,7 +90,7 @@ class OPTInit:
         self.accesses = _future(sampler_class, generator, self.n, replacement, num_samples, epochs)
         OPTInit._latest = self
         for method in list(_methods):
-            method.foresee(self)
+            method.look_ahead(self)
 
 
 def _future(
@@ -165,17 +165,17 @@ class _Method:
         self._maxsize = maxsize
         self._future: OPTInit | None = None
         self._store: SampleStore | None = None
-        self._watch: Watch | None = None
+        self._watch: DriftWatch | None = None
         self._own_future = OPTInit._latest
         if self._own_future is not None:
-            self.foresee(self._own_future)
+            self.look_ahead(self._own_future)
             # It was meant for this one, then, not for those before it.
             for other in list(_methods):
                 if other._future is self._own_future and other._own_future is not None and not other.is_used:
-                    other.foresee(other._own_future)
+                    other.look_ahead(other._own_future)
         _methods.add(self)
 
-    def foresee(self, future: OPTInit) -> None:
+    def look_ahead(self, future: OPTInit) -> None:
         """Make the store, in the process that the workers will come from."""
         most = future.n if self._maxsize is None else min(self._maxsize, future.n)
         self._future = future
@@ -199,7 +199,7 @@ class _Method:
             )
 
     def _begin_watch(self, store: SampleStore, future: OPTInit) -> None:
-        self._watch = None if future.once else Watch(future.accesses, future.n, store.asked)
+        self._watch = None if future.once else DriftWatch(future.accesses, future.n, store.asked)
 
     def __set_name__(self, owner: type, name: str) -> None:
         _identify_instances(owner)

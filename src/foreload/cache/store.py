@@ -24,7 +24,7 @@ __all__ = ["SampleStore"]
 _RELIABLE = 0.8
 
 # Samples of an earlier run that are compared with the dataset before the others are believed.
-_DOUBTS = 8
+_SPILL_CHECKS = 8
 
 
 class SampleStore:
@@ -63,7 +63,7 @@ class SampleStore:
         self._folder = folder
         self.spill = str(folder.path)
         found = self.native.spill_to(self.spill, True)
-        self._doubts = _DOUBTS if found else 0
+        self._doubts = _SPILL_CHECKS if found else 0
 
     def __len__(self) -> int:
         """Count the samples that there could be."""

@@ -15,7 +15,7 @@ from foreload.options import Keep
 from foreload.order.index import position_of
 from foreload.record.spans import Stage
 
-__all__ = ["Prepared", "is_remote", "unwrap", "warn_of_randomness"]
+__all__ = ["CachedView", "is_remote", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -34,7 +34,7 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     return dataset, places
 
 
-class Prepared(Dataset[Any]):
+class CachedView(Dataset[Any]):
     """A dataset seen through a loader's cache and ``transform``.
 
     Everything else about it (attributes, methods) is the dataset's own.
@@ -53,7 +53,7 @@ class Prepared(Dataset[Any]):
         self._transform = transform
         self._keep = keep
         # A dataset may tell what is the same each time from what is random.
-        self._split = store is not None and hasattr(self._root, "__finish__")
+        self._split = store is not None and hasattr(self._root, "finish_sample")
 
     def __getitem__(self, index: Any) -> Any:
         """Load one sample."""
@@ -62,19 +62,19 @@ class Prepared(Dataset[Any]):
             sample = self._dataset[index]
         elif self._split:
             prepared = store.load(position, self._prepare)
-            sample = self._root.__finish__(position, prepared)
+            sample = self._root.finish_sample(position, prepared)
         else:
             sample = store.load(position, lambda _: self._dataset[index])
         return sample if self._transform is None else self._transform(sample)
 
     def _prepare(self, index: int) -> Any:
-        return self._root.__prepare__(index, self._keep)
+        return self._root.prepare_sample(index, self._keep)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can."""
         root, store = self._root, self._store
-        many = getattr(root, "__prepares__" if self._split else "__getitems__", None)
+        many = getattr(root, "prepare_samples" if self._split else "__getitems__", None)
         if not callable(many) or (self._split and getattr(root, "__getitems__", None) is None):
             return None
 
@@ -93,7 +93,7 @@ class Prepared(Dataset[Any]):
                     samples = store.load_many(positions, _measured(read, 1))  # type: ignore[arg-type]
                 if self._split:
                     with _native.Measure(Stage.transform, len(indices)):
-                        samples = [root.__finish__(*pair) for pair in zip(positions, samples, strict=True)]
+                        samples = [root.finish_sample(*pair) for pair in zip(positions, samples, strict=True)]
             if self._transform is None:
                 return samples
             with _native.Measure(Stage.transform, len(indices)):
@@ -130,9 +130,9 @@ class Prepared(Dataset[Any]):
 
 
 class _Measured:
-    """Samples of a prepared dataset, as :meth:`Prepared.measured` gives them."""
+    """Samples of a prepared dataset, as :meth:`CachedView.measured` gives them."""
 
-    def __init__(self, prepared: Prepared, weight: int) -> None:
+    def __init__(self, prepared: CachedView, weight: int) -> None:
         self._prepared = prepared
         self._weight = weight
 
@@ -147,7 +147,7 @@ class _Measured:
                 sample = store.load(position, _measured(read, weight))
             if own._split:
                 with _native.Measure(Stage.transform, 1, weight):
-                    sample = own._root.__finish__(position, sample)
+                    sample = own._root.finish_sample(position, sample)
         if own._transform is None:
             return sample
         with _native.Measure(Stage.transform, 1, weight):
@@ -167,7 +167,7 @@ def _measured(read: Callable[[Any], Any], weight: int) -> Callable[[Any], Any]:
 def warn_of_randomness(dataset: Any) -> None:
     """Say it where the dataset has a transform of its own, which would be cached with the sample."""
     root, _ = unwrap(dataset)
-    if hasattr(root, "__finish__"):
+    if hasattr(root, "finish_sample"):
         return  # it tells what is random
     for part in _parts(root):
         for name in ("transform", "transforms"):
@@ -181,7 +181,7 @@ def warn_of_randomness(dataset: Any) -> None:
 
 def is_remote(dataset: Any) -> bool:
     """Whether samples of a dataset, or of one that it is made of, come from a server."""
-    return any(getattr(part, "__remote__", False) for part in _parts(dataset))
+    return any(getattr(part, "is_remote", False) for part in _parts(dataset))
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

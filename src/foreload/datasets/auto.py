@@ -136,7 +136,7 @@ class MemoryEfficientDataset(BaseDataset):
 
     def read(self, index: int) -> Any:
         """Load what is the same each time."""
-        prepare = self._inner("__prepare__")
+        prepare = self._inner("prepare_sample")
         return self.dataset[index] if prepare is None else prepare(index, "encoded")
 
     @property
@@ -151,15 +151,17 @@ class MemoryEfficientDataset(BaseDataset):
             stacklevel=5,
         )
 
-    def __finish__(self, index: int, prepared: Any) -> Any:
+    def finish_sample(self, index: int, prepared: Any) -> Any:
         """Do the rest."""
-        finish = self._inner("__finish__")
-        return super().__finish__(index, prepared if finish is None else finish(index, prepared))
+        finish = self._inner("finish_sample")
+        return super().finish_sample(index, prepared if finish is None else finish(index, prepared))
 
-    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+    def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
         """Load what is the same each time, for the cache."""
-        inner = self._inner("__prepare__")
-        return super().__prepare__(index, keep) if inner is None or self._kept is not None else inner(index, keep)
+        inner = self._inner("prepare_sample")
+        return (
+            super().prepare_sample(index, keep) if inner is None or self._kept is not None else inner(index, keep)
+        )
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several samples, before the transforms, or what kept them from being loaded."""
@@ -167,10 +169,10 @@ class MemoryEfficientDataset(BaseDataset):
         samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
         return samples
 
-    def __blocks__(self, size: int) -> Indices:
+    def index_blocks(self, size: int) -> Indices:
         """Name the blocks of the dataset."""
-        blocks = getattr(self.dataset, "__blocks__", None)
-        starts: Indices = super().__blocks__(size) if blocks is None else blocks(size)
+        blocks = getattr(self.dataset, "index_blocks", None)
+        starts: Indices = super().index_blocks(size) if blocks is None else blocks(size)
         return starts
 
     @property
@@ -179,9 +181,9 @@ class MemoryEfficientDataset(BaseDataset):
         own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
         return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
 
-    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
+    def batch_assembly(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
         """Make whole batches as the dataset does, where nothing is kept."""
-        make = self._inner("__assembly__")
+        make = self._inner("batch_assembly")
         return make(making, key, buffers) if make and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:

@@ -143,9 +143,9 @@ class BaseDataset(Dataset[Any]):
         if not -self._count <= position < self._count:
             raise IndexError(f"index {position} is out of range for {self._count} samples")
         position %= self._count
-        return self.__finish__(position, self.__prepare__(position))
+        return self.finish_sample(position, self.prepare_sample(position))
 
-    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+    def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
         """Load what is the same each time, for the cache."""
         if self._kept is None:
             return self.read(index)
@@ -153,7 +153,7 @@ class BaseDataset(Dataset[Any]):
             self._pressure.check(self._kept)
         return self._kept.load(index, self.read)
 
-    def __finish__(self, index: int, prepared: Any) -> Any:
+    def finish_sample(self, index: int, prepared: Any) -> Any:
         """Do the rest."""
         if self.transform is None and self.target_transform is None:
             return prepared
@@ -176,12 +176,12 @@ class BaseDataset(Dataset[Any]):
         found: list[Any] = []
         for index in map(int, indices):
             try:
-                found.append(self.__prepare__(index))
+                found.append(self.prepare_sample(index))
             except Exception as error:
                 found.append(error)
         return found
 
-    def __blocks__(self, size: int) -> Indices:
+    def index_blocks(self, size: int) -> Indices:
         """Tell :meth:`stream` where blocks begin that are best read as a whole: numbers of samples, from 0 on.
 
         Blocks of ``size`` samples or fewer are shuffled well; larger ones should have a reason.

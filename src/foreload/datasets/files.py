@@ -20,7 +20,7 @@ from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["FileDataset"]
@@ -139,7 +139,7 @@ class FileDataset(BaseDataset):
                 pass
         return super().read_many(indices)
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""
         if not is_default_collate(making.collate_fn) or making._cache is not None or not self._native:
             return None

@@ -191,7 +191,7 @@ class Mixture(Dataset[Any]):
                 raise
         return samples
 
-    def __sampler__(self, seed: int) -> MixtureSampler:
+    def seeded_sampler(self, seed: int) -> MixtureSampler:
         """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
         from foreload.order.mixture import MixtureSampler
 

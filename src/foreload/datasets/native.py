@@ -6,14 +6,14 @@ from typing import Any
 
 from torch.utils.data import Subset, TensorDataset
 
-from foreload.batch.assembly import Assembly, Making, SubsetAssembly
+from foreload.batch.assembly import Assembly, BatchSpec, SubsetAssembly
 from foreload.batch.buffers import Buffers
 from foreload.datasets.tensors import tensor_assembly
 
 __all__ = ["native_assembly"]
 
 
-def native_assembly(making: Making, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+def native_assembly(making: BatchSpec, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
     """Give the assembly of a dataset that the native core can load by itself; None for any other."""
     if not making._auto_collation or making.transform is not None:
         return None
@@ -22,6 +22,6 @@ def native_assembly(making: Making, dataset: Any, key: tuple[int, int], buffers:
         return None if whole is None else SubsetAssembly(whole, dataset.indices)
     if type(dataset) is TensorDataset:
         return tensor_assembly(dataset, making, buffers)
-    make = getattr(dataset, "__assembly__", None)
+    make = getattr(dataset, "batch_assembly", None)
     assembly: Assembly | None = None if make is None else make(making, key, buffers)
     return assembly

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
 from foreload.order.index import position_of
-from foreload.order.lookahead import foresee
+from foreload.order.lookahead import look_ahead
 from foreload.recipes.config import whole_number
 from foreload.workers.threads import join
 
@@ -98,7 +98,7 @@ class AsyncPrefetchDataset(Dataset[Any]):
         """
         if not isinstance(indices, (np.ndarray, Sequence)):
             indices = list(indices)
-        self._here().foresee(np.asarray(indices, np.int64))
+        self._here().look_ahead(np.asarray(indices, np.int64))
 
     def close(self) -> None:
         """End the threads, and drop what they have loaded; they begin again when a sample is asked for."""
@@ -121,10 +121,10 @@ class AsyncPrefetchDataset(Dataset[Any]):
             return [self[index] for index in indices]
         return self._here().get_batch(positions)
 
-    def __assembly__(self, making: Any, key: tuple[int, int], buffers: Buffers) -> None:
+    def batch_assembly(self, making: Any, key: tuple[int, int], buffers: Buffers) -> None:
         """Take the order of the epoch that foreload's DataLoader begins; it then goes on as with any dataset."""
         if isinstance(making, DataLoader) and making.dataset is self and getattr(making, "cache", None) is None:
-            known = foresee(making, 1)
+            known = look_ahead(making, 1)
             if known is not None:
                 self.ahead(known[0])
 
@@ -176,7 +176,7 @@ class _Reader:
         self._begun = False
         self._surprises = 0
 
-    def foresee(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def look_ahead(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Be told the order."""
         with self._lock:
             self._told = True

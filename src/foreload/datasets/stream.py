@@ -97,12 +97,12 @@ class Stream(ShuffledStream):
     def _blocks(self) -> Indices:
         count = len(self.dataset)
         size = max(1, min(self.buffer // _MIXED, count // _BLOCKS))
-        own = getattr(self.dataset, "__blocks__", None)
+        own = getattr(self.dataset, "index_blocks", None)
         starts: Indices = np.asarray(runs_of(0, count, size) if own is None else own(size), np.int64)
         rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
         if count and not (rising and len(starts) and starts[0] == 0):
             raise ValueError(
-                f"{type(self.dataset).__name__}.__blocks__ must give where each block begins: numbers that rise "
+                f"{type(self.dataset).__name__}.index_blocks must give where each block begins: numbers that rise "
                 f"from 0, all of them less than {count}"
             )
         return starts
@@ -197,8 +197,8 @@ def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Calla
     Where a subclass has a ``__getitem__`` of its own, that makes the samples, and nothing is left to do.
     """
     own = min(_rank(dataset, "__getitem__"), _rank(dataset, "__getitems__"))
-    if hasattr(dataset, "__finish__") and _rank(dataset, "read_many") <= own:
-        return dataset.read_many, dataset.__finish__
+    if hasattr(dataset, "finish_sample") and _rank(dataset, "read_many") <= own:
+        return dataset.read_many, dataset.finish_sample
     return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
 
 

@@ -16,11 +16,11 @@ from foreload.batch.assembly import Batch
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.checks import Array
-from foreload.order.index import as_indices, some
+from foreload.order.index import as_indices, require_nonempty
 from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
@@ -172,7 +172,7 @@ class CachedDataset(Dataset[Any]):
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
         """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is CachedDataset.__getitem__
@@ -181,7 +181,7 @@ class CachedDataset(Dataset[Any]):
         return _assembly(self._rows, making, buffers) if own else None
 
 
-def tensor_assembly(dataset: TensorDataset, making: Making, buffers: Buffers) -> TensorAssembly | None:
+def tensor_assembly(dataset: TensorDataset, making: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
     """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
@@ -195,7 +195,7 @@ def tensor_assembly(dataset: TensorDataset, making: Making, buffers: Buffers) ->
     return _assembly(_Rows(dataset.tensors), making, buffers)
 
 
-def _assembly(rows: _Rows, making: Making, buffers: Buffers) -> TensorAssembly | None:
+def _assembly(rows: _Rows, making: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
     return TensorAssembly(rows, buffers) if is_default_collate(making.collate_fn) else None
 
 
@@ -212,14 +212,14 @@ class TensorAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""
-        where = some(as_indices(indices))
+        where = require_nonempty(as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
     def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
         """Gather several batches at once, which share one piece of memory but no storage."""
-        where = some(as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
+        where = require_nonempty(as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
         counts = [len(where)] if len(batches) == 1 else [len(batch) for batch in batches]
         columns = []
         for field, source in zip(self._rows.fields, self._sources, strict=True):

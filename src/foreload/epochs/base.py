@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foreload.batch.assembly import Assembly, count
-from foreload.batch.failure import NothingLeft
+from foreload.batch.failure import EmptyBatch
 from foreload.epochs.cursor import Order
 from foreload.errors import warn_user
 from foreload.nested import count_samples
-from foreload.record.recorder import Watch, aside
+from foreload.record.recorder import Watch, null_loop
 
 if TYPE_CHECKING:
     from foreload.datasets.tensors import TensorAssembly
@@ -32,7 +32,7 @@ class Epoch(Iterator[Any]):
         self._loop = order.watch.loop
         self._lane = order.watch.lane.native
         self._together = 1  # batches that are given at once
-        self._samples_of: Callable[[Any], int] = len if order.known else count
+        self._samples_of: Callable[[Any], int] = len if order.is_array else count
         self._watched = order.store is not None or order.memory.limit is not None
 
     def __len__(self) -> int:
@@ -46,28 +46,28 @@ class Epoch(Iterator[Any]):
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
         order = self._order
-        self._loop.asked()
+        self._loop.mark_requested()
         while True:
             try:
                 number, samples, take = self._next()
             except StopIteration:
                 order.finished = True
-                self._loop = order.loop = aside()
+                self._loop = order.loop = null_loop()
                 self._watch.end()
                 raise
-            order.gave(number)
+            order.mark_delivered(number)
             failed = order.failed if order.skips else 0
             try:
                 batch = take()
-            except NothingLeft:
+            except EmptyBatch:
                 order.check_errors()
                 continue
             order.check_errors()
             if self._watched:
-                order.memory.saw(batch, order.store)
+                order.memory.observe_batch(batch, order.store)
             if order.skips:
                 samples -= order.failed - failed
-            self._loop.gave(samples, self._together)
+            self._loop.mark_delivered(samples, self._together)
             return batch
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
@@ -79,9 +79,9 @@ class Epoch(Iterator[Any]):
         """
         raise NotImplementedError
 
-    def pass_on(self) -> Watch:
+    def count_at_consumer(self) -> Watch:
         """Let somebody else tell the watch what the loop does, who is between the loop and this epoch."""
-        self._loop = self._watch.pass_on()
+        self._loop = self._watch.count_at_consumer()
         return self._watch
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class InlineEpoch(Epoch):
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = next(self._order)
-        number = self._order.asked - 1
+        number = self._order.num_drawn - 1
 
         def make() -> Any:
             batch = self._assembly.start(indices)
@@ -126,7 +126,7 @@ class GatherEpoch(Epoch):
         if not self._ready or self._watched:
             return super().__next__()
         self._number += 1
-        self._order.gave(self._number)
+        self._order.mark_delivered(self._number)
         return self._ready.pop()
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
@@ -157,10 +157,10 @@ class GatherEpoch(Epoch):
         self._watch.make_ready(self._ready, batches)
         return samples
 
-    def pass_on(self) -> Watch:
-        """See :meth:`Epoch.pass_on`."""
+    def count_at_consumer(self) -> Watch:
+        """See :meth:`Epoch.count_at_consumer`."""
         self._watched = True  # one by one
-        return super().pass_on()
+        return super().count_at_consumer()
 
     def _alone(self, indices: Any) -> Any:
         (batch,) = self._assembly.gather([indices])

@@ -35,7 +35,7 @@ class Order(Iterator[Any]):
         finished: whether the epoch is over.
         streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
         turn: the worker that gives the next one.
-        gave: notes that a batch, the how-manieth that was asked for from 0, is with the loop.
+        mark_delivered: notes that a batch, the how-manieth that was asked for from 0, is with the loop.
         loop: takes note of what drawing samples takes.
         memory: what the loader may take.
         skips: whether samples that fail are left out of their batches.
@@ -71,7 +71,7 @@ class Order(Iterator[Any]):
         router = None if loader._cache is None else loader._cache.router
         self._indices = batches(loader, router, start)
         self._given = Given(start, self._indices.size, getattr(self._indices, "each", 1))
-        self.gave: Callable[[int], None] = self._given.add
+        self.mark_delivered: Callable[[int], None] = self._given.add
         # Torch's persistent workers keep the seed that they were started with.
         kept = loader._base_seed
         if state is not None and loader.generator is None:
@@ -104,7 +104,7 @@ class Order(Iterator[Any]):
         return indices
 
     @property
-    def asked(self) -> int:
+    def num_drawn(self) -> int:
         """Count the batches that were asked for."""
         return self._asked
 
@@ -138,7 +138,7 @@ class Order(Iterator[Any]):
         }
 
     @property
-    def known(self) -> bool:
+    def is_array(self) -> bool:
         """Whether the indices come as arrays that foreload made, not from code of the user's."""
         return isinstance(self._indices, ArrayBatches)
 
@@ -149,7 +149,7 @@ class Order(Iterator[Any]):
         return ready
 
     @property
-    def patient(self) -> bool:
+    def draw_only_ready(self) -> bool:
         """Whether to ask ahead of use for what is ``ready`` only.
 
         A generator of the user's is then, also after a loop that was left early, where torch leaves it without

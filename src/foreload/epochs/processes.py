@@ -20,7 +20,7 @@ from foreload.epochs.base import Epoch, warn_of_length
 from foreload.epochs.cursor import Order
 from foreload.errors import warn_user
 from foreload.record.spans import Stage
-from foreload.workers.crew import Keeper
+from foreload.workers.crew import PoolOwner
 from foreload.workers.processes import ProcessPool, Worker, death
 from foreload.workers.worker import Begin, Result
 
@@ -58,7 +58,9 @@ class ProcessEpoch(Epoch):
         keeper: who ends them; if nobody does, they end with the epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: Keeper | None) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: PoolOwner | None
+    ) -> None:
         super().__init__(order)
         self._pool = pool
         self._keeper = keeper
@@ -80,7 +82,7 @@ class ProcessEpoch(Epoch):
         self._sizes: dict[int, int] = {}  # of the jobs, in samples
         ahead = order.memory.depth((loader.prefetch_factor or 1) * len(pool.workers))
         self._most = self._watch.depth = max(len(pool.workers), ahead)
-        self._begin = Begin(order.key, order.known, self._first)
+        self._begin = Begin(order.key, order.is_array, self._first)
         # How far each stream was read, which whoever replaces its worker must know.
         self._streams = dict(order.streams)
         self._close = weakref.finalize(self, _end, pool, self._first, keeper is None)

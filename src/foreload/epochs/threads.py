@@ -14,7 +14,7 @@ from foreload.batch.samples import SampleAssembly
 from foreload.epochs.base import Epoch
 from foreload.epochs.cursor import Order
 from foreload.tune.within_epoch import Setting, Tuner
-from foreload.workers.crew import Keeper
+from foreload.workers.crew import PoolOwner
 from foreload.workers.threads import ThreadPool, no_job
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ThreadEpoch(Epoch):
         pool: ThreadPool,
         *,
         depth: int,
-        keeper: Keeper | None,
+        keeper: PoolOwner | None,
         timeout: float,
         in_order: bool,
     ) -> None:
@@ -82,7 +82,7 @@ class ThreadEpoch(Epoch):
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:
         while len(self._making) < depth and not self._exhausted:
-            if (self._making or ahead) and self._order.patient and not self._order.ready:
+            if (self._making or ahead) and self._order.draw_only_ready and not self._order.ready:
                 return
             try:
                 indices = next(self._order)
@@ -99,7 +99,7 @@ class ThreadEpoch(Epoch):
             except Exception as error:
                 self._fail(error)
                 continue
-            number = self._order.asked - 1
+            number = self._order.num_drawn - 1
             self._making.append(batch)
             self._numbers[batch.job] = number, samples
             self._pool.submit(batch.job, self._completions, number)
@@ -112,7 +112,7 @@ class ThreadEpoch(Epoch):
 
         batch = Batch(no_job(), take)
         self._making.append(batch)
-        self._numbers[batch.job] = self._order.asked - 1, 0
+        self._numbers[batch.job] = self._order.num_drawn - 1, 0
         self._finished.add(batch.job)
 
     def _await(self) -> Batch:

@@ -115,7 +115,7 @@ def _blocks(sampler: Any, start: Start) -> Blocks | None:
         return Blocks(keyed_blocks(sampler, start.prefix))
     if type(sampler) is DistributedSampler:
         return _DealtBlocks(sampler, start)
-    make = getattr(sampler, "__blocks__", None)
+    make = getattr(sampler, "index_blocks", None)
     blocks: Blocks | None = None if make is None else make(start)
     return blocks
 

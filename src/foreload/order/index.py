@@ -11,7 +11,7 @@ import torch
 
 from foreload.checks import Indices
 
-__all__ = ["as_indices", "position_of", "positions_of", "some"]
+__all__ = ["as_indices", "position_of", "positions_of", "require_nonempty"]
 
 
 def position_of(index: Any) -> int | None:
@@ -66,10 +66,10 @@ def positions_of(indices: Any, count: int) -> Indices:
     return np.where(rows < 0, rows + count, rows)
 
 
-def some(rows: Indices) -> Indices:
+def require_nonempty(rows: Indices) -> Indices:
     """Give what a batch is to be made of.
 
-    >>> some(np.zeros(0, np.int64))
+    >>> require_nonempty(np.zeros(0, np.int64))
     Traceback (most recent call last):
     IndexError: the batch sampler gave a batch without samples, which cannot be collated
     """

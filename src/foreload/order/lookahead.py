@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-__all__ = ["asks_once", "foresee"]
+__all__ = ["asks_once", "look_ahead"]
 
 
 def _sampler(loader: DataLoader[Any]) -> Any:
@@ -47,7 +47,7 @@ def asks_once(loader: DataLoader[Any], ranks: Sequence[int] = ()) -> bool:
     return kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler)
 
 
-def foresee(
+def look_ahead(
     loader: DataLoader[Any],
     epochs: int,
     *,

@@ -134,7 +134,7 @@ class MixtureSampler(Sampler[int]):
             )
         self.data_source.set_weights(drawn["next_shares"])
 
-    def __blocks__(self, start: Start) -> Blocks | None:
+    def index_blocks(self, start: Start) -> Blocks | None:
         """Give this epoch as arrays to foreload's loader."""
         return _MixedBlocks(self, start) if type(self) is MixtureSampler else None
 

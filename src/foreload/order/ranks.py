@@ -42,14 +42,14 @@ class Router:
         self._position = np.empty(samples, np.int64)
         self._position[self.by_position] = np.arange(samples)
 
-    def at_home(self, rank: int) -> Indices:
+    def owned_by(self, rank: int) -> Indices:
         """List the samples that are at home at ``rank``, those to be kept first at the beginning."""
         return self.by_position[rank :: self.ranks]
 
     def held(self, rank: int, capacity: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Tell for each sample whether ``rank`` keeps it, if it has room for ``capacity`` of them."""
         held = np.zeros(len(self.by_position), np.bool_)
-        held[self.at_home(rank)[:capacity]] = True
+        held[self.owned_by(rank)[:capacity]] = True
         return held
 
     def route(self, parts: Sequence[Indices]) -> list[Indices]:

@@ -27,7 +27,7 @@ from foreload.recipes.loader import EfficientDataLoader
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = [
@@ -149,7 +149,7 @@ class HighPerformanceDataset(ImageDataset):
         }
 
     def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: BatchSpec | None = None
     ) -> ImageAssembly:
         """Make batches as ImageDataset does, through the cache, unless the loader has one."""
         assembly = super()._assembly(transform, key, buffers, making)

@@ -12,7 +12,7 @@ from foreload import _native
 from foreload.nested import count_samples
 from foreload.record.spans import Lane, Spans
 
-__all__ = ["Recorder", "Watch", "aside", "ended_children"]
+__all__ = ["Recorder", "Watch", "ended_children", "null_loop"]
 
 
 class Watch:
@@ -46,7 +46,7 @@ class Watch:
         ready = list(batches) if counted >= counted_then else []
         return sum(map(count_samples, ready)), len(ready)
 
-    def pass_on(self) -> _native.Loop:
+    def count_at_consumer(self) -> _native.Loop:
         """Give what counts in the place of ``loop`` from here on: somebody is between the epoch and the loop."""
         self._inner = self._recorder.inner(self.lane)
         self._inner.begin()
@@ -101,7 +101,7 @@ class Recorder:
 
     def inner(self, lane: Lane) -> _native.Loop:
         """Give what counts for an epoch that writes to a lane, where somebody is between it and the loop."""
-        return self._inner.setdefault(lane.name, aside())
+        return self._inner.setdefault(lane.name, null_loop())
 
     def begin(self) -> Watch:
         """Watch the epoch that begins now."""
@@ -158,7 +158,7 @@ class Recorder:
             loop.clear()
 
 
-def aside() -> _native.Loop:
+def null_loop() -> _native.Loop:
     """Give what counts, and nobody reads."""
     return _native.Loop(_ASIDE)
 

@@ -76,7 +76,7 @@ class _Helper:
         self.gone = self.ended = False
         self._process = os.getpid()
         # What each request waits for, and the memory that it is written to, which nobody else may have before.
-        self._waiting: dict[int, tuple[Future[dict[str, Any]], _Lease | None]] = {}
+        self._waiting: dict[int, tuple[Future[dict[str, Any]], _RangeLease | None]] = {}
         self._number = 0
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
@@ -94,7 +94,7 @@ class _Helper:
         self._listener = threading.Thread(target=self._listen, name="foreload fetch", daemon=True)
         self._listener.start()
 
-    def ask(self, request: dict[str, Any], lease: _Lease | None = None) -> Future[dict[str, Any]]:
+    def ask(self, request: dict[str, Any], lease: _RangeLease | None = None) -> Future[dict[str, Any]]:
         """Send a request; ``lease`` is what the ranges go to."""
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
@@ -105,7 +105,7 @@ class _Helper:
             self._send(request | {"id": self._number}, lease)
         return answer
 
-    def _send(self, message: dict[str, Any], lease: _Lease | None = None) -> None:
+    def _send(self, message: dict[str, Any], lease: _RangeLease | None = None) -> None:
         body = json.dumps(message).encode()
         head = _LENGTH.pack(len(body))
         with suppress(OSError):  # its end is seen by who listens
@@ -157,7 +157,7 @@ class _File:
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
 
 
-class _Lease:
+class _RangeLease:
     """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
 
     _MOST = 16  # pieces that nobody uses
@@ -237,7 +237,7 @@ class Fetch:
                 weakref.finalize(self, helper.close)
             return helper
 
-    def _ask(self, request: dict[str, Any], lease: _Lease | None = None) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], lease: _RangeLease | None = None) -> dict[str, Any]:
         for _ in range(_HELPERS - 1):
             with suppress(ConnectionResetError):
                 return self._helping().ask(request, lease).result()
@@ -271,7 +271,7 @@ class Fetch:
         starts = np.zeros(len(ranges) + 1, np.int64)
         np.cumsum([each.length for each in ranges], out=starts[1:])
         with self._lock:
-            lease = _Lease(self._free, int(starts[-1]))
+            lease = _RangeLease(self._free, int(starts[-1]))
         asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
         with _native.Measure(Stage.read, len(ranges)) as measure:
             measure.bytes = int(starts[-1])

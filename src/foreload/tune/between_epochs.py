@@ -83,7 +83,7 @@ class Retuner:
 
         trials = self._workers
         done = len(trials.done)
-        if trials.saw(stats["samples"], stats["seconds"], propose):
+        if trials.observe(stats["samples"], stats["seconds"], propose):
             loader.num_workers = trials.setting
         self._tell(trials, done, lambda count: workers(count, kind) if count else "no worker")
 
@@ -101,7 +101,7 @@ class Retuner:
 
         trials = self._reserve
         done = len(trials.done)
-        if trials.saw(stats["samples"], stats["seconds"], propose):
+        if trials.observe(stats["samples"], stats["seconds"], propose):
             budget.reserve = trials.setting
             self._began = None  # the cache has to be filled, or emptied, first
         self._tell(

@@ -47,7 +47,7 @@ _BYTES, _CANDIDATES = "bytes", "candidates"
 _WORTH_ASKING = 256
 
 # Epochs shorter than this are not worth starting processes for.
-_SHORT = 1.0
+_MIN_EPOCH_SECONDS = 1.0
 
 # Seconds for a candidate at a time, for all of it before threads are taken unmeasured, and after which there are
 # no more turns.
@@ -245,7 +245,7 @@ def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator
     yield ("threads", 0), alone.rate()
     sample = float(sum(map(len, flatten(loader._prepared[0]))))
     yield _BYTES, sample
-    is_short = size / alone.best < _SHORT
+    is_short = size / alone.best < _MIN_EPOCH_SECONDS
     if is_short and (count is not None or seconds > _TINY):
         return
     numbers = [cores if count is None else count]

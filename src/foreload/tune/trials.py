@@ -13,7 +13,7 @@ S = TypeVar("S")
 _WORTH, _KEPT = 1.05, 1.03
 
 # How many windows make a measurement; one is enough where this much more is predicted.
-_WINDOWS, _MUCH = 3, 1.5
+_WINDOWS, _CONFIDENT_GAIN = 3, 1.5
 
 # After so many windows the model is asked. It learns more meanwhile.
 _ASKED = (1, 3, 6, 12)
@@ -60,7 +60,7 @@ class Trials(Generic[S]):
     >>> trials = Trials(2)
     >>> paces = {2: 100.0, 8: 390.0}
     >>> for _ in range(20):
-    ...     _ = trials.saw(paces[trials.setting], 1.0, lambda now, tried: (8, 4.0) if 8 not in tried else None)
+    ...     _ = trials.observe(paces[trials.setting], 1.0, lambda now, tried: (8, 4.0) if 8 not in tried else None)
     >>> trials.setting, trials.frozen, trials.done
     (8, True, [Trial(before=2, tried=8, predicted=4.0, measured=3.9, kept=True)])
     """
@@ -95,7 +95,9 @@ class Trials(Generic[S]):
         """Whether nothing will be tried ever again, so that nobody needs to tell it anything."""
         return self.frozen and self._left == 0
 
-    def saw(self, samples: float, seconds: float, propose: Callable[[S, set[S]], tuple[S, float] | None]) -> bool:
+    def observe(
+        self, samples: float, seconds: float, propose: Callable[[S, set[S]], tuple[S, float] | None]
+    ) -> bool:
         """Take note of what was done with the present setting in a window of time.
 
         Args:
@@ -119,7 +121,9 @@ class Trials(Generic[S]):
         if seen not in _ASKED and seen != self._needed:
             return False
         proposal = None if self._trials == _TRIALS else propose(self.setting, self._tried)
-        if proposal is not None and self._trust * proposal[1] >= (_WORTH if seen >= self._needed else _MUCH):
+        if proposal is not None and self._trust * proposal[1] >= (
+            _WORTH if seen >= self._needed else _CONFIDENT_GAIN
+        ):
             other, predicted = proposal
             if other not in self._tried:
                 self._trial = self.setting, self._pace, predicted
@@ -135,7 +139,7 @@ class Trials(Generic[S]):
 
     def _judge(self, before: S, pace: float, predicted: float) -> bool:
         # A measurement must be whole, unless it leaves no doubt.
-        if self._windows < self._needed and self._pace < _MUCH * pace:
+        if self._windows < self._needed and self._pace < _CONFIDENT_GAIN * pace:
             return False
         measured = self._pace / pace if pace > 0 else float("inf")
         kept = measured >= _KEPT

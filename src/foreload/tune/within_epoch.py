@@ -130,7 +130,7 @@ class Tuner:
             return int(min(_MOST_BATCHES, self._batches, left)) + 1
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
         done = len(self.trials.done)
-        is_other = self.trials.saw(
+        is_other = self.trials.observe(
             samples - self._since[0], took, lambda setting, tried: self._propose(loader, epoch, setting, tried)
         )
         for trial in self.trials.done[done:]:

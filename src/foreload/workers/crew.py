@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Protocol
 
-__all__ = ["Keeper"]
+__all__ = ["PoolOwner"]
 
 
 class Pool(Protocol):
@@ -15,12 +15,12 @@ class Pool(Protocol):
         """End them."""
 
 
-class Keeper:
+class PoolOwner:
     """Ends workers when nobody holds it any more: neither the loader nor an epoch that they work for.
 
     >>> class Workers:
     ...     def close(self): print("ended")
-    >>> loader = Keeper(Workers()); epoch = loader
+    >>> loader = PoolOwner(Workers()); epoch = loader
     >>> del loader
     >>> del epoch
     ended

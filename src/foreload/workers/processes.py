@@ -19,7 +19,7 @@ import numpy as np
 
 from foreload.machine import open_memory
 from foreload.record.spans import Lane, Spans
-from foreload.workers.slots import Lent, Words
+from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
 
 __all__ = ["ProcessPool", "Worker", "death"]
@@ -48,8 +48,8 @@ class Worker:
         self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
         self._file = open_memory(f"worker-{number}")
-        self._lent = Lent(self._file)
-        self._words = Words(self._file)
+        self._lent = ConsumerSlots(self._file)
+        self._header = SharedHeader(self._file)
         read_jobs, self._jobs = context.Pipe(duplex=False)
         self.results, send_results = context.Pipe(duplex=False)
         self._stacks, send_stacks = context.Pipe(duplex=False)
@@ -115,7 +115,7 @@ class Worker:
 
     def skip_to(self, number: int) -> None:
         """Leave alone the jobs before this one."""
-        self._words.first = number
+        self._header.first = number
         self.asked.clear()
 
     def where(self) -> str:
@@ -123,7 +123,7 @@ class Worker:
         if not self.asked:
             return f"worker {self.number} (pid {self.process.pid}) has nothing to do"
         indices = next(iter(self.asked.values()))
-        said = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._words.position)}"
+        said = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._header.position)}"
         with suppress(OSError):
             os.kill(self.process.pid or 0, WHERE)
             text, patience = b"", _ANSWER

@@ -20,7 +20,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers, round_up
 from foreload.checks import Array
 
-__all__ = ["Lent", "Piece", "Slots", "Words"]
+__all__ = ["ConsumerSlots", "Piece", "SharedHeader", "Slots"]
 
 _ALIGNMENT = 64
 
@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 _INLINE = 4096
 
 
-class Words:
+class SharedHeader:
     """The first page of the file: two numbers that both sides see at once.
 
     Attributes:
@@ -85,7 +85,7 @@ class Slots(Buffers):
         keep: how many free slots to keep.
 
     >>> file = open_memory("doctest")
-    >>> slots, lent = Slots(file), Lent(file)
+    >>> slots, lent = Slots(file), ConsumerSlots(file)
     >>> memory = slots.take_bytes(10_000)
     >>> memory[:] = 7
     >>> pieces, unused = slots.send([memory.data])
@@ -188,7 +188,7 @@ def _holder(slots: Sequence[_Slot], array: Array) -> _Slot | None:
     return None
 
 
-class _Lease:
+class _SlotLease:
     """Holds a slot for as long as anything made from it lives."""
 
     __slots__ = ("__array_interface__", "_freed", "_memory", "_slot")
@@ -203,7 +203,7 @@ class _Lease:
         self._freed.append(self._slot)
 
 
-class Lent:
+class ConsumerSlots:
     """The consumer's side: the same slots, as memory of batches.
 
     Attributes:
@@ -225,7 +225,7 @@ class Lent:
                 continue
             slot, _, _, start, length = piece
             if slot not in leases:
-                leases[slot] = np.asarray(_Lease(self._map(piece), slot, self.freed))
+                leases[slot] = np.asarray(_SlotLease(self._map(piece), slot, self.freed))
             parts.append(leases[slot][start : start + length])
         return parts
 

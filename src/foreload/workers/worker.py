@@ -21,14 +21,14 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
 from foreload import _native
-from foreload.batch.assembly import WorkersMaking
-from foreload.batch.failure import NothingLeft, SampleError
+from foreload.batch.assembly import WorkerBatchSpec
+from foreload.batch.failure import EmptyBatch, SampleError
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.stream import StreamBatches
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
-from foreload.workers.slots import Slots, Words
+from foreload.workers.slots import SharedHeader, Slots
 
 __all__ = ["WHERE", "Begin", "Result", "WorkerTask", "work"]
 
@@ -49,7 +49,7 @@ class WorkerTask:
         reuses: whether memory that samples free is kept for those to come.
     """
 
-    making: WorkersMaking
+    making: WorkerBatchSpec
     dataset: Any
     init: Any
     count: int
@@ -109,10 +109,10 @@ class Result:
         """Put the batch together; its tensors are views of the worker's slots.
 
         Raises:
-            BaseException: the one that the worker caught; NothingLeft where no sample was left.
+            BaseException: the one that the worker caught; EmptyBatch where no sample was left.
         """
         if self.nothing:
-            raise NothingLeft
+            raise EmptyBatch
         if self.error is not None:
             raise raised(self.error)
         assert self.parts is not None
@@ -133,7 +133,7 @@ def work(
     _native.end_with(parent, jobs.fileno())
     faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
-    words = Words(file)
+    words = SharedHeader(file)
     spans = lane[0].detach()
     own = _native.Lane(spans, lane[1])
     os.close(spans)
@@ -190,7 +190,7 @@ def work(
                 del batch
             except StopIteration:
                 pass  # none of these: the stream is over
-            except NothingLeft:
+            except EmptyBatch:
                 result.nothing = True
                 slots.send([])
             except Exception as error:
@@ -208,7 +208,7 @@ def _seed(base: int, worker: int) -> None:
     np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
 
 
-def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
+def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: SharedHeader) -> Any:
     """Give what makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
         stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
@@ -229,11 +229,11 @@ def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: Words) -> Any:
 class _Now:
     """Where the consumer looks up which sample a worker is at."""
 
-    def __init__(self, words: Words) -> None:
-        self._words = words
+    def __init__(self, words: SharedHeader) -> None:
+        self._header = words
 
     def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
-        self._words.position = place[1]
+        self._header.position = place[1]
 
 
 def _described(error: Exception, worker: int) -> tuple[bytes | None, str, str]:

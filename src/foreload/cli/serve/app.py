@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from foreload.cli.serve.guard import guards, is_loopback
 from foreload.cli.serve.trial import Trial, arguments
-from foreload.cli.serve.watch import Watch
+from foreload.cli.serve.watch import LoaderDiscovery
 from foreload.export.publish import runtime_folder
 
 __all__ = ["serve"]
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
     """The page's server; lets viewers go when it ends, who would never go by themselves."""
 
     def __init__(self, guards: list[Middleware]) -> None:
-        self._watch = Watch(lambda: {"bench": self._trial.state})
+        self._watch = LoaderDiscovery(lambda: {"bench": self._trial.state})
         self._trial = Trial(self._watch.tell)
         app = Starlette(
             routes=[

@@ -16,7 +16,7 @@ from foreload.cli.serve.seen import Seen
 from foreload.export.publish import FORMAT, runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
-__all__ = ["Watch"]
+__all__ = ["LoaderDiscovery"]
 
 # Seconds between two looks.
 _EVERY = 1.0
@@ -28,7 +28,7 @@ _ENDED = 6  # loaders that have ended and are still shown
 Answer = dict[str, Any] | None
 
 
-class Watch:
+class LoaderDiscovery:
     """Looks at everything published once a second while somebody watches.
 
     Viewers are not queued for: one that is slow misses looks, not memory.

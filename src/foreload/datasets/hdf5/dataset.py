@@ -27,7 +27,7 @@ from foreload.options import Keep, LoadingMode
 from foreload.record.progress import track, track_threads
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Assembly, Making
+    from foreload.batch.assembly import Assembly, BatchSpec
 
 
 __all__ = ["HDF5Dataset"]
@@ -210,14 +210,14 @@ class HDF5Dataset(BaseDataset):
         ]
         return values[0] if len(values) == 1 else tuple(values)
 
-    def __prepare__(self, index: int, keep: Keep = "auto") -> Any:
+    def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
         """Load what is the same each time, for the cache."""
         return self.read(index)
 
     @property
     def _is_own(self) -> bool:
         """Whether samples are what this class makes of them: tensors, and no subclass has changed that."""
-        names = ("__getitem__", "__getitems__", "__prepare__", "__finish__", "read")
+        names = ("__getitem__", "__getitems__", "prepare_sample", "finish_sample", "read")
         return self._is_tensors and all(getattr(type(self), name) is getattr(HDF5Dataset, name) for name in names)
 
     @property
@@ -234,7 +234,7 @@ class HDF5Dataset(BaseDataset):
         samples = self._rows(indices)
         if self.transform is None:
             return samples
-        return [self.__finish__(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
+        return [self.finish_sample(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
 
     def _rows(self, indices: Sequence[int]) -> _Samples:
         if self._table is not None:
@@ -254,20 +254,20 @@ class HDF5Dataset(BaseDataset):
         except Exception:  # one by one, to find out which it was
             return super().read_many(indices)
 
-    def __blocks__(self, size: int) -> np.ndarray[Any, Any]:
+    def index_blocks(self, size: int) -> np.ndarray[Any, Any]:
         """Name runs of rows of whole bands, which are decoded as a whole, and worth a read."""
         chunks = self.columns[0].chunks
         worth = -(-_WORTH_A_READ // max(1, chunks.row_bytes))
         bands = max(1, min(size, worth) // chunks.rows)
         return runs_of(0, len(self), bands * chunks.rows)
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
         own = self._is_own and self.transform is None and making._cache is None
         if not own or not is_default_collate(making.collate_fn):
             return None
         if self._table is not None:
-            return self._table.__assembly__(making, key, buffers)
+            return self._table.batch_assembly(making, key, buffers)
         return Window(self, self._opened(), buffers, making)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,16 +25,16 @@ from foreload import _native
 from foreload.batch.assembly import Batch, note_sample
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import pinned
-from foreload.batch.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
 from foreload.checks import Array
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
-from foreload.order.index import positions_of, some
+from foreload.order.index import positions_of, require_nonempty
 from foreload.order.samplers import KeyedSampler
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
     from foreload.datasets.hdf5 import HDF5Dataset
 
 
@@ -111,7 +111,9 @@ class Window:
         making: what the loader does about failures; None: they are raised.
     """
 
-    def __init__(self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, making: Making | None = None) -> None:
+    def __init__(
+        self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, making: BatchSpec | None = None
+    ) -> None:
         self.columns = dataset.columns
         self.count = len(dataset)
         self.path = str(dataset.data_path)
@@ -125,7 +127,7 @@ class Window:
         # What no thread has begun to decode, and the batches that need it.
         self.wanted: dict[_Key, list[_Entry]] = {}
 
-    def _depth(self, making: Making) -> int | None:
+    def _depth(self, making: BatchSpec) -> int | None:
         sampler = getattr(making, "_index_sampler", None)
         if type(sampler) is not BatchSampler or type(sampler.sampler) not in _FORESEEN:
             return None
@@ -140,7 +142,7 @@ class Window:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""
-        batch = _Rows(self, some(positions_of(indices, self.count)))
+        batch = _Rows(self, require_nonempty(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
 
@@ -246,9 +248,11 @@ class _Rows:
                 note_sample(own, index, position)
                 raise own
             window.errors.append(SampleError.of(index, error, window.on_error, window.path))
-        chosen = stand_ins([position in self._failures for position in range(len(self._indices))], window.on_error)
+        chosen = replacement_positions(
+            [position in self._failures for position in range(len(self._indices))], window.on_error
+        )
         if not chosen:
-            raise NothingLeft
+            raise EmptyBatch
         return chosen
 
 

@@ -11,13 +11,13 @@ from foreload import _native
 from foreload.batch.assembly import Batch
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate, pinned
-from foreload.batch.failure import OnError, survivors
+from foreload.batch.failure import OnError, remaining_positions
 from foreload.datasets.images.decode import decode_with_pillow
-from foreload.order.index import positions_of, some
+from foreload.order.index import positions_of, require_nonempty
 from foreload.transforms import ImageTransform, shaped
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
     from foreload.datasets.images.dataset import ImageDataset
 
 
@@ -36,7 +36,7 @@ class ImageAssembly:
         transform: ImageTransform,
         key: tuple[int, int],
         buffers: Buffers,
-        making: Making | None = None,
+        making: BatchSpec | None = None,
     ) -> None:
         self._dataset = dataset
         self._transform = transform
@@ -57,7 +57,7 @@ class ImageAssembly:
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""
         dataset, transform = self._dataset, self._transform
-        where = some(positions_of(indices, len(dataset)))
+        where = require_nonempty(positions_of(indices, len(dataset)))
         memory = self._buffers.take((len(where) * self._values,), transform.dtype)
         job: _native.Job
         if dataset._remote is None:
@@ -74,7 +74,7 @@ class ImageAssembly:
             failures = list_failures()
             batch: Any = [shaped(transform, memory, len(where)), targets]
             if failures:
-                chosen = survivors(failures, where, self._on_error, self._errors, dataset._path)
+                chosen = remaining_positions(failures, where, self._on_error, self._errors, dataset._path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
                 batch = self._collate(Collated(batch, len(where)))

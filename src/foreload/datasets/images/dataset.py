@@ -32,7 +32,7 @@ from foreload.remote.fetch import local_path
 from foreload.transforms import ImageTransform, transform_array
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["ImageDataset"]
@@ -240,7 +240,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
                 found.append(error)
         return found
 
-    def __blocks__(self, size: int) -> np.ndarray[Any, Any]:
+    def index_blocks(self, size: int) -> np.ndarray[Any, Any]:
         """Name runs of images that lie side by side."""
         return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
 
@@ -259,7 +259,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         """
         return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
         own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
@@ -267,23 +267,23 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return self._assembly(self.transform, key, buffers, making)
 
     def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: Making | None = None
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: BatchSpec | None = None
     ) -> ImageAssembly:
         return ImageAssembly(self, transform, key, buffers, making)
 
     @property
-    def __remote__(self) -> bool:
-        """As :attr:`foreload.TarDataset.__remote__`."""
+    def is_remote(self) -> bool:
+        """As :attr:`foreload.TarDataset.is_remote`."""
         return self._remote is not None
 
-    def __fingerprint__(self) -> str:
+    def fingerprint(self) -> str:
         """Name the present content of all files, for a spill folder."""
         known = hashlib.sha256()
         for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
             known.update(part.encode())
         return known.hexdigest()
 
-    def __costs__(self) -> np.ndarray[Any, Any]:
+    def form_costs(self) -> np.ndarray[Any, Any]:
         """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
         and whether there are planes.
 
@@ -293,13 +293,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         self._files.costs(costs)
         return costs
 
-    def __prepare__(self, index: int, keep: Keep) -> tuple[Any, int]:
+    def prepare_sample(self, index: int, keep: Keep) -> tuple[Any, int]:
         """Load what is the same each time, for the cache: the file's bytes, or pixels."""
         data = self._encoded(index)
         target = int(self._targets[index])
         return (data, target) if keep == "encoded" else (decode_image(data, self._path(index)), target)
 
-    def __finish__(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
+    def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
         """Do the rest."""
         image, target = prepared
         array = decode_image(image, self._path(index)) if isinstance(image, bytes) else image

@@ -22,7 +22,7 @@ from foreload.order.index import positions_of
 from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
     from foreload.batch.buffers import Buffers
 
 
@@ -157,8 +157,8 @@ class ParquetDataset(BaseDataset):
         rows = [dict(zip(self.columns, fields, strict=True)) for fields in zip(*values, strict=True)]
         return [rows[place] for place in places.tolist()]
 
-    def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Row]:
-        """Load several samples as :meth:`__prepare__` loads one, for the cache."""
+    def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> list[Row]:
+        """Load several samples as :meth:`prepare_sample` loads one, for the cache."""
         if self._kept is None:
             return self._read_many(indices)
         return self._kept.load_many(indices, self._read_many)
@@ -170,26 +170,26 @@ class ParquetDataset(BaseDataset):
 
     @property
     def _is_own(self) -> bool:
-        names = ("__getitem__", "__prepare__", "read")
+        names = ("__getitem__", "prepare_sample", "read")
         return all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = positions_of(indices, len(self)).tolist()
         samples = []
-        for position, (number, prepared) in enumerate(zip(numbers, self.__prepares__(numbers), strict=True)):
+        for position, (number, prepared) in enumerate(zip(numbers, self.prepare_samples(numbers), strict=True)):
             try:
-                samples.append(self.__finish__(number, prepared))
+                samples.append(self.finish_sample(number, prepared))
             except Exception as error:
                 note_sample(error, number, position)
                 raise
         return samples
 
-    def __blocks__(self, size: int) -> Indices:
+    def index_blocks(self, size: int) -> Indices:
         """Name the row groups, each of which is decoded as a whole."""
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or making._cache is not None or not is_default_collate(making.collate_fn):

@@ -15,7 +15,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.batch.assembly import note_sample
-from foreload.batch.failure import survivors
+from foreload.batch.failure import remaining_positions
 from foreload.batch.read import read_samples
 from foreload.checks import Array
 from foreload.datasets.base import BaseDataset
@@ -245,7 +245,7 @@ class TarDataset(BaseDataset):
             data = memory.data
             return [data[begin:end] for begin, end in pairwise(starts.tolist())]
         pieces, failures = self._remote.read(indices)
-        survivors(sorted(failures.items()), indices, "raise", [], self.shards.name)
+        remaining_positions(sorted(failures.items()), indices, "raise", [], self.shards.name)
         return [piece.data for piece in pieces]
 
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ class TarDataset(BaseDataset):
         numbers = positions_of(indices, len(self)).tolist()
         for position, (index, prepared) in enumerate(zip(numbers, self._samples(numbers), strict=True)):
             try:
-                samples.append(self.__finish__(index, prepared))
+                samples.append(self.finish_sample(index, prepared))
             except Exception as error:
                 note_sample(error, index, position)
                 raise
@@ -283,22 +283,22 @@ class TarDataset(BaseDataset):
                 pass
         return super().read_many(indices)
 
-    def __blocks__(self, size: int) -> Array:
+    def index_blocks(self, size: int) -> Array:
         """Name runs of samples that lie side by side in a shard."""
         return self.shards.blocks(size)
 
-    def __prepares__(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
+    def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
         """Load several samples for the cache."""
         return self._samples(indices)
 
     @property
-    def __remote__(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether samples come from a server, for which a loader asks long before they are needed."""
         return self._remote is not None
 
-    def __fingerprint__(self) -> str:
+    def fingerprint(self) -> str:
         """Name the present content of all shards, for a spill folder."""
-        how = (type(self).read, type(self).__prepare__)
+        how = (type(self).read, type(self).prepare_sample)
         known = hashlib.sha256(
             repr([getattr(method, "__code__", None) and method.__code__.co_code for method in how]).encode()
         )

@@ -13,13 +13,13 @@ from foreload import _native
 from foreload.batch.assembly import Batch, note_sample
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import pinned
-from foreload.batch.failure import NothingLeft, OnError, SampleError, stand_ins
+from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
 from foreload.datasets.text.tokens import IDS, Rows
-from foreload.order.index import positions_of, some
+from foreload.order.index import positions_of, require_nonempty
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
     from foreload.datasets.text import TextDataset
 
 
@@ -95,7 +95,7 @@ class TextAssembly:
 
     depth: int | None = None
 
-    def __init__(self, dataset: TextDataset, buffers: Buffers, making: Making | None = None) -> None:
+    def __init__(self, dataset: TextDataset, buffers: Buffers, making: BatchSpec | None = None) -> None:
         self._dataset = dataset
         self._buffers = buffers
         self._pin_device = None if making is None else making._pin_device
@@ -120,7 +120,7 @@ class TextAssembly:
         return self._checked(work)
 
     def _work(self, indices: Any) -> _Characters | _Encoding:
-        where = some(positions_of(indices, len(self._dataset)))
+        where = require_nonempty(positions_of(indices, len(self._dataset)))
         work = _Characters if self._dataset.is_native else _Encoding
         return work(self._dataset, where, self._buffers)
 
@@ -136,9 +136,11 @@ class TextAssembly:
                 raise error
             source = os.fsdecode(self._dataset.entries.source.path(index))
             self._errors.append(SampleError.of(index, error, self._on_error, source))
-        rows = stand_ins([position in failures for position in range(len(work.indices))], self._on_error)
+        rows = replacement_positions(
+            [position in failures for position in range(len(work.indices))], self._on_error
+        )
         if not rows:
-            raise NothingLeft
+            raise EmptyBatch
         made = work.made()
         made.chosen(rows)
         return made
@@ -230,5 +232,5 @@ class _Encoding:
     def made(self) -> TextBatch:
         """Give the result."""
         if self._made is None:
-            raise NothingLeft
+            raise EmptyBatch
         return self._made

@@ -19,7 +19,7 @@ from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encod
 from foreload.options import LoadingMode
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Making
+    from foreload.batch.assembly import BatchSpec
 
 
 __all__ = ["TextDataset"]
@@ -150,7 +150,7 @@ class TextDataset(BaseDataset):
 
     def __getitem__(self, index: int) -> Any:
         """Load one sample."""
-        if not self._is_own("__prepare__", "__finish__"):
+        if not self._is_own("prepare_sample", "finish_sample"):
             return super().__getitem__(index)
         return TextAssembly(self, Buffers()).made([operator.index(index)]).sample(0)
 
@@ -160,7 +160,7 @@ class TextDataset(BaseDataset):
 
         None where a subclass loads samples in a way of its own.
         """
-        return self._load_batch if self._is_own("__getitem__", "__prepare__", "__finish__") else None
+        return self._load_batch if self._is_own("__getitem__", "prepare_sample", "finish_sample") else None
 
     def _is_own(self, *methods: str) -> bool:
         return all(getattr(type(self), name) is getattr(TextDataset, name) for name in methods)
@@ -171,7 +171,7 @@ class TextDataset(BaseDataset):
             return Collated(batch.padded(), len(indices))
         return [batch.sample(row) for row in range(len(indices))]
 
-    def __finish__(self, index: int, prepared: Any) -> Any:
+    def finish_sample(self, index: int, prepared: Any) -> Any:
         """Turn a text that was read before into a sample."""
         return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
 
@@ -195,11 +195,11 @@ class TextDataset(BaseDataset):
         return plain and self._kept is None and self._is_own("read")
 
     @property
-    def __collate__(self) -> PaddingCollate | None:
+    def default_collate(self) -> PaddingCollate | None:
         """What foreload's DataLoader uses where it is given no ``collate_fn``."""
         return None if self.padding else self.collate
 
-    def __assembly__(self, making: Making, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
+    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
         own = is_default_collate(making.collate_fn) if self.padding else making.collate_fn == self.collate
         if not own or making._cache is not None or self.__getitems__ != self._load_batch:
