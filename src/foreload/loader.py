@@ -6,17 +6,18 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import torch
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from foreload.batch.assembly import WorkerBatchSpec
 from foreload.batch.buffers import Buffers
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.samples import SampleAssembly
+from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import LoaderCache
 from foreload.cache.view import CachedView, is_remote, unwrap, warn_of_randomness
@@ -32,6 +33,7 @@ from foreload.epochs.threads import thread_epoch
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache, parse_bytes
+from foreload.order.lookahead import KNOWN_SAMPLERS, look_ahead
 from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
 from foreload.record.recorder import Recorder, Watch
@@ -368,7 +370,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return
         if self.workers == "threads":
             return
-        if native_assembly(self, dataset, (0, 0), Buffers()) is not None:
+        if native_assembly(self.batch_spec, dataset, (0, 0), Buffers()) is not None:
             return
         self._choice = choose(self, None if self._auto_workers else self.num_workers)
         if self._auto_workers:
@@ -404,17 +406,39 @@ class DataLoader(TorchDataLoader[T_co]):
         self._plan_cache(draws=(False, not self.persistent_workers), resumed=resumed is not None)
         if self.by_processes:
             return self._process_epoch(order)
-        buffers = self._lend_buffers()
+        spec, buffers = self.batch_spec, self._lend_buffers()
+        begins = getattr(self.dataset, "epoch_begins", None)
+        if begins is not None and self.cache is None:
+            known = look_ahead(self, 1)
+            begins(None if known is None else known[0])
         if isinstance(self.dataset, IterableDataset):
-            return StreamEpoch(self, order, buffers)
-        assembly = native_assembly(self, self.dataset, order.key, buffers)
+            return StreamEpoch(self, spec, order, buffers)
+        assembly = native_assembly(spec, self.dataset, order.key, buffers)
         if assembly is None:
-            assembly = SampleAssembly(self, self._prepared, self.num_workers, buffers, arrays=order.is_array)
+            assembly = SampleAssembly(spec, self._prepared, self.num_workers, buffers, arrays=order.is_array)
         if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
             return GatherEpoch(order, assembly)
         if self.num_workers == 0:
             return InlineEpoch(order, assembly)
         return thread_epoch(self, order, assembly, self._lend_pool(order))
+
+    @property
+    def batch_spec(self) -> BatchSpec:
+        """What is needed to make the batches of this loader."""
+        sampler = self._index_sampler
+        size = sampler.batch_size if type(sampler) is BatchSampler else self.batch_size
+        return BatchSpec(
+            self.collate_fn,
+            auto_collation=self._auto_collation,
+            batch_size=size,
+            drop_last=self.drop_last,
+            transform=self.transform,
+            on_error=self.on_error,
+            errors=self.errors,
+            pin_device=self._pin_device,
+            cache=self._cache,
+            lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
+        )
 
     @property
     def _reuses(self) -> bool:
@@ -472,9 +496,10 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
         if self.by_processes:
-            making = WorkerBatchSpec.of(self)
+            # What pins memory is this process; the workers' dataset is seen through the cache already.
+            spec = replace(self.batch_spec, errors=[], pin_device=None, cache=None, lookahead=False)
             task = WorkerTask(
-                making, self._prepared, self.worker_init_fn, self.num_workers, seed, reuses=self._reuses
+                spec, self._prepared, self.worker_init_fn, self.num_workers, seed, reuses=self._reuses
             )
             return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing, self.spans)
         identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)

@@ -5,70 +5,18 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from foreload import _native
-from foreload.batch.failure import OnError, SampleError
 
 if TYPE_CHECKING:
-    from foreload.cache.loader_cache import LoaderCache
+    pass
 
 
-__all__ = ["Assembly", "Batch", "BatchSpec", "SubsetAssembly", "WorkerBatchSpec", "count", "note_sample"]
-
-
-class BatchSpec(Protocol):
-    """How a loader makes batches: the part of it that workers need."""
-
-    @property
-    def batch_size(self) -> int | None: ...
-    @property
-    def drop_last(self) -> bool: ...
-    @property
-    def collate_fn(self) -> Callable[[Any], Any]: ...
-    @property
-    def transform(self) -> Callable[[Any], Any] | None: ...
-    @property
-    def on_error(self) -> OnError: ...
-    @property
-    def errors(self) -> list[SampleError]: ...
-    @property
-    def _auto_collation(self) -> bool: ...
-    @property
-    def _pin_device(self) -> str | None: ...
-    @property
-    def _cache(self) -> LoaderCache | None: ...
-
-
-@dataclass
-class WorkerBatchSpec:
-    """The same for a worker process, which gets nothing else of the loader."""
-
-    batch_size: int | None
-    drop_last: bool
-    collate_fn: Callable[[Any], Any]
-    transform: Callable[[Any], Any] | None
-    on_error: OnError
-    _auto_collation: bool
-    errors: list[SampleError] = field(default_factory=list)
-    _pin_device: str | None = None  # what pins memory is the consumer's process
-    _cache: LoaderCache | None = None  # the dataset is seen through the store already
-
-    @classmethod
-    def of(cls, making: BatchSpec) -> WorkerBatchSpec:
-        """Take it from a loader."""
-        return cls(
-            making.batch_size,
-            making.drop_last,
-            making.collate_fn,
-            making.transform,
-            making.on_error,
-            making._auto_collation,
-        )
+__all__ = ["Assembly", "Batch", "SubsetAssembly", "count", "note_sample"]
 
 
 class Batch(NamedTuple):

@@ -16,9 +16,7 @@ from foreload.checks import Array
 from foreload.order.index import positions_of, require_nonempty
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["ReadAssembly", "read_samples"]
 
 
@@ -57,7 +55,7 @@ class ReadAssembly:
         present: makes the batch of ``(memory, starts, indices)``: the bytes of sample ``indices[i]`` are
             ``memory[starts[i]:starts[i + 1]]``.
         buffers: where batches are put.
-        making: of the loader; None: errors are raised.
+        spec: of the loader; None: errors are raised.
     """
 
     depth: int | None = None
@@ -68,14 +66,14 @@ class ReadAssembly:
         lengths: Array,
         present: Callable[[Array, Array, Array], Any],
         buffers: Buffers,
-        making: BatchSpec | None = None,
+        spec: BatchSpec | None = None,
     ) -> None:
         self._files = files
         self._lengths = lengths
         self._present = present
         self._buffers = buffers
-        self._on_error: OnError = "raise" if making is None else making.on_error
-        self._errors: list[SampleError] = [] if making is None else making.errors
+        self._on_error: OnError = "raise" if spec is None else spec.on_error
+        self._errors: list[SampleError] = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""

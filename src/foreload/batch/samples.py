@@ -20,9 +20,7 @@ from foreload.cache.view import CachedView
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["SampleAssembly"]
 
 _SAMPLE = int(Stage.sample)
@@ -37,20 +35,20 @@ class SampleAssembly:
     # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
     _LOOK_SECONDS = 5e-4
 
-    def __init__(self, making: BatchSpec, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
+    def __init__(self, spec: BatchSpec, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
         # What each thread is at, for whoever asks why nothing comes.
         self.now: Any = {}
         self.depth: int | None = None
         self._arrays = arrays
         self._dataset = dataset
-        self._batched = making._auto_collation
+        self._batched = spec.auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
-        collate = making.collate_fn
+        collate = spec.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._buffers = buffers
-        self._pin_device = making._pin_device
-        self.on_error = making.on_error
-        self.errors = making.errors
+        self._pin_device = spec.pin_device
+        self.on_error = spec.on_error
+        self.errors = spec.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
         self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, CachedView) else None

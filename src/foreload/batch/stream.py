@@ -14,9 +14,7 @@ from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["StreamBatches"]
 
 
@@ -24,7 +22,7 @@ class StreamBatches(Iterator[Any]):
     """The batches of one iterator over a dataset.
 
     Args:
-        making: how batches are made.
+        spec: how batches are made.
         dataset: what is iterated.
         buffers: where batches are put.
         skip: so many batches were given before.
@@ -34,9 +32,7 @@ class StreamBatches(Iterator[Any]):
         samples: of the batch given last.
     """
 
-    def __init__(
-        self, making: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None
-    ) -> None:
+    def __init__(self, spec: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
         if state is not None and has_state(dataset):
             dataset.load_state_dict(state["state"])
             skip = 0
@@ -47,14 +43,14 @@ class StreamBatches(Iterator[Any]):
         if state is not None and has_state(self._items):
             self._items.load_state_dict(state["state"])
             skip = 0
-        self._size = making.batch_size if making._auto_collation else None
-        self._drop_last = making.drop_last
-        collate = making.collate_fn
+        self._size = spec.batch_size if spec.auto_collation else None
+        self._drop_last = spec.drop_last
+        collate = spec.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
         self._buffers = buffers
-        self._pin_device = making._pin_device
-        self._on_error = making.on_error
-        self._errors = making.errors
+        self._pin_device = spec.pin_device
+        self._on_error = spec.on_error
+        self._errors = spec.errors
         self._ended = state is not None and state["ended"]
         for _ in range(skip):
             try:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from foreload.batch.spec import BatchSpec
 from foreload.checks import Indices, check_share
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
@@ -181,10 +182,10 @@ class MemoryEfficientDataset(BaseDataset):
         own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
         return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
 
-    def batch_assembly(self, making: Any, key: tuple[int, int], buffers: Any) -> Any:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Any) -> Any:
         """Make whole batches as the dataset does, where nothing is kept."""
         make = self._inner("batch_assembly")
-        return make(making, key, buffers) if make and self.__getitems__ else None
+        return make(spec, key, buffers) if make and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:
         """Give the dataset's own attribute, such as ``classes``."""

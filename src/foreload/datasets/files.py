@@ -20,9 +20,7 @@ from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["FileDataset"]
 
 
@@ -139,15 +137,15 @@ class FileDataset(BaseDataset):
                 pass
         return super().read_many(indices)
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""
-        if not is_default_collate(making.collate_fn) or making._cache is not None or not self._native:
+        if not is_default_collate(spec.collate_fn) or spec.cache is not None or not self._native:
             return None
 
         def present(memory: Any, starts: Any, indices: Any) -> Any:
-            return pinned(self._present(memory, starts, indices), making._pin_device)
+            return pinned(self._present(memory, starts, indices), spec.pin_device)
 
-        return ReadAssembly(self._files, self._sizes(), present, buffers, making)
+        return ReadAssembly(self._files, self._sizes(), present, buffers, spec)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files."""

@@ -12,16 +12,16 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
+from foreload.checks import Indices
 from foreload.order.index import position_of
-from foreload.order.lookahead import look_ahead
 from foreload.recipes.config import whole_number
 from foreload.workers.threads import join
 
 if TYPE_CHECKING:
-    from foreload.batch.buffers import Buffers
+    pass
 
 
 __all__ = ["AsyncPrefetchDataset"]
@@ -121,12 +121,10 @@ class AsyncPrefetchDataset(Dataset[Any]):
             return [self[index] for index in indices]
         return self._here().get_batch(positions)
 
-    def batch_assembly(self, making: Any, key: tuple[int, int], buffers: Buffers) -> None:
-        """Take the order of the epoch that foreload's DataLoader begins; it then goes on as with any dataset."""
-        if isinstance(making, DataLoader) and making.dataset is self and getattr(making, "cache", None) is None:
-            known = look_ahead(making, 1)
-            if known is not None:
-                self.ahead(known[0])
+    def epoch_begins(self, order: Indices | None) -> None:
+        """Take the order of the epoch that foreload's DataLoader begins, where it is known."""
+        if order is not None:
+            self.ahead(order)
 
     def __getattr__(self, name: str) -> Any:
         """Give the dataset's own attribute."""

@@ -20,9 +20,7 @@ from foreload.order.index import as_indices, require_nonempty
 from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
 
 
@@ -172,16 +170,16 @@ class CachedDataset(Dataset[Any]):
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
         """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is CachedDataset.__getitem__
             and type(self).__getitems__ is CachedDataset.__getitems__
         )
-        return _assembly(self._rows, making, buffers) if own else None
+        return _assembly(self._rows, spec, buffers) if own else None
 
 
-def tensor_assembly(dataset: TensorDataset, making: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
+def tensor_assembly(dataset: TensorDataset, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
     """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
@@ -192,11 +190,11 @@ def tensor_assembly(dataset: TensorDataset, making: BatchSpec, buffers: Buffers)
         for tensor in dataset.tensors
     ):
         return None
-    return _assembly(_Rows(dataset.tensors), making, buffers)
+    return _assembly(_Rows(dataset.tensors), spec, buffers)
 
 
-def _assembly(rows: _Rows, making: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
-    return TensorAssembly(rows, buffers) if is_default_collate(making.collate_fn) else None
+def _assembly(rows: _Rows, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
+    return TensorAssembly(rows, buffers) if is_default_collate(spec.collate_fn) else None
 
 
 class TensorAssembly:

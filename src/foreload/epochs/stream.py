@@ -14,6 +14,7 @@ import torch
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
+from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.epochs.base import Epoch, warn_of_length
 from foreload.epochs.cursor import Order
@@ -41,7 +42,8 @@ class _Worker:
     def __init__(
         self,
         worker: int,
-        loader: DataLoader[Any],
+        spec: BatchSpec,
+        count: int,
         dataset: Any,
         identity: WorkerIdentity,
         buffers: Buffers,
@@ -56,7 +58,7 @@ class _Worker:
         self._stopped = False
         self.thread = threading.Thread(
             target=self._work,
-            args=(worker, loader, dataset, identity, buffers, begin),
+            args=(worker, spec, count, dataset, identity, buffers, begin),
             name=f"foreload-stream-{worker}",
             daemon=True,
         )
@@ -65,7 +67,8 @@ class _Worker:
     def _work(
         self,
         worker: int,
-        loader: DataLoader[Any],
+        spec: BatchSpec,
+        count: int,
         dataset: Any,
         identity: WorkerIdentity,
         buffers: Buffers,
@@ -73,7 +76,7 @@ class _Worker:
     ) -> None:
         try:
             identity.assume(worker, dataset)
-            batches = StreamBatches(loader, dataset, buffers, *begin)
+            batches = StreamBatches(spec, dataset, buffers, *begin)
         except BaseException as error:
             self.batches.put(_End(error))
             return
@@ -83,7 +86,7 @@ class _Worker:
             if self._stopped:
                 return
             try:
-                with _native.Work(self.lane.native, made * loader.num_workers + worker):
+                with _native.Work(self.lane.native, made * count + worker):
                     batch = next(batches)
                 made += 1
                 self.batches.put((batch, batches.samples, None, batches.state()))
@@ -107,7 +110,7 @@ class StreamEpoch(Epoch):
     part is its own.
     """
 
-    def __init__(self, loader: DataLoader[Any], order: Order, buffers: Buffers) -> None:
+    def __init__(self, loader: DataLoader[Any], spec: BatchSpec, order: Order, buffers: Buffers) -> None:
         super().__init__(order)
         self._dataset = loader.dataset
         self._expected = loader._IterableDataset_len_called
@@ -120,7 +123,7 @@ class StreamEpoch(Epoch):
         self._spans = loader.spans
         self._turn = 0
         if self._count == 0:
-            self._inline = StreamBatches(loader, loader.dataset, buffers, *order.streams.get(0, (0, None)))
+            self._inline = StreamBatches(spec, loader.dataset, buffers, *order.streams.get(0, (0, None)))
         else:
             identity = WorkerIdentity(self._count, order.base_seed, loader.dataset, loader.worker_init_fn)
             ahead = max(1, loader.prefetch_factor or 1)
@@ -135,7 +138,7 @@ class StreamEpoch(Epoch):
             self._watch.depth = ahead * self._count
             lanes = loader.spans.take("thread", self._count)
             workers = [
-                _Worker(worker, loader, own, identity, buffers, ahead, begin, lane)
+                _Worker(worker, spec, self._count, own, identity, buffers, ahead, begin, lane)
                 for worker, (own, begin, lane) in enumerate(zip(copies, begins, lanes, strict=True))
             ]
             self._workers = workers[order.turn :] + workers[: order.turn]

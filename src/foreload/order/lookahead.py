@@ -26,7 +26,21 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-__all__ = ["asks_once", "look_ahead"]
+__all__ = ["KNOWN_SAMPLERS", "asks_once", "look_ahead"]
+
+
+# Whose order is known before it is asked for: torch's and foreload's own samplers, but no class derived from them.
+KNOWN_SAMPLERS = frozenset(
+    {
+        SequentialSampler,
+        RandomSampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+        DistributedSampler,
+        KeyedSampler,
+        MixtureSampler,
+    }
+)
 
 
 def _sampler(loader: DataLoader[Any]) -> Any:
@@ -73,15 +87,7 @@ def look_ahead(
     sampler = _sampler(loader)
     whole = type(batch_sampler) is not BatchSampler or not batch_sampler.drop_last
     kind = type(sampler)
-    if kind not in (
-        SequentialSampler,
-        RandomSampler,
-        KeyedSampler,
-        MixtureSampler,
-        WeightedRandomSampler,
-        SubsetRandomSampler,
-        DistributedSampler,
-    ):
+    if kind not in KNOWN_SAMPLERS:
         return None
     if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
         return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs)

@@ -27,9 +27,7 @@ from foreload.recipes.loader import EfficientDataLoader
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = [
     "CustomCollateFn",
     "DataLoaderConfig",
@@ -149,10 +147,10 @@ class HighPerformanceDataset(ImageDataset):
         }
 
     def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: BatchSpec | None = None
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, spec: BatchSpec | None = None
     ) -> ImageAssembly:
         """Make batches as ImageDataset does, through the cache, unless the loader has one."""
-        assembly = super()._assembly(transform, key, buffers, making)
+        assembly = super()._assembly(transform, key, buffers, spec)
         if assembly._store is None and self._kept:
             assembly._store, assembly._forms = self._kept[0].native, self._forms
         return assembly

@@ -21,9 +21,9 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
 from foreload import _native
-from foreload.batch.assembly import WorkerBatchSpec
 from foreload.batch.failure import EmptyBatch, SampleError
 from foreload.batch.samples import SampleAssembly
+from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
@@ -41,7 +41,7 @@ class WorkerTask:
     """What a worker process is started with.
 
     Attributes:
-        making: how batches are made.
+        spec: how batches are made.
         dataset: as the loader prepares it.
         init: ``worker_init_fn``.
         count: how many workers there are.
@@ -49,7 +49,7 @@ class WorkerTask:
         reuses: whether memory that samples free is kept for those to come.
     """
 
-    making: WorkerBatchSpec
+    spec: BatchSpec
     dataset: Any
     init: Any
     count: int
@@ -196,9 +196,9 @@ def work(
             except Exception as error:
                 result.error = _described(error, worker)
                 slots.send([])
-        if task.making.errors:
-            result.failures = list(task.making.errors)
-            task.making.errors.clear()
+        if task.spec.errors:
+            result.failures = list(task.spec.errors)
+            task.spec.errors.clear()
         results.send_bytes(pickle.dumps(result, protocol=5))
 
 
@@ -211,11 +211,11 @@ def _seed(base: int, worker: int) -> None:
 def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: SharedHeader) -> Any:
     """Give what makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
-        stream = StreamBatches(task.making, task.dataset, slots, begin.skip, begin.state)
+        stream = StreamBatches(task.spec, task.dataset, slots, begin.skip, begin.state)
         return lambda _: (next(stream), stream.state(), stream.samples)
-    assembly = native_assembly(task.making, task.dataset, begin.key, slots)
+    assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
     if assembly is None:
-        assembly = SampleAssembly(task.making, task.dataset, 1, slots, arrays=begin.arrays)
+        assembly = SampleAssembly(task.spec, task.dataset, 1, slots, arrays=begin.arrays)
         assembly.now = _Now(words)
 
     def make(indices: Any) -> Any:

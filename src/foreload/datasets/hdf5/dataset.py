@@ -27,8 +27,8 @@ from foreload.options import Keep, LoadingMode
 from foreload.record.progress import track, track_threads
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import Assembly, BatchSpec
-
+    from foreload.batch.spec import BatchSpec
+from foreload.batch.assembly import Assembly
 
 __all__ = ["HDF5Dataset"]
 
@@ -46,7 +46,7 @@ class HDF5Dataset(BaseDataset):
     h5py gives them. A target that is one number comes as a Python int, float or bool.
 
     Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
-    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
+    chunk is decoded once for all batches in the spec, of which there are as many as fit into 128 MiB, 96 at most
     (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
     and with a ``transform``, once per batch.
     Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
@@ -261,14 +261,14 @@ class HDF5Dataset(BaseDataset):
         bands = max(1, min(size, worth) // chunks.rows)
         return runs_of(0, len(self), bands * chunks.rows)
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
-        own = self._is_own and self.transform is None and making._cache is None
-        if not own or not is_default_collate(making.collate_fn):
+        own = self._is_own and self.transform is None and spec.cache is None
+        if not own or not is_default_collate(spec.collate_fn):
             return None
         if self._table is not None:
-            return self._table.batch_assembly(making, key, buffers)
-        return Window(self, self._opened(), buffers, making)
+            return self._table.batch_assembly(spec, key, buffers)
+        return Window(self, self._opened(), buffers, spec)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known of the file; another process opens it for itself."""

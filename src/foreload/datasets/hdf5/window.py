@@ -1,4 +1,4 @@
-"""Batches of rows in the making, which share what is decoded."""
+"""Batches of rows in the spec, which share what is decoded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from foreload import _native
 from foreload.batch.assembly import Batch, note_sample
@@ -30,11 +22,10 @@ from foreload.checks import Array
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
 from foreload.order.index import positions_of, require_nonempty
-from foreload.order.samplers import KeyedSampler
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
+    from foreload.batch.spec import BatchSpec
     from foreload.datasets.hdf5 import HDF5Dataset
 
 
@@ -44,16 +35,6 @@ __all__ = ["Column", "Window"]
 # them waits for.
 _BYTES = 128 << 20
 _MOST = 96
-
-# Nobody can notice that these are asked ahead of use; a sampler of the user's own may follow the training.
-_FORESEEN = (
-    SequentialSampler,
-    RandomSampler,
-    KeyedSampler,
-    DistributedSampler,
-    WeightedRandomSampler,
-    SubsetRandomSampler,
-)
 
 # Fewer are in the making anyway.
 _WORTHWHILE = 8
@@ -100,7 +81,7 @@ class Column:
 class Window:
     """Batches whose rows are filled in as bands are decoded; see :class:`foreload.batch.assembly.Assembly`.
 
-    Who decodes a band fills in its rows in every batch that is in the making, so that each band is decoded once
+    Who decodes a band fills in its rows in every batch that is in the spec, so that each band is decoded once
     for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
     once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
 
@@ -108,31 +89,30 @@ class Window:
         dataset: whose rows.
         bands: where they come from.
         buffers: where they go.
-        making: what the loader does about failures; None: they are raised.
+        spec: what the loader does about failures; None: they are raised.
     """
 
     def __init__(
-        self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, making: BatchSpec | None = None
+        self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, spec: BatchSpec | None = None
     ) -> None:
         self.columns = dataset.columns
         self.count = len(dataset)
         self.path = str(dataset.data_path)
         self.bands = bands
         self.buffers = buffers
-        self.on_error: OnError = "raise" if making is None else making.on_error
-        self.errors = [] if making is None else making.errors
-        self.pin_device = None if making is None else making._pin_device
-        self.depth = None if making is None else self._depth(making)
+        self.on_error: OnError = "raise" if spec is None else spec.on_error
+        self.errors = [] if spec is None else spec.errors
+        self.pin_device = None if spec is None else spec.pin_device
+        self.depth = None if spec is None else self._depth(spec)
         self.lock = threading.Lock()
         # What no thread has begun to decode, and the batches that need it.
         self.wanted: dict[_Key, list[_Entry]] = {}
 
-    def _depth(self, making: BatchSpec) -> int | None:
-        sampler = getattr(making, "_index_sampler", None)
-        if type(sampler) is not BatchSampler or type(sampler.sampler) not in _FORESEEN:
+    def _depth(self, spec: BatchSpec) -> int | None:
+        if not spec.lookahead or spec.batch_size is None:
             return None
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
-        depth = min(_MOST, _BYTES // max(1, sampler.batch_size * row_bytes))
+        depth = min(_MOST, _BYTES // max(1, spec.batch_size * row_bytes))
         shared = any(column.chunks.rows > 1 and not self.is_direct(column) for column in self.columns)
         return depth if depth >= _WORTHWHILE and shared else None
 

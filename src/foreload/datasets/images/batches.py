@@ -17,7 +17,7 @@ from foreload.order.index import positions_of, require_nonempty
 from foreload.transforms import ImageTransform, shaped
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
+    from foreload.batch.spec import BatchSpec
     from foreload.datasets.images.dataset import ImageDataset
 
 
@@ -36,7 +36,7 @@ class ImageAssembly:
         transform: ImageTransform,
         key: tuple[int, int],
         buffers: Buffers,
-        making: BatchSpec | None = None,
+        spec: BatchSpec | None = None,
     ) -> None:
         self._dataset = dataset
         self._transform = transform
@@ -45,12 +45,12 @@ class ImageAssembly:
             self.depth = None  # each worker waits for a batch of its own
         self._key = key
         self._buffers = buffers
-        own = making is None or is_default_collate(making.collate_fn)
-        self._collate = None if making is None or own else making.collate_fn
-        self._pin_device = None if making is None else making._pin_device
-        self._on_error: OnError = "raise" if making is None else making.on_error
-        self._errors = [] if making is None else making.errors
-        cache = None if making is None else making._cache
+        own = spec is None or is_default_collate(spec.collate_fn)
+        self._collate = None if spec is None or own else spec.collate_fn
+        self._pin_device = None if spec is None else spec.pin_device
+        self._on_error: OnError = "raise" if spec is None else spec.on_error
+        self._errors = [] if spec is None else spec.errors
+        cache = None if spec is None else spec.cache
         self._store = None if cache is None else cache.store.native
         self._forms = None if cache is None else cache.forms
 

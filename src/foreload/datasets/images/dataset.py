@@ -32,9 +32,7 @@ from foreload.remote.fetch import local_path
 from foreload.transforms import ImageTransform, transform_array
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
@@ -259,17 +257,17 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         """
         return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
         own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return self._assembly(self.transform, key, buffers, making)
+        return self._assembly(self.transform, key, buffers, spec)
 
     def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, making: BatchSpec | None = None
+        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, spec: BatchSpec | None = None
     ) -> ImageAssembly:
-        return ImageAssembly(self, transform, key, buffers, making)
+        return ImageAssembly(self, transform, key, buffers, spec)
 
     @property
     def is_remote(self) -> bool:

@@ -22,8 +22,8 @@ from foreload.order.index import positions_of
 from foreload.record.progress import track
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
     from foreload.batch.buffers import Buffers
+    from foreload.batch.spec import BatchSpec
 
 
 __all__ = ["ParquetDataset"]
@@ -189,12 +189,12 @@ class ParquetDataset(BaseDataset):
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
         plain = self._is_own and self._kept is None and self.transform is None
-        if not plain or making._cache is not None or not is_default_collate(making.collate_fn):
+        if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
-        return _ColumnAssembly(making, _Columns(self), 1, buffers, arrays=False)
+        return _ColumnAssembly(spec, _Columns(self), 1, buffers, arrays=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known of the files; another process opens them for itself."""

@@ -19,7 +19,7 @@ from foreload.order.index import positions_of, require_nonempty
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
+    from foreload.batch.spec import BatchSpec
     from foreload.datasets.text import TextDataset
 
 
@@ -95,12 +95,12 @@ class TextAssembly:
 
     depth: int | None = None
 
-    def __init__(self, dataset: TextDataset, buffers: Buffers, making: BatchSpec | None = None) -> None:
+    def __init__(self, dataset: TextDataset, buffers: Buffers, spec: BatchSpec | None = None) -> None:
         self._dataset = dataset
         self._buffers = buffers
-        self._pin_device = None if making is None else making._pin_device
-        self._on_error: OnError = "raise" if making is None else making.on_error
-        self._errors = [] if making is None else making.errors
+        self._pin_device = None if spec is None else spec.pin_device
+        self._on_error: OnError = "raise" if spec is None else spec.on_error
+        self._errors = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.batch.assembly.Assembly`."""

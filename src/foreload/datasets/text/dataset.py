@@ -19,9 +19,7 @@ from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encod
 from foreload.options import LoadingMode
 
 if TYPE_CHECKING:
-    from foreload.batch.assembly import BatchSpec
-
-
+    from foreload.batch.spec import BatchSpec
 __all__ = ["TextDataset"]
 
 
@@ -199,9 +197,9 @@ class TextDataset(BaseDataset):
         """What foreload's DataLoader uses where it is given no ``collate_fn``."""
         return None if self.padding else self.collate
 
-    def batch_assembly(self, making: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
+    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
-        own = is_default_collate(making.collate_fn) if self.padding else making.collate_fn == self.collate
-        if not own or making._cache is not None or self.__getitems__ != self._load_batch:
+        own = is_default_collate(spec.collate_fn) if self.padding else spec.collate_fn == self.collate
+        if not own or spec.cache is not None or self.__getitems__ != self._load_batch:
             return None
-        return TextAssembly(self, buffers, making)
+        return TextAssembly(self, buffers, spec)
