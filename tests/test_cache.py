@@ -155,7 +155,9 @@ def test_predictions_come_true_exactly(capacity: int) -> None:
         for _ in range(5):
             accesses += [int(i) for _, y in loader for i in y]
             predicted += (
-                0 if loader._cache is None or loader._cache.plan is None else int(loader._cache.plan.hits.sum())
+                0
+                if loader.sample_cache is None or loader.sample_cache.plan is None
+                else int(loader.sample_cache.plan.hits.sum())
             )
     best = int(compile_plan(accesses, SIZE, capacity).hits.sum())
     hits = loader.stats()["cache"]["hits"]

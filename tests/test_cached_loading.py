@@ -215,11 +215,11 @@ def test_predictions_hold_where_samples_are_of_one_size(policy: Any) -> None:
     for _ in range(4):
         accesses += [int(row[0]) for batch in loader for row in batch]
         hits = loader.stats()["cache"]["hits"]
-        assert loader._cache is not None
-        assert loader._cache.plan is not None
-        assert hits - before == loader._cache.plan.hits.sum()
+        assert loader.sample_cache is not None
+        assert loader.sample_cache.plan is not None
+        assert hits - before == loader.sample_cache.plan.hits.sum()
         before = hits
-        predicted += int(loader._cache.plan.hits.sum())
+        predicted += int(loader.sample_cache.plan.hits.sum())
     assert dataset.calls.sum() == len(accesses) - predicted
     if policy in ("opt", "lru"):
         # Epoch by epoch it is what the whole would be.
@@ -235,15 +235,15 @@ def test_predictions_hold_where_sizes_differ_once_they_are_known(budget: int) ->
     sizes = [block(sample_of(index)) for index in range(SIZE)]
     before = {"hits": 0, "refused": 0}
     for _ in range(12):
-        known = loader._cache is not None and loader._cache.store.sizes().tolist() == sizes
+        known = loader.sample_cache is not None and loader.sample_cache.store.sizes().tolist() == sizes
         list(loader)
-        assert loader._cache is not None
-        assert loader._cache.plan is not None
+        assert loader.sample_cache is not None
+        assert loader.sample_cache.plan is not None
         counts = loader.stats()["cache"]
         hits, refused = counts["hits"] - before["hits"], counts["refused"] - before["refused"]
         before = counts
         if known:  # then nothing goes wrong but that memory is in pieces
-            planned = loader._cache.plan.hits.sum()
+            planned = loader.sample_cache.plan.hits.sum()
             assert planned - refused <= hits <= planned
     assert known
 

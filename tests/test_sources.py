@@ -31,7 +31,7 @@ from torch.utils.data import IterableDataset, Subset
 
 import foreload as fl
 from foreload.datasets.parquet.rowgroups import RowGroups, open_parquet
-from foreload.epochs.stream import own_copy
+from foreload.workers.copies import own_copy
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

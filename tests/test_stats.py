@@ -194,7 +194,7 @@ def test_batches_that_are_gathered_together_are_never_taken_back() -> None:
 
     def ask() -> None:
         while not over.is_set():
-            sums = loader._recorder.sums()
+            sums = loader.recorder.sums()
             seen.append((sums["batches"], sums["samples"]))
 
     interval = sys.getswitchinterval()

@@ -172,10 +172,10 @@ def test_threads_grow_where_samples_wait_and_batches_stay_the_same() -> None:
     assert stats["count"] == loader.num_workers
     assert stats["depth"] <= 128
     assert stats["tuning"][0].startswith(
-        f"{loader._tuner.trials.done[0].tried.threads} threads instead of {begun}: "
+        f"{loader.crew.tuner.trials.done[0].tried.threads} threads instead of {begun}: "
     )
     assert "times the samples/s predicted" in stats["tuning"][0]
-    assert loader._tuner.trials.setting.threads <= 32
+    assert loader.crew.tuner.trials.setting.threads <= 32
     assert alive() == 0
     # The next epoch begins with what was found.
     threads = loader.num_workers
@@ -223,7 +223,7 @@ def test_what_the_user_chose_is_left_alone(options: dict[str, Any]) -> None:
     loader = tuned(dataset=Sleeping(1000, 0.001), **options)
     begun, depths = loader.num_workers, set()
     for _ in loader:
-        depths.add(loader._recorder.last.depth)
+        depths.add(loader.recorder.last.depth)
         assert loader.num_workers == begun
     assert depths == {begun * (options.get("prefetch_factor") or 2)}
     assert loader.stats()["workers"]["tuning"] == []
@@ -233,14 +233,14 @@ def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> N
     loader = tuned(prefetch_factor=3)
     for _ in loader:
         pass
-    assert loader.num_workers > 2 or loader._tuner.trials.done
-    assert {trial.tried.depth / trial.tried.threads for trial in loader._tuner.trials.done} == {3.0}
+    assert loader.num_workers > 2 or loader.crew.tuner.trials.done
+    assert {trial.tried.depth / trial.tried.threads for trial in loader.crew.tuner.trials.done} == {3.0}
 
 
 def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
     loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="20MiB")
-    depths = [loader._recorder.last.depth for _ in loader]
+    depths = [loader.recorder.last.depth for _ in loader]
     # Samples and batch are there at a time, two batches are with the loop, and each new thread may keep one.
     assert max(depths[5:]) * 2 + 2 + (loader.num_workers - 2) <= 20
     assert loader.num_workers > 2
@@ -295,7 +295,7 @@ def test_workers_know_how_many_they_are() -> None:
     for _ in loader:
         pass
     assert all(worker < count for worker, count in seen)
-    done = loader._tuner.trials.done
+    done = loader.crew.tuner.trials.done
     assert {count for _, count in seen} <= {
         loader.num_workers,
         *(each.threads for trial in done for each in trial[:2]),
@@ -316,7 +316,7 @@ def test_worker_processes_become_more_between_epochs_where_samples_wait() -> Non
     for _ in range(12):
         seen = torch.cat([index for _, index in loader])
         assert seen.tolist() == list(range(400))
-        if loader._tuning:
+        if loader.crew.changes:
             break
     assert loader.num_workers > begun
     assert loader.stats()["workers"]["tuning"][0].startswith(

@@ -134,7 +134,7 @@ def test_closing_and_starting_again_keeps_nothing_of_the_workers_before() -> Non
     pools = []
     for _ in range(3):
         list(loader)
-        pools.append(weakref.ref(loader._pool))
+        pools.append(weakref.ref(loader.crew.pool))
         loader.close()
     assert [pool() for pool in pools] == [None] * 3
 
@@ -152,7 +152,7 @@ def test_an_open_epoch_whose_workers_were_closed_says_so() -> None:
 def test_persistent_workers_outlive_the_loader_with_an_epoch(workers: str) -> None:
     loader = fl.DataLoader(Rows(6), batch_size=2, num_workers=2, workers=workers, persistent_workers=True)
     epoch = iter(loader)
-    pool = loader._pool
+    pool = loader.crew.pool
     del loader
     assert torch.cat(list(epoch))[:, 0].tolist() == list(range(6))
     del epoch
@@ -243,7 +243,7 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one() -> None
         ("8MiB", ()),
     ):
         loader = fl.DataLoader(Large(10_000), batch_size=2, num_workers=1, memory=room)
-        loader._choose()
+        loader.choose_workers()
         chosen = loader.stats()["workers"]
         assert set(chosen["samples_per_second"]) == {"none", *found}, chosen
         assert ("find no room" in chosen["why"]) == (not found)
@@ -298,7 +298,7 @@ def test_measuring_leaves_no_trace() -> None:
     before = children()
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     loader = fl.DataLoader(Logged(2000), batch_size=8, num_workers=2)
-    loader._choose()
+    loader.choose_workers()
     assert loader.stats()["workers"]["samples_per_second"]
     assert Logged.opened is None
     assert torch.equal(torch.get_rng_state(), states[0])
@@ -360,7 +360,7 @@ def test_what_choosing_took_is_said_where_it_is_most_of_the_time() -> None:
 def test_nobody_is_asked_where_workers_were_named() -> None:
     for arguments in ({"workers": "threads", "num_workers": 1}, {"num_workers": 0}):
         loader = fl.DataLoader(Breaks(1000), **arguments)
-        loader._choose()
+        loader.choose_workers()
         assert loader.stats()["workers"]["why"] == "as was asked for"
 
 
@@ -373,7 +373,7 @@ def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
     for memory, most in ((1 << 40, 32), (8 * 2 * 8 * 400_000, 2), (1 << 20, 1)):
         monkeypatch.setattr(choose, "granted_memory", lambda memory=memory: memory)
         loader = fl.DataLoader(Large(1000), batch_size=8)
-        loader._choose()
+        loader.choose_workers()
         chosen = loader.stats()["workers"]
         assert 1 <= chosen["count"] <= most, chosen
         assert ("too much for more than" in chosen["why"]) == (most < 32)
@@ -389,7 +389,7 @@ def test_measuring_computes_also_after_torch_has_used_all_cores() -> None:
     try:
         torch.ones(4_000_000).mul(2).sum()  # starts torch's threads
         loader = fl.DataLoader(Sums(2000), batch_size=8)
-        loader._choose()
+        loader.choose_workers()
         assert loader.stats()["workers"]["samples_per_second"]
     finally:
         torch.set_num_threads(before)

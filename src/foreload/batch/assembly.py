@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from foreload import _native
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["Assembly", "Batch", "SubsetAssembly", "count", "note_sample"]
 

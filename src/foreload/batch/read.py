@@ -17,6 +17,7 @@ from foreload.order.index import positions_of, require_nonempty
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["ReadAssembly", "read_samples"]
 
 

@@ -21,6 +21,7 @@ from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["SampleAssembly"]
 
 _SAMPLE = int(Stage.sample)

@@ -15,6 +15,7 @@ from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["StreamBatches"]
 
 

@@ -21,6 +21,7 @@ from foreload.options import LoadingMode
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["FileDataset"]
 
 

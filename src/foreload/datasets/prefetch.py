@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset
@@ -19,10 +19,6 @@ from foreload.checks import Indices
 from foreload.order.index import position_of
 from foreload.recipes.config import whole_number
 from foreload.workers.threads import join
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["AsyncPrefetchDataset"]
 

@@ -21,6 +21,7 @@ from foreload.record.progress import track
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -15,16 +15,37 @@ from foreload.order.ranks import deal
 from foreload.order.resume import BEGINNING, Start
 from foreload.order.samplers import Blocks
 
-if TYPE_CHECKING:
-    from foreload.datasets.mixture import Mixture
-
-
 __all__ = ["MixtureSampler", "choose"]
 
 _FIRST, _BLOCK = 1 << 10, 1 << 13
 
 # Positions that are dealt to the ranks together.
 _STRETCH = 1 << 16
+
+
+class MixedDatasets(Protocol):
+    """Several datasets as one, whose shares of an epoch are fixed: :class:`foreload.Mixture`."""
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The samples of each dataset in ``sum(shares)`` samples of the mixture."""
+        ...
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of samples of each dataset."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in an epoch."""
+        ...
+
+    def set_weights(self, weights: Any) -> None:
+        """Change the shares."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 class MixtureSampler(Sampler[int]):
@@ -66,7 +87,7 @@ class MixtureSampler(Sampler[int]):
 
     def __init__(
         self,
-        mixture: Mixture,
+        mixture: MixedDatasets,
         seed: SupportsIndex,
         *,
         num_replicas: int = 1,

@@ -28,6 +28,7 @@ from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = [
     "CustomCollateFn",
     "DataLoaderConfig",

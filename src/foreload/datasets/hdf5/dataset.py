@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from foreload.batch.assembly import Assembly
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.store import SampleStore
@@ -28,7 +29,7 @@ from foreload.record.progress import track, track_threads
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
-from foreload.batch.assembly import Assembly
+
 
 __all__ = ["HDF5Dataset"]
 

@@ -33,6 +33,7 @@ from foreload.transforms import ImageTransform, transform_array
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
