@@ -271,10 +271,10 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(choose, "_Trial", Trial)
     monkeypatch.setattr(choose, "_cost", lambda dataset, size: (0.01, 0.01))
     monkeypatch.setattr(choose.time, "monotonic", lambda: now[0])
-    loader = fl.DataLoader(Rows(100_000), batch_size=2, num_workers=2)
+    work = choose.Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()))
     for slow, rounds in ((False, 3), (True, 1)):
         turns.clear()
-        answers = list(choose._measure(loader, 2, 2))
+        answers = list(choose._measure(work, 2, 2))
         who = [("threads", 2), ("processes", 2), ("threads", 0)]
         assert [turn for turn in turns if turn != "rest"] == [who[2], *who * rounds]
         assert turns.count("rest") == 3 * rounds
