@@ -17,7 +17,7 @@ from foreload.cli.main.profile import nsys
 
 from foreload.cli.profile import Profile, profile
 
-SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
 
 LOADER = """

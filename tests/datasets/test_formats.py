@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import jpeg, photo
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import transforms
+from tests.conftest import jpeg, photo
 
 PLAIN = transforms.resize((40, 60), normalize=False)
 

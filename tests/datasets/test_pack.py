@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import jpeg, photo
 from PIL import Image, ImageCms
 
 import foreload as fl
@@ -23,6 +22,7 @@ from foreload import _native
 from foreload.datasets.tar.pack import MANIFEST, pack
 from foreload.datasets.tar.shards import index_of
 from foreload.errors import DecodeError
+from tests.conftest import jpeg, photo
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:

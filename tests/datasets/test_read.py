@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import jpeg, photo
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
@@ -28,6 +27,7 @@ import foreload as fl
 from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
+from tests.conftest import jpeg, photo
 
 MIXED = [0, 1, 511, 4095, 4096, 4097, 65535, (1 << 20) + 3]
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_stats import stage, stats
-from queue_simulation import Simulation
 
 from foreload.report.verdict import verdict
 from foreload.tune.costs import Costs
 from foreload.tune.predict import predict
 from foreload.tune.queueing import Crew, Demand, bounds, throughput
+from tests.made_stats import stage, stats
+from tests.queue_simulation import Simulation
 
 times = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0])
 demands = st.builds(Demand, times, times, times, st.sampled_from([0.0, 0.02, 0.1]), times, times).filter(

@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from test_device import Simulated
 from torch.utils.data import Dataset
 
 import foreload as fl
@@ -28,6 +27,7 @@ from foreload.record import usage as gpu
 from foreload.record import usage as tree
 from foreload.record.spans import Stage
 from foreload.record.stats import Stats, _percentiles
+from tests.epochs.test_device import Simulated
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},

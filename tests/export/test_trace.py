@@ -26,7 +26,7 @@ from foreload.cli.profile import profile
 from foreload.export.trace import Recording, write_recordings
 from foreload.record.spans import SPAN, Stage
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "profiling.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "profiling.md"
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from made_stats import stats
 from rich.console import Console
-from test_verdict import CASES
 
 from foreload.report.report import Report
+from tests.made_stats import stats
+from tests.report.test_verdict import CASES
 
 
 def shown(report: Report, width: int, *, terminal: bool) -> str:

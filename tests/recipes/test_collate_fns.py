@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import photo
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -19,6 +18,7 @@ from torch.utils.data import default_collate
 
 import foreload as fl
 from foreload import CustomCollateFn as Collate
+from tests.conftest import photo
 
 LOADERS = [
     (TorchDataLoader, {}),

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import jpeg, photo
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import _native, transforms
+from tests.conftest import jpeg, photo
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 

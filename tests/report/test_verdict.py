@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_stats import stage, stats
 
 from foreload.report.verdict import verdict
+from tests.made_stats import stage, stats
 
 NATIVE = {"native": True}
 LOCKED, FREE = {"looks": 500, "held_share": 0.99}, {"looks": 500, "held_share": 0.05}

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-HERE = Path(__file__).parent.parent / "examples" / "profiling"
+HERE = Path(__file__).parents[2] / "examples" / "profiling"
 
 
 def run(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
