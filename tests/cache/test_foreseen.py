@@ -771,7 +771,7 @@ def test_a_cached_function_looks_like_the_function() -> None:
     assert (tripled.__qualname__, tripled.__module__) == ("tripled", __name__)
 
 
-class FormChoice(Base):
+class Counted(Base):
     @fl.cached(maxsize=None, policy="lfu")
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self.make(index)
@@ -779,7 +779,7 @@ class FormChoice(Base):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_decorated_datasets_go_to_workers_of_all_kinds(method: str) -> None:
-    dataset = FormChoice(40)
+    dataset = Counted(40)
     dataset[3]
     loader: Any = DataLoader(
         dataset, batch_size=8, num_workers=2, multiprocessing_context=method, persistent_workers=True
