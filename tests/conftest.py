@@ -28,10 +28,10 @@ def no_thread_is_left_behind() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 20
     while True:
-        gc.collect()  # which does nothing while another thread is at it
         left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("foreload")]
         if not left or time.monotonic() > deadline:
             break
+        gc.collect()  # which does nothing while another thread is at it
         left[0].join(0.2)  # it may be on its way out
     assert not left
 

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload import device, machine
+from foreload.epochs.processes import Restart
 from foreload.record import usage as gpu
 from foreload.record import usage as tree
 from foreload.record.spans import Stage
@@ -261,7 +262,7 @@ def test_batches_may_be_asked_for_with_anything(make: Any, kind: str) -> None:
 def test_what_was_lost_with_a_worker_goes_through_json() -> None:
     loader = fl.DataLoader(Slow())
     for indices in ([[np.int64(3), torch.tensor(4)], (5, "six")], [None, {7}]):
-        loader.restarts.append(fl.handover.Restart(0, 1, -9, indices))
+        loader.restarts.append(Restart(0, 1, -9, indices))
     check(loader.stats())
     assert [lost["indices"] for lost in loader.stats()["restarts"]] == [[[3, 4], [5, "six"]], [None, "{7}"]]
 

@@ -34,7 +34,7 @@ COUNT, EACH = 3, 20
 
 
 class Cloud(NamedTuple):
-    """A bucket called "data", and how to come to it."""
+    """A bucket called "cloud", and how to come to it."""
 
     scheme: str
     storage: dict[str, Any]
@@ -64,10 +64,10 @@ def google() -> Iterator[Cloud]:
     server = serving.make_server("127.0.0.1", 0, signed, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    urllib.request.urlopen(urllib.request.Request(f"{url}/data", method="PUT")).close()
+    urllib.request.urlopen(urllib.request.Request(f"{url}/cloud", method="PUT")).close()
     account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": ""}
     storage = {"service_account_key": json.dumps(account | {"private_key_id": ""})}
-    store = obstore.store.GCSStore("data", client_options={"allow_http": True}, **storage)
+    store = obstore.store.GCSStore("cloud", client_options={"allow_http": True}, **storage)
     yield Cloud("gs", storage, store)
     server.shutdown()
 
@@ -84,7 +84,7 @@ def azure() -> Iterator[Cloud]:
     try:
         make_container(endpoint)
         keys = {"account_name": ACCOUNT, "account_key": KEY, "endpoint": endpoint}
-        store = obstore.store.AzureStore("data", client_options={"allow_http": True}, **keys)
+        store = obstore.store.AzureStore("cloud", client_options={"allow_http": True}, **keys)
         yield Cloud("az", keys, store)
     finally:
         server.terminate()
@@ -92,14 +92,14 @@ def azure() -> Iterator[Cloud]:
 
 
 def make_container(endpoint: str) -> None:
-    """Make the container "data" when the server listens; obstore makes none."""
+    """Make the container "cloud" when the server listens; obstore makes none."""
     date = datetime.datetime.now(datetime.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
     named = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    text = "PUT" + "\n" * 12 + f"{named}/{ACCOUNT}/{ACCOUNT}/data\nrestype:container"
+    text = "PUT" + "\n" * 12 + f"{named}/{ACCOUNT}/{ACCOUNT}/cloud\nrestype:container"
     signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), hashlib.sha256)).decode()
     headers |= {"Authorization": f"SharedKey {ACCOUNT}:{signature}", "Content-Length": "0"}
-    request = urllib.request.Request(f"{endpoint}/data?restype=container", method="PUT", headers=headers)
+    request = urllib.request.Request(f"{endpoint}/cloud?restype=container", method="PUT", headers=headers)
     for _ in range(300):
         with suppress(ConnectionError, urllib.error.URLError):
             with urllib.request.urlopen(request) as answer:
@@ -139,28 +139,28 @@ def batches(dataset: Any) -> list[Any]:
 def test_shards(cloud: Cloud, folder: Path) -> None:
     expected = batches(fl.TarDataset(folder))
     for shards in ("train set/", "train%20set/train-{0..2}.tar"):
-        assert batches(fl.TarDataset(f"{cloud.scheme}://data/{shards}", storage=cloud.storage)) == expected
+        assert batches(fl.TarDataset(f"{cloud.scheme}://cloud/{shards}", storage=cloud.storage)) == expected
 
 
 @pytest.mark.parametrize("folder_name", ["train set/", "zipped/"])
 def test_stream(folder_name: str, cloud: Cloud, folder: Path) -> None:
     """Streams, too, take all shards below a URL, compressed or not."""
-    found = list(fl.TarStream(f"{cloud.scheme}://data/{folder_name}", storage=cloud.storage, shuffle=False))
+    found = list(fl.TarStream(f"{cloud.scheme}://cloud/{folder_name}", storage=cloud.storage, shuffle=False))
     assert found == list(fl.TarStream(folder, shuffle=False))
 
 
 @pytest.mark.parametrize("kind", [fl.TarDataset, fl.TarStream])
 def test_what_is_not_there(kind: Any, cloud: Cloud) -> None:
-    for bucket in ("data/none/", "nobody/"):
+    for bucket in ("cloud/none/", "nobody/"):
         url = f"{cloud.scheme}://{bucket}"
         with pytest.raises(FileNotFoundError, match=url):
             kind(url, storage=cloud.storage)
-    for url in (f"{cloud.scheme}://data/none.tar", f"{cloud.scheme}://nobody/a.tar"):
+    for url in (f"{cloud.scheme}://cloud/none.tar", f"{cloud.scheme}://nobody/a.tar"):
         with pytest.raises(FileNotFoundError, match=url):
             list(iter(kind(url, storage=cloud.storage)))
 
 
 def test_wrong_key(azure: Cloud) -> None:
     wrong = azure.storage | {"account_key": base64.b64encode(b"another").decode()}
-    with pytest.raises(PermissionError, match=r"credentials.*az://data/"):
-        fl.TarDataset("az://data/train.tar", storage=wrong)
+    with pytest.raises(PermissionError, match=r"credentials.*az://cloud/"):
+        fl.TarDataset("az://cloud/train.tar", storage=wrong)
