@@ -816,7 +816,8 @@ SCRIPT = """
     batches = iter(loader)
     next(batches)
     tree = psutil.Process().children(recursive=True)
-    print(*(child.pid for child in tree if any("fetch_process.py" in word for word in child.cmdline())), flush=True)
+    helpers = [child.pid for child in tree if any("fetch_process.py" in word for word in child.cmdline())]
+    print(*helpers, flush=True)
     {then}
 """
 
