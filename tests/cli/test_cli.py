@@ -14,11 +14,11 @@ from PIL import Image
 
 from foreload import machine
 from foreload.cli.doctor import examine
+from tests.programs import python
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "foreload", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170)
+    return python("-m", "foreload", *arguments)
 
 
 def test_synthetic_photos_are_like_photos_and_come_from_their_seed(tmp_path: Path) -> None:
@@ -107,12 +107,7 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_bench_of_tensors(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1"],
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
     assert result.returncode == 0, result.stderr
     assert "index_select" in result.stdout
     assert "rows/s" in result.stdout

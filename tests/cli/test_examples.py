@@ -16,14 +16,15 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.programs import python
+
 HERE = Path(__file__).parents[2] / "examples" / "profiling"
 
 
 def run(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [str(HERE / script), *map(str, arguments)]
     if script.endswith(".py"):
-        command.insert(0, sys.executable)
-    return subprocess.run(command, capture_output=True, text=True, timeout=170)
+        return python(HERE / script, *arguments)
+    return subprocess.run([HERE / script, *map(str, arguments)], capture_output=True, text=True, timeout=170)
 
 
 def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
