@@ -39,7 +39,9 @@ if __name__ == "__main__":
         {"num_workers": 0},
         {"num_workers": 1, "workers": "threads"},
         {"num_workers": 1, "workers": "processes"},
-        {"num_workers": 1, "workers": "processes", "multiprocessing_context": "spawn"},
+        pytest.param(
+            {"num_workers": 1, "workers": "processes", "multiprocessing_context": "spawn"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_samples_take_no_new_memory_each(options: dict[str, object], tmp_path: object) -> None:

@@ -180,7 +180,10 @@ PROCESSES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("processes", PROCESSES)
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("spawn") else name for name in PROCESSES],
+)
 @pytest.mark.parametrize("order", ["replacement", "one by one, shuffled"])
 def test_processes_of_all_kinds_give_the_same(processes: str, order: str) -> None:
     arguments = PROCESSES[processes]
@@ -376,7 +379,7 @@ def is_random(sample: dict[str, Any]) -> torch.Tensor:
     return sample["x"][:5] + torch.rand(())
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_random_transform_is_random_each_time_and_the_dataset_is_not_asked_again(
     method: str | None, persistent: bool

@@ -142,7 +142,7 @@ def after(seed: int) -> torch.Tensor:
     return generator.get_state()
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_processes_that_begin_empty_share_it(method: str, persistent: bool) -> None:
     generator, expected = foretell(5, 2)
@@ -322,10 +322,7 @@ def changed_copy(dataset: Everything, out: Any) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "fork",
-        "spawn",
-    ],
+    ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)],
 )
 def test_a_changed_copy_never_gets_the_originals_samples(method: str) -> None:
     foretell()
@@ -367,7 +364,7 @@ class Child(Third):
         return x + torch.rand(()), y
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_class_may_be_derived_from(method: str | None) -> None:
     generator, expected = foretell(1, 2)
     dataset = Child()
@@ -400,6 +397,7 @@ class Closed(Third):
         return made
 
 
+@pytest.mark.slow
 def test_datasets_that_pickle_themselves_share_when_spawned() -> None:
     generator, expected = foretell(1, 2)
     dataset = Closed(shift=4)
@@ -777,7 +775,7 @@ class Counted(Base):
         return self.make(index)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_decorated_datasets_go_to_workers_of_all_kinds(method: str) -> None:
     dataset = Counted(40)
     dataset[3]

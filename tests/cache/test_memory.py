@@ -242,6 +242,7 @@ def run_in(cgroup: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", join], capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_it_finishes_where_stock_torch_is_killed(cgroup: Path, tmp_path: Path) -> None:
     script = tmp_path / "large.py"
     script.write_text(SCRIPT)

@@ -95,7 +95,7 @@ def run(dataset: Any, generator: torch.Generator, epochs: int = EPOCHS, **argume
         {"num_workers": 2, "persistent_workers": True},
         {"num_workers": 2, "batch_size": 1},
         {"num_workers": 2, "in_order": False},
-        {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True},
+        {"num_workers": 2, "multiprocessing_context": "forkserver", "persistent_workers": True},
     ],
     ids=str,
 )

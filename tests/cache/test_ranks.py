@@ -91,7 +91,7 @@ def train(rank: int, world: int, folder: str, options: dict[str, Any], arguments
 
 
 def ranks_of(world: int, folder: Path, options: dict[str, Any], **arguments: Any) -> Any:
-    mp.spawn(train, (world, str(folder), options, arguments), nprocs=world)
+    mp.start_processes(train, (world, str(folder), options, arguments), nprocs=world, start_method="forkserver")
     got, hits, counts = zip(*(torch.load(folder / f"{rank}.pt") for rank in range(world)), strict=True)
     for epoch in range(EPOCHS):
         plain: Any = [DistributedSampler(range(N), world, rank, seed=5) for rank in range(world)]  # type: ignore[arg-type]
@@ -131,6 +131,7 @@ def test_ranks_that_swap_keep_more_between_them(world: int, arguments: dict[str,
         assert warm_rate(hits) >= world / 8 * 0.95
 
 
+@pytest.mark.slow
 def test_swaps_reach_processes_too(tmp_path: Path) -> None:
     options = {"budget": N // 8 * ITEM, "route": True, "share": False}
     routed, _ = ranks_of(2, tmp_path, options, num_workers=1, workers="processes")

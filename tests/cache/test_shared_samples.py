@@ -503,6 +503,7 @@ def stress_for_ever(store: SampleStore, seed: int) -> None:
         stress(store, seed, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["all", "recent", "accesses"])
 def test_processes_killed_at_any_moment_do_no_harm(rule: str) -> None:
     samples = 50
@@ -561,7 +562,7 @@ def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> No
     assert run_python(program).stdout == "fine"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_whoever_shares_a_store_leaves_nothing_behind(method: str) -> None:
     def left() -> tuple[int, list[str], int]:
         gc.collect()

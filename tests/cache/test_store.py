@@ -162,7 +162,7 @@ def use(store: SampleStore, seed: int, count: int) -> None:
         assert torch.equal(store.load(index, read), read(index))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_share_one_store(method: str) -> None:
     store = SampleStore(30, 1 << 20)
     store.load(3, read)

@@ -79,6 +79,7 @@ def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words
     assert (tmp_path / "used" / "file").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
     from foreload.bench.synth import synth_images
 

@@ -61,6 +61,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
 
 
+@pytest.mark.slow
 def test_images_are_made_once_and_come_from_their_seed(data: Path, tmp_path: Path, scripts: None) -> None:
     import synthetic_dataset
 
@@ -115,6 +116,7 @@ def collected(batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return images[keys], labels[keys]
 
 
+@pytest.mark.slow
 def test_all_loaders_give_the_same_samples(data: Path, scripts: None) -> None:
     import fast_dataloader
     import one_at_a_time
@@ -218,6 +220,7 @@ def test_wrong_arguments_get_clear_words(script: str, arguments: tuple[Any, ...]
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["slow", "fast"])
 def test_the_pair_is_profiled(which: str, data: Path) -> None:
     ended = run("profile_dataloader.sh", which, data, "--epochs", 2, "--step-ms", 1)
@@ -226,6 +229,7 @@ def test_the_pair_is_profiled(which: str, data: Path) -> None:
     assert "nsys" in ended.stdout
 
 
+@pytest.mark.slow
 def test_measuring_writes_the_page_that_its_figures_give(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ for needed in ("starlette", "uvicorn", "plotly"):
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
     pytest.mark.xdist_group("browser"),
 ]

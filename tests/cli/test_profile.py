@@ -53,15 +53,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("script", "arguments", "kind", "samples"),
     [
-        ("slow_disk.py", ["FILES", "0"], "read-bound", 360),
+        pytest.param("slow_disk.py", ["FILES", "0"], "read-bound", 360, marks=pytest.mark.slow),
         ("slow_disk.py", ["FILES", "2"], "read-bound", 360),
-        ("heavy_transform.py", ["0"], "decode-bound", 320),
-        ("heavy_transform.py", ["2"], "decode-bound", 320),
+        pytest.param("heavy_transform.py", ["0"], "decode-bound", 320, marks=pytest.mark.slow),
+        pytest.param("heavy_transform.py", ["2"], "decode-bound", 320, marks=pytest.mark.slow),
         ("tiny_batches.py", [], "batch-bound", 6000),
-        ("main_collation.py", [], "batch-bound", 800),
-        ("slow_consumer.py", [], "consumer-bound", 1280),
-        ("pageable.py", [], "transfer-bound", 1280),
-        ("python_bound.py", [], "python-bound", 960),
+        pytest.param("main_collation.py", [], "batch-bound", 800, marks=pytest.mark.slow),
+        pytest.param("slow_consumer.py", [], "consumer-bound", 1280, marks=pytest.mark.slow),
+        pytest.param("pageable.py", [], "transfer-bound", 1280, marks=pytest.mark.slow),
+        pytest.param("python_bound.py", [], "python-bound", 960, marks=pytest.mark.slow),
     ],
 )
 def test_what_was_planted_is_found(
@@ -133,11 +133,11 @@ def test_a_script_cannot_tell_that_it_is_watched(tmp_path: Path) -> None:
     ("text", "code"),
     [
         ("raise SystemExit(7)", 7),
-        ("import sys; sys.exit('bye')", 1),
-        ("import os; os._exit(9)", 9),
+        pytest.param("import sys; sys.exit('bye')", 1, marks=pytest.mark.slow),
+        pytest.param("import os; os._exit(9)", 9, marks=pytest.mark.slow),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("x = (", 1),
-        ("print(input())", 1),
+        pytest.param("x = (", 1, marks=pytest.mark.slow),
+        pytest.param("print(input())", 1, marks=pytest.mark.slow),
         ("import os\nif os.fork() == 0: raise SystemExit(3)\nraise SystemExit(os.waitpid(-1, 0)[1] >> 8)", 3),
         ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'exit(4)'])", 0),
         ("import multiprocessing as m\nif __name__ == '__main__':\n m.get_context('spawn').Process().start()", 0),
@@ -187,7 +187,9 @@ def other():
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(start, marks=pytest.mark.slow) for start in ("spawn", "forkserver"))]
+)
 def test_every_kind_of_loader_is_counted(start: str, tmp_path: Path) -> None:
     found = profile(write(tmp_path, OTHER + VARIETY.replace("MORE", start)), trace=True)
     assert found.code == 0
@@ -348,6 +350,7 @@ sys.exit(5)
 """
 
 
+@pytest.mark.slow
 def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(tmp_path: Path) -> None:
     script = write(tmp_path, CURIOUS).rename(tmp_path / "größe.py")
     for encoding, device in (("ascii", subprocess.PIPE), ("utf-8", "/dev/full")):
@@ -399,6 +402,7 @@ def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: py
         nsys_command(["x"], tmp_path)
 
 
+@pytest.mark.slow
 def test_loaders_that_try_out_workers_are_not_the_scripts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -21,6 +21,7 @@ import pytest
 import foreload as fl
 from foreload.cli.serve.trial import arguments
 from foreload.export import publish as publishing
+from tests.programs import python
 
 for needed in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(needed)
@@ -128,6 +129,7 @@ def test_a_running_loader_is_seen_until_it_is_killed(server: Client, folder: Pat
     assert not list(folder.glob("foreload-*/*.sock"))  # what it left behind is gone
 
 
+@pytest.mark.slow
 def test_a_stopped_program_is_silent_and_goes_on(server: Client) -> None:
     with program(sys.executable, "-c", PUBLISHED) as (process, _):
         server.until(bool)
@@ -137,6 +139,7 @@ def test_a_stopped_program_is_silent_and_goes_on(server: Client) -> None:
         server.until(lambda all: all[0]["state"] == "running")
 
 
+@pytest.mark.slow
 def test_viewers_that_leave_or_never_read_hold_up_nobody(server: Client) -> None:
     silent = []
     for _ in range(20):
@@ -205,6 +208,7 @@ def test_a_token_is_asked_for_where_it_must_be(folder: Path) -> None:
             assert client.ask("GET", "/", Cookie=headers["set-cookie"].split(";")[0])[0] == 200
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs_once_at_a_time_and_can_be_stopped(server: Client) -> None:
     headers = {"content_type": "application/json"}
     wish = {"kind": "tensors", "rows": 640, "columns": 4, "seeds": 1}
@@ -242,7 +246,7 @@ def test_a_port_in_use_and_a_host_that_is_not_here(folder: Path, server: Client)
         (["--port", "0", "--host", "192.0.2.1"], "cannot listen at 192.0.2.1"),
         (["--port", "0", "--host", "no.such.name.invalid"], "give a name or address of this machine"),
     ):
-        found = subprocess.run([*SERVE, *options], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        found = python("-m", "foreload", "serve", *options, timeout=PATIENCE)
         assert found.returncode == 1
         assert words in found.stderr
         assert "Traceback" not in found.stderr

@@ -696,14 +696,14 @@ def test_threads_read_while_others_fork(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", fl.LoadingMode)
-def test_spawned_workers_and_pickles(path: Path, mode: fl.LoadingMode) -> None:
+def test_pickles_and_workers_that_get_them(path: Path, mode: fl.LoadingMode) -> None:
     dataset = fl.HDF5Dataset(path, "data", mode)
     expected = torch.stack(list(Rows(path)))
     assert torch.equal(dataset[3], expected[3])
     again = pickle.loads(pickle.dumps(dataset))
     assert torch.equal(again[3], expected[3])
-    spawn = multiprocessing.get_context("spawn")
-    batches = list(TorchDataLoader(dataset, 64, num_workers=1, multiprocessing_context=spawn))
+    server = multiprocessing.get_context("forkserver")
+    batches = list(TorchDataLoader(dataset, 64, num_workers=1, multiprocessing_context=server))
     assert torch.equal(torch.cat(batches), expected)
 
 

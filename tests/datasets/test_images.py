@@ -205,7 +205,7 @@ def test_images_come_upright(tmp_path: Path, orientation: int) -> None:
 
 def test_in_a_stock_loader_every_access_draws_anew(photos: Path) -> None:
     dataset = fl.ImageDataset(photos, transform=transforms.train(32))
-    for workers, context in ((0, None), (2, "fork"), (2, "spawn")):
+    for workers, context in ((0, None), (2, "fork"), (2, "forkserver")):
         loader = TorchDataLoader(dataset, batch_size=10, num_workers=workers, multiprocessing_context=context)
         torch.manual_seed(0)
         epochs = [torch.cat([images for images, _ in loader]) for _ in range(2)]

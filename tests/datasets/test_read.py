@@ -197,6 +197,7 @@ def test_few_descriptors(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.slow
 def test_spawned_workers(tmp_path: Path) -> None:
     paths = fill(tmp_path, [5000] * 20)
     files = fl.FileDataset(tmp_path, loading_mode=LoadingMode.EAGER)
@@ -483,6 +484,7 @@ assert mib("Pss_Anon") - before < 120, mib("Pss_Anon") - before
 """
 
 
+@pytest.mark.slow
 def test_memory_of_the_loading_modes(tmp_path: Path) -> None:
     data, large = tmp_path / "data", tmp_path / "large"
     data.mkdir()

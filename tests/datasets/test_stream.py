@@ -371,6 +371,7 @@ for stream in (fl.TarDataset(sys.argv[1]).stream(buffer=100), fl.TarStream(sys.a
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     write_tar(tmp_path / "large.tar", range(1500), size=60_000)  # 90 MB
     run = [sys.executable, "-c", MEMORY, str(tmp_path / "large.tar")]
@@ -485,7 +486,7 @@ def test_the_ranks_of_a_distributed_run_share_the_samples(kind: Any, tmp_path: P
                 TorchDataLoader(stream, None, num_workers=2),
             ]
             if rank == 1:  # in a process that knows of no group
-                loaders.append(TorchDataLoader(stream, None, num_workers=1, multiprocessing_context="spawn"))
+                loaders.append(TorchDataLoader(stream, None, num_workers=1, multiprocessing_context="forkserver"))
             for keys, loader in zip(seen, loaders, strict=False):
                 keys += [int(sample["cls"]) for sample in loader]
         finally:

@@ -388,8 +388,10 @@ def test_loading_is_that_of_loose_files(tmp_path: Path) -> None:
             assert loaded(TorchDataLoader(tar, batch_size=7, num_workers=workers)) == in_order
     for mode in fl.LoadingMode:
         assert loaded(fl.DataLoader(fl.TarDataset(tmp_path, Content(), mode), **options)) == expected
-    spawned = fl.DataLoader(tar, **options, num_workers=1, workers="processes", multiprocessing_context="spawn")
-    assert loaded(spawned) == expected
+    pickled = fl.DataLoader(
+        tar, **options, num_workers=1, workers="processes", multiprocessing_context="forkserver"
+    )
+    assert loaded(pickled) == expected
     for more in ({}, {"cache": 5000}):
         first = fl.DataLoader(tar, **options, **more)
         iterator = iter(first)

@@ -300,7 +300,7 @@ def test_a_tokenizers_own_settings_are_left_alone(lines: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", list(LoadingMode))
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_every_mode_in_every_kind_of_process(lines: Path, mode: LoadingMode, context: str) -> None:
     texts = fl.TextDataset(lines, max_length=6, loading_mode=mode)
     expected = [code_points(line, 6) for line in LINES]

@@ -282,6 +282,7 @@ for loader in (DataLoader(Rows(), batch_size=20), foreload.DataLoader(Rows(), ba
 """
 
 
+@pytest.mark.slow
 def test_a_profile_under_nsight_systems_marks_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

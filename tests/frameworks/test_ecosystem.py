@@ -11,6 +11,8 @@ from torch.utils.data import Dataset, DistributedSampler, TensorDataset
 
 import foreload as fl
 
+pytestmark = pytest.mark.slow
+
 WORKERS = ["threads", "processes"]
 
 

@@ -22,9 +22,9 @@ from tests.conftest import photo
 
 LOADERS = [
     (TorchDataLoader, {}),
-    (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "spawn"}),
+    (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "forkserver"}),
     (fl.DataLoader, {"num_workers": 2, "workers": "threads"}),
-    (fl.DataLoader, {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"}),
+    (fl.DataLoader, {"num_workers": 2, "workers": "processes", "multiprocessing_context": "forkserver"}),
 ]
 
 

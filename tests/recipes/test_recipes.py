@@ -174,6 +174,7 @@ def dataclass_with(config: DataLoaderConfig, **changes: Any) -> DataLoaderConfig
     return dataclasses.replace(config, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_fits_with_it(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
@@ -256,7 +257,7 @@ def to_array(image: Image.Image) -> np.ndarray:
     [
         (TorchDataLoader, {"num_workers": 0}),
         (TorchDataLoader, {"num_workers": 2}),
-        (TorchDataLoader, {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}),
+        (TorchDataLoader, {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True}),
         (fl.DataLoader, {"num_workers": 2, "workers": "threads"}),
         (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
     ],
@@ -265,8 +266,7 @@ def test_the_cache_is_one_for_all_workers(photos: Path, kind: Any, options: Any,
     paths, labels = labelled(photos)
     plain = fl.ImageDataset(paths, transform=transform, labels=labels)
     expected = list(TorchDataLoader(plain, batch_size=8))
-    spawned = "multiprocessing_context" in options
-    for arguments in ({}, {"preload": True}, {"cache_size": 0})[: 1 if spawned else 3]:
+    for arguments in ({}, {"preload": True}, {"cache_size": 0}):
         dataset = HighPerformanceDataset(paths, labels, transform, **arguments)
         loader = kind(dataset, batch_size=8, **options)
         for _ in range(2):

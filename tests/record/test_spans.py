@@ -58,7 +58,9 @@ def of(spans: Any, stage: Stage) -> Any:
     return spans[spans["stage"] == stage]
 
 
-@pytest.mark.parametrize("workers", ["none", "threads", "processes", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "workers", ["none", "threads", "processes", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_every_sample_lies_in_a_span_of_its_batch(workers: str, tmp_path: Path) -> None:
     own: dict[str, Any] = {
         "none": {"num_workers": 0},

@@ -26,6 +26,8 @@ import pytest
 
 import foreload as fl
 
+pytestmark = pytest.mark.slow
+
 obstore = pytest.importorskip("obstore")
 
 ACCOUNT = "devstoreaccount1"  # azurite's, with its well-known key

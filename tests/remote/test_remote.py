@@ -216,7 +216,9 @@ def loaders(way: str, dataset: Any, batch_size: int) -> Any:
     return fl.DataLoader(dataset, batch_size, shuffle=True, seed=3, **WAYS[way])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if "spawned" in way else way for way in WAYS]
+)
 def test_urls_give_what_files_give(way: str, folder: Path, pictures: Path, serve: Any) -> None:
     server = serve(folder)
     remote, local = fl.TarDataset(server.url(SHARDS)), fl.TarDataset(str(folder / SHARDS))
@@ -382,6 +384,7 @@ def test_state_resumes_exactly(folder: Path, serve: Any) -> None:
     assert first + samples(again) == whole
 
 
+@pytest.mark.slow
 def test_as_many_ask_as_hide_the_latency(folder: Path, serve: Any) -> None:
     dataset = fl.TarDataset(serve(folder).url(SHARDS))
     for batch_size, count in ((64, 12), (1, 32), (1000, 2), (None, 32)):
@@ -581,6 +584,7 @@ def test_what_passes_is_waited_for(fault: str, folder: Path, serve: Any) -> None
     assert right(samples(fl.DataLoader(dataset, 16, shuffle=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("latency", [0.03, 2.0])
 def test_a_server_that_is_far_away(latency: float, folder: Path, serve: Any) -> None:
     server = serve(folder)
@@ -745,6 +749,7 @@ def test_nothing_is_left_behind(folder: Path, serve: Any) -> None:
     assert not [pid for pid, status in left.items() if status == psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_many_threads(folder: Path, serve: Any) -> None:
     dataset = fl.TarDataset(serve(folder).url(SHARDS))
     with ThreadPoolExecutor(64) as threads:
@@ -822,8 +827,17 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-@pytest.mark.parametrize("end", ["exit", "interrupt", "kill"])
+@pytest.mark.parametrize(
+    ("end", "workers"),
+    [
+        ("exit", "threads"),
+        ("interrupt", "threads"),
+        ("kill", "processes"),
+        pytest.param("exit", "processes", marks=pytest.mark.slow),
+        pytest.param("interrupt", "processes", marks=pytest.mark.slow),
+        pytest.param("kill", "threads", marks=pytest.mark.slow),
+    ],
+)
 def test_the_helper_ends_with_its_parent(end: str, workers: str, folder: Path, serve: Any) -> None:
     server = serve(folder)
     server.latency = 0.1
@@ -885,6 +899,7 @@ def test_the_helper_finds_its_library_where_the_program_does(folder: Path, serve
 # Real servers.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 def test_nginx(folder: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
@@ -937,7 +952,9 @@ def bucket(folder: Path, pictures: Path) -> Iterator[dict[str, Any]]:
     server.stop()
 
 
-@pytest.mark.parametrize("way", ["auto", "processes", "stock, forked"])
+@pytest.mark.parametrize(
+    "way", ["auto", *(pytest.param(way, marks=pytest.mark.slow) for way in ("processes", "stock, forked"))]
+)
 def test_s3(way: str, bucket: dict[str, Any], pictures: Path) -> None:
     listed = fl.TarDataset("s3://data/train set/", storage=bucket)
     named = fl.TarDataset(f"s3://data/train%20set/{SHARDS}", storage=bucket)
@@ -950,6 +967,7 @@ def test_s3(way: str, bucket: dict[str, Any], pictures: Path) -> None:
     assert same(loaders(way, images, 8), loaders(way, fl.ImageDataset(pictures, transform=small), 8))
 
 
+@pytest.mark.slow
 def test_s3_errors(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match=r"no \*\.tar below 's3://data/nothing/'"):
         fl.TarDataset("s3://data/nothing/", storage=bucket)

@@ -133,6 +133,7 @@ def test_threads_that_a_stage_starts_are_not_what_handing_over_takes() -> None:
     assert verdict(seen).kind != "batch-bound"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_very_many_workers_do_not_take_long_to_think_about() -> None:
     busy = {"sample": stage(1280.0, 512.0)}

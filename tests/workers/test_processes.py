@@ -24,8 +24,6 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 
 import foreload as fl
 
-METHODS = ["fork", "spawn", "forkserver"]
-
 
 class Point(NamedTuple):
     x: torch.Tensor
@@ -287,11 +285,17 @@ class DeadlyStream(IterableDataset[Any]):
             yield index
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSEGV, 3])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [
+        ("fork", signal.SIGKILL),
+        ("fork", signal.SIGSEGV),
+        ("fork", 3),
+        ("forkserver", signal.SIGKILL),
+        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(end: Any, method: str) -> None:
-    if end is not signal.SIGKILL and method != "fork":
-        pytest.skip("one is enough")
     loader = fl.DataLoader(
         Deadly(50, 2, end), batch_size=4, num_workers=2, workers="processes", multiprocessing_context=method
     )

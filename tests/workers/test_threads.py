@@ -182,11 +182,11 @@ def test_the_interpreter_exits_with_an_epoch_open() -> None:
     assert (process.returncode, output, errors) == (0, "bye\n", "")
 
 
-def test_our_datasets_work_in_forked_and_spawned_workers_beside_an_open_epoch() -> None:
+def test_our_datasets_work_in_forked_and_pickled_workers_beside_an_open_epoch() -> None:
     data = fl.CachedDataset((torch.arange(40).view(20, 2), torch.arange(20)))
     open_epoch = iter(fl.DataLoader(Slow(20), num_workers=2))
     next(open_epoch)
-    for context in ("fork", "spawn"):
+    for context in ("fork", "forkserver"):
         loader = TorchDataLoader(data, batch_size=4, num_workers=2, multiprocessing_context=context)
         rows = list(loader)
         assert torch.equal(torch.cat([x for x, _ in rows]), torch.arange(40).view(20, 2))
