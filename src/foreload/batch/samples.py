@@ -52,7 +52,7 @@ class SampleAssembly:
         self.errors = spec.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
-        self._measured: Callable[[int], Any] | None = dataset.measured if isinstance(dataset, CachedView) else None
+        self._timed: Callable[[int], Any] | None = dataset.timed if isinstance(dataset, CachedView) else None
         self._unseen = 0  # runs since the last look
         self._looked = False
 
@@ -117,7 +117,7 @@ class SampleAssembly:
 
     def source(self) -> Any:
         """Give the dataset for a run of samples; now and then one that looks at the clock within each of them."""
-        if self._measured is None:
+        if self._timed is None:
             return self._dataset
         self._unseen += 1
         # (Where samples are no batches, nobody knows how long they take.)
@@ -125,7 +125,7 @@ class SampleAssembly:
         if self._unseen * seconds < self._LOOK_SECONDS:
             return self._dataset
         weight, self._unseen, self._looked = self._unseen, 0, True
-        return self._measured(weight)
+        return self._timed(weight)
 
     def finish(self, indices: Any, samples: Any) -> Any:
         """Collate (and pin) what was fetched."""

@@ -87,11 +87,15 @@ class SampleStore:
             if found is True:
                 self.native.abandon(index)
             raise
-        if found is True:
-            self.keep(index, sample, time.perf_counter_ns() - started)
-        elif not self.native.is_measured(index):
-            self.measure(index, sample, time.perf_counter_ns() - started)
+        self._loaded(index, sample, time.perf_counter_ns() - started, claimed=found is True)
         return sample
+
+    def _loaded(self, index: int, sample: Any, nanoseconds: int, *, claimed: bool) -> None:
+        """Keep a sample that was loaded, if that was promised; its cost is noted in any case."""
+        if claimed:
+            self.keep(index, sample, nanoseconds)
+        elif not self.native.is_measured(index):
+            self.measure(index, sample, nanoseconds)
 
     def _reader(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
         missing = object()
@@ -182,11 +186,9 @@ class SampleStore:
                 each = (time.perf_counter_ns() - started) // len(missing)
                 for (index, position), sample in zip(missing.items(), loaded, strict=True):
                     samples[position] = sample
-                    if index in claimed:
-                        claimed.discard(index)
-                        self.keep(index, sample, each)
-                    elif not self.native.is_measured(index):
-                        self.measure(index, sample, each)
+                    is_claimed = index in claimed
+                    claimed.discard(index)
+                    self._loaded(index, sample, each, claimed=is_claimed)
         finally:
             for index in claimed:
                 self.native.abandon(index)

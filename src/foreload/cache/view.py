@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,38 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     return dataset, places
 
 
+class _Timed:
+    """Puts the stages of loading into spans.
+
+    Args:
+        weight: the number of samples that each timed one stands for.
+        count: the number of samples of a span.
+    """
+
+    def __init__(self, weight: int, count: int = 1) -> None:
+        self._weight = weight
+        self._count = count
+
+    def load(self, load: Callable[..., Any], position: Any, read: Callable[[Any], Any]) -> Any:
+        """Load through a cache; what it has to read is no part of its own time."""
+
+        def timed(index: Any) -> Any:
+            with _native.Measure(Stage.sample, 0, self._weight):  # the span around it counts the samples
+                return read(index)
+
+        with _native.Measure(Stage.cache, self._count, self._weight):
+            return load(position, timed)
+
+    def transform(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call what is done after the cache."""
+        with _native.Measure(Stage.transform, self._count, self._weight):
+            return function(*arguments)
+
+
+def _run(timer: _Timed | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments) if timer is None else timer.transform(function, *arguments)
+
+
 class CachedView(Dataset[Any]):
     """A dataset seen through a loader's cache and ``transform``.
 
@@ -53,64 +86,62 @@ class CachedView(Dataset[Any]):
         self._transform = transform
         self._keep = keep
         # A dataset may tell what is the same each time from what is random.
-        self._split = store is not None and hasattr(self._root, "finish_sample")
+        self._is_split = store is not None and hasattr(self._root, "finish_sample")
 
-    def __getitem__(self, index: Any) -> Any:
-        """Load one sample."""
+    def __getitem__(self, index: Any, timer: _Timed | None = None) -> Any:
+        """Load one sample; with a timer, each of its stages has a span."""
         store = self._store
         if store is None or (position := self._position(index, len(store))) is None:
             sample = self._dataset[index]
-        elif self._split:
-            prepared = store.load(position, self._prepare)
-            sample = self._root.finish_sample(position, prepared)
         else:
-            sample = store.load(position, lambda _: self._dataset[index])
-        return sample if self._transform is None else self._transform(sample)
+            read = self._prepare if self._is_split else lambda _: self._dataset[index]
+            sample = store.load(position, read) if timer is None else timer.load(store.load, position, read)
+            if self._is_split:
+                sample = _run(timer, self._root.finish_sample, position, sample)
+        return sample if self._transform is None else _run(timer, self._transform, sample)
 
     def _prepare(self, index: int) -> Any:
         return self._root.prepare_sample(index, self._keep)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-        """Load several samples at once, where the dataset can."""
-        root, store = self._root, self._store
-        many = getattr(root, "prepare_samples" if self._split else "__getitems__", None)
-        if not callable(many) or (self._split and getattr(root, "__getitems__", None) is None):
+        """Load several samples at once, if the dataset can."""
+        many = getattr(self._root, "prepare_samples" if self._is_split else "__getitems__", None)
+        if not callable(many) or (self._is_split and getattr(self._root, "__getitems__", None) is None):
             return None
+        return partial(self._load_many, partial(self._read_many, many))
 
-        def read(positions: Sequence[Any]) -> Sequence[Any]:
-            loaded: Sequence[Any] = many(positions, self._keep) if self._split else many(positions)
-            return loaded
+    def _read_many(self, many: Callable[..., Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
+        return many(indices, self._keep) if self._is_split else many(indices)
 
-        def load(indices: Sequence[Any]) -> Sequence[Any]:
-            if store is None:
-                samples = read(indices)  # of the dataset itself: nothing was looked through
-            else:
-                positions = [self._position(index, len(store)) for index in indices]
-                if None in positions:
-                    return [self[index] for index in indices]
-                with _native.Measure(Stage.cache, len(indices)):
-                    samples = store.load_many(positions, _measured(read, 1))  # type: ignore[arg-type]
-                if self._split:
-                    with _native.Measure(Stage.transform, len(indices)):
-                        samples = [root.finish_sample(*pair) for pair in zip(positions, samples, strict=True)]
-            if self._transform is None:
-                return samples
-            with _native.Measure(Stage.transform, len(indices)):
-                return [self._transform(sample) for sample in samples]
+    def _load_many(self, read: Callable[[Any], Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
+        timer = _Timed(1, len(indices))
+        if self._store is None:
+            samples = read(indices)
+        else:
+            positions = [self._position(index, len(self._store)) for index in indices]
+            if None in positions:
+                return [self[index] for index in indices]
+            samples = timer.load(self._store.load_many, positions, read)
+            if self._is_split:
+                samples = timer.transform(self._each, self._root.finish_sample, positions, samples)
+        return samples if self._transform is None else timer.transform(self._each, self._transform, samples)
 
-        return load
+    @staticmethod
+    def _each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
+        return [function(*row) for row in zip(*columns, strict=True)]
 
-    def measured(self, weight: int) -> _Measured:
-        """Give the same samples, each with a look at the clock between its stages.
+    def timed(self, weight: int) -> TimedView:
+        """Return the same samples, with the stages of each in a span of its own.
 
         Args:
-            weight: for how many samples each one stands.
+            weight: the number of samples that each one stands for.
         """
-        return _Measured(self, weight)
+        timer = _Timed(weight)
+        return TimedView(lambda index: self.__getitem__(index, timer))
 
     def _position(self, index: Any, samples: int) -> int | None:
-        """Give the sample's place in the store; None where the index is of another kind."""
+        """Return the sample's place in the store; None if the index is of another kind."""
         position = position_of(index)
         if position is None:
             return None
@@ -119,49 +150,24 @@ class CachedView(Dataset[Any]):
         return position if 0 <= position < samples else None
 
     def __getattr__(self, name: str) -> Any:
-        """Give the dataset's own attribute."""
+        """Return the dataset's own attribute."""
         if name.startswith("__") or "_dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         return len(self._dataset)
 
 
-class _Measured:
-    """Samples of a prepared dataset, as :meth:`CachedView.measured` gives them."""
+class TimedView:
+    """The samples of a :class:`CachedView`, as :meth:`CachedView.timed` gives them."""
 
-    def __init__(self, prepared: CachedView, weight: int) -> None:
-        self._prepared = prepared
-        self._weight = weight
+    def __init__(self, load: Callable[[Any], Any]) -> None:
+        self._load = load
 
     def __getitem__(self, index: Any) -> Any:
-        own, weight = self._prepared, self._weight
-        store = own._store
-        if store is None or (position := own._position(index, len(store))) is None:
-            sample = own._dataset[index]
-        else:
-            read = own._prepare if own._split else lambda _: own._dataset[index]
-            with _native.Measure(Stage.cache, 1, weight):
-                sample = store.load(position, _measured(read, weight))
-            if own._split:
-                with _native.Measure(Stage.transform, 1, weight):
-                    sample = own._root.finish_sample(position, sample)
-        if own._transform is None:
-            return sample
-        with _native.Measure(Stage.transform, 1, weight):
-            return own._transform(sample)
-
-
-def _measured(read: Callable[[Any], Any], weight: int) -> Callable[[Any], Any]:
-    """Let what a cache has to read be no part of its own time. The samples are counted by who asked for them."""
-
-    def measured(what: Any) -> Any:
-        with _native.Measure(Stage.sample, 0, weight):
-            return read(what)
-
-    return measured
+        return self._load(index)
 
 
 def warn_of_randomness(dataset: Any) -> None:
