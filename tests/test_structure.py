@@ -1,0 +1,152 @@
+"""The structure that docs/design.md promises: who imports whom, private names, sizes of files and functions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "foreload"
+FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in FILES}
+MODULES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in FILES
+}
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file, or the file itself where it lies on top."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def listed() -> dict[str, int]:
+    """The rooms in the order of docs/design.md, lowest first; those in one line are on one level."""
+    text = (ROOT / "docs" / "design.md").read_text().partition("## Who may import whom\n")[2].partition("\n## ")[0]
+    levels = re.findall(r"^\d+\. (.*)$", text, re.M)
+    return {
+        name.rstrip("/"): level for level, line in enumerate(levels) for name in re.findall(r"`([\w/]+)`", line)
+    }
+
+
+def imported(path: Path) -> set[Path]:
+    """The files of foreload that a file imports, anywhere in it, for types too."""
+    package = path.relative_to(SOURCE.parent).parent.parts
+    names = []
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
+            names += [f"{base}{node.module or ''}".rstrip(".") + f".{alias.name}" for alias in node.names]
+    found = {MODULES.get(name) or MODULES.get(name.rpartition(".")[0]) for name in names}
+    return {other for other in found if other is not None and other != path}
+
+
+def test_nothing_imports_upwards() -> None:
+    levels = listed()
+    rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
+    assert rooms == set(levels), "docs/design.md lists every room, and none that is not there"
+    upwards = [
+        f"{path.relative_to(SOURCE)} imports {other.relative_to(SOURCE)}"
+        for path in FILES
+        if room_of(path) in levels
+        for other in imported(path)
+        if room_of(other) != room_of(path)
+        if room_of(other) not in levels or levels[room_of(other)] >= levels[room_of(path)]
+    ]
+    # (What is on top is imported as the package's own name, which holds the native module.)
+    assert [line for line in upwards if not line.endswith("imports __init__.py")] == []
+
+
+def test_no_files_import_each_other() -> None:
+    graph = {path: imported(path) for path in FILES if path.name != "__init__.py"}
+    while leaves := {path for path in graph if not graph[path] & set(graph)}:
+        graph = {path: others for path, others in graph.items() if path not in leaves}
+    assert [str(path.relative_to(SOURCE)) for path in graph] == []
+
+
+def own_private_names(tree: ast.Module) -> set[str]:
+    """The private names that a file defines: attributes, methods, functions, classes and variables."""
+    own = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+    return own
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_native"
+
+
+# Where private names of others are read by design: each file says in its docstring why it is the only one.
+READS_OTHERS = {"_torch.py", "cli/profile/inside/stock.py"}
+# Of the standard library: documented, or without another way.
+PUBLIC_PRIVATE = {"_current_frames", "_getframe", "_exit", "_replace", "_fields", "_asdict", "_make"}
+
+
+def test_private_names_are_not_read_across_files() -> None:
+    read = []
+    for path, tree in TREES.items():
+        if str(path.relative_to(SOURCE)) in READS_OTHERS:
+            continue
+        own = own_private_names(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("foreload"):
+                read += [
+                    f"{path.name}: from {node.module} import {a.name}" for a in node.names if is_private(a.name)
+                ]
+            elif isinstance(node, ast.Attribute) and is_private(node.attr):
+                is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                if not is_own and node.attr not in own | PUBLIC_PRIVATE:
+                    read.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}")
+    assert read == []
+
+
+@pytest.mark.parametrize("suffix", ["py", "cpp"])
+def test_files_are_short(suffix: str) -> None:
+    folder, most = (SOURCE, 350) if suffix == "py" else (ROOT / "native" / "core", 400)
+    lines = {path.name: len(path.read_text().splitlines()) for path in folder.rglob(f"*.{suffix}")}
+    assert {name: count for name, count in lines.items() if count > most} == {}
+
+
+def test_folders_can_be_read_at_a_glance() -> None:
+    folders = {path.parent for path in FILES}
+    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > 16} == {}
+
+
+def code_lines(function: ast.FunctionDef) -> int:
+    """The lines of a function without its docstring."""
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{path.relative_to(SOURCE)}: {node.name} has {code_lines(node)} lines"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        # A signature is not code: DataLoader has torch's arguments and its own.
+        if isinstance(node, ast.FunctionDef) and code_lines(node) - len(node.args.args + node.args.kwonlyargs) > 60
+    ]
+    assert long == []
+
+
+def test_first_lines_say_what_a_module_is() -> None:
+    odd = [
+        f"{path.relative_to(SOURCE)}: {line}"
+        for path, tree in TREES.items()
+        if not (line := (ast.get_docstring(tree) or "").partition("\n")[0])
+        or re.match(r"(What|Who|How|Whether|Stage) ", line)
+    ]
+    assert odd == []
