@@ -24,7 +24,9 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   bind_errors(module);
   bind_order(module);
+  bind_lane(module);
   bind_spans(module);
+  bind_loop(module);
   bind_pool(module);
   bind_gather(module);
   bind_plan(module);

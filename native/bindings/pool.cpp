@@ -13,9 +13,9 @@
 namespace {
 
 using foreload::Completions;
-using foreload::Glance;
 using foreload::Job;
 using foreload::Lane;
+using foreload::PacedMeasure;
 using foreload::Pool;
 using foreload::Stage;
 
@@ -38,14 +38,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
-    std::optional<Glance> glance;
-    if (stage_) glance.emplace(*stage_, is_whole_ ? samples_ : end - begin);
+    std::optional<PacedMeasure> measure;
+    if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
-    std::optional<Glance> glance;
-    if (stage_) glance.emplace(Stage::batch, samples_);
+    std::optional<PacedMeasure> measure;
+    if (stage_) measure.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }

@@ -73,8 +73,8 @@ int OpenFile::descriptor() {
 }
 
 void OpenFile::read(uint64_t place, uint8_t* out, size_t size, size_t samples) {
-  Glance glance(Stage::read, samples);
-  glance.add_bytes(size);
+  PacedMeasure measure(Stage::read, samples);
+  measure.add_bytes(size);
   read_at(descriptor(), path_, place, out, size);
 }
 
@@ -260,9 +260,9 @@ void WholeFiles::read(std::span<const int64_t> samples, size_t, const Visit& vis
     try {
       std::span<const uint8_t> bytes;
       {
-        Glance glance(Stage::read, 1);
+        PacedMeasure measure(Stage::read, 1);
         bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
-        glance.add_bytes(bytes.size());
+        measure.add_bytes(bytes.size());
       }
       if (bytes.size() >= 3 && std::memcmp(bytes.data(), "\xEF\xBB\xBF", 3) == 0) bytes = bytes.subspan(3);
       visit(position, bytes);
