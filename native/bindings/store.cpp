@@ -16,7 +16,7 @@ namespace {
 
 using foreload::Error;
 using foreload::ErrorKind;
-using foreload::Keeping;
+using foreload::Rule;
 using foreload::Mapping;
 using foreload::SampleStore;
 using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -48,7 +48,7 @@ void follow_members(SampleStore& store, const Flags& members) {
 }
 
 void follow_rule(SampleStore& store, const std::string& rule) {
-  store.follow(rule == "recent" ? Keeping::recent : Keeping::all);
+  store.follow(rule == "recent" ? Rule::recent : Rule::all);
 }
 
 // A copy of what is kept, True where the caller has claimed the sample, None where nothing is kept of it,
