@@ -125,11 +125,11 @@ int main(int count, char** arguments) {
     auto started = Clock::now();
     decoder.decode(files.bytes(i, buffer), transform, i, view);
     decode += since(started);
-    transform.store.normalise = false;
+    transform.output.normalise = false;
     started = Clock::now();
     loader.load(files, i, transform, {1, 0}, nullptr, out.data());
     bytes += since(started);
-    transform.store.normalise = true;
+    transform.output.normalise = true;
     started = Clock::now();
     loader.load(files, i, transform, {1, 0}, nullptr, out.data());
     floats += since(started);

@@ -13,6 +13,7 @@
 namespace nb = nanobind;
 
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Returns the Python exception for what the core threw.
@@ -32,6 +33,7 @@ void bind_gather(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
 void bind_files(nb::module_& module);
+void bind_view(nb::module_& module);
 void bind_image(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);

@@ -16,16 +16,16 @@ constexpr unsigned kDepth = 64;
 
 struct FileSource {
   FileSource(std::vector<std::string> paths, size_t keep, bool direct)
-      : files(std::move(paths), keep), reading(direct, kDepth) {}
+      : files(std::move(paths), keep), reader(direct, kDepth) {}
   FileSource(std::vector<std::string> paths, std::vector<foreload::Extent> extents,
              std::vector<foreload::Stamp> stamps, size_t keep, bool direct)
-      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reading(direct, kDepth) {}
+      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reader(direct, kDepth) {}
 
   // Samples to a run: `usual`, but `together` where many reads are in flight.
-  size_t grain(size_t usual, size_t together) const { return reading.many(files) ? together : usual; }
+  size_t grain(size_t usual, size_t together) const { return reader.many(files) ? together : usual; }
 
   foreload::Files files;
-  foreload::Reading reading;
+  foreload::AdaptiveReader reader;
 };
 
 // Rows of (file, offset, length).

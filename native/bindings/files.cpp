@@ -62,7 +62,7 @@ class ReadJob : public foreload::Job {
       }
       if (bytes.data() != places[k].memory) std::copy(bytes.begin(), bytes.end(), places[k].memory);
     };
-    for (const auto& [k, error] : source_->reading.read(source_->files, samples, places, done)) {
+    for (const auto& [k, error] : source_->reader.read(source_->files, samples, places, done)) {
       failures_.add(begin + k, error);
     }
   }
@@ -96,7 +96,7 @@ void read_one(FileSource& source, size_t index, const Use& use) {
       failure = error;
       use(bytes);
     };
-    for (const auto& late : source.reading.read(source.files, std::span(&index, 1), {}, done)) {
+    for (const auto& late : source.reader.read(source.files, std::span(&index, 1), {}, done)) {
       failure = late.second;
     }
   }

@@ -32,6 +32,7 @@ NB_MODULE(_native, module) {
   bind_plan(module);
   bind_store(module);
   bind_files(module);
+  bind_view(module);
   bind_image(module);
   bind_text(module);
   bind_pieces(module);

@@ -16,11 +16,10 @@ namespace {
 
 using foreload::Error;
 using foreload::ErrorKind;
-using foreload::Rule;
 using foreload::Mapping;
+using foreload::Rule;
 using foreload::SampleStore;
-using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64s = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_length(size_t length, size_t expected, const char* name) {
   if (length == expected) return;
@@ -33,7 +32,8 @@ size_t checked(const SampleStore& store, size_t sample) {
   throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
 }
 
-void follow_accesses(SampleStore& store, const Indices& accesses, const Flags& keep, const Flags& retained) {
+void follow_accesses(SampleStore& store, const Indices& accesses, const ConstBytes& keep,
+                     const ConstBytes& retained) {
   check_length(keep.shape(0), accesses.shape(0), "keep");
   check_length(retained.shape(0), store.samples(), "retained");
   const nb::gil_scoped_release release;
@@ -41,7 +41,7 @@ void follow_accesses(SampleStore& store, const Indices& accesses, const Flags& k
   store.follow(accesses.data(), accesses.shape(0), keep.data(), retained.data());
 }
 
-void follow_members(SampleStore& store, const Flags& members) {
+void follow_members(SampleStore& store, const ConstBytes& members) {
   check_length(members.shape(0), store.samples(), "members");
   const nb::gil_scoped_release release;
   store.follow(members.data());
@@ -74,14 +74,14 @@ nb::object request(SampleStore& store, size_t sample, bool wait) {
 }
 
 // Puts what lies in `parts` one behind the other.
-bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
+bool put(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts) {
   size_t size = 0;
-  for (const Flags& part : parts) size += part.shape(0);
+  for (const ConstBytes& part : parts) size += part.shape(0);
   checked(store, sample);
   const nb::gil_scoped_release release;
   uint8_t* to = store.reserve(sample, size, foreload::Form::packed);
   if (to == nullptr) return false;
-  for (const Flags& part : parts) {
+  for (const ConstBytes& part : parts) {
     std::memcpy(to, part.data(), part.shape(0));
     to += part.shape(0);
   }
@@ -108,10 +108,10 @@ nb::object spilled(SampleStore& store, size_t sample) {
 }
 
 // 0, or what the system said.
-int spill(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
+int spill(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts) {
   checked(store, sample);
   std::vector<std::span<const uint8_t>> spans;
-  for (const Flags& part : parts) spans.emplace_back(part.data(), part.shape(0));
+  for (const ConstBytes& part : parts) spans.emplace_back(part.data(), part.shape(0));
   const nb::gil_scoped_release release;
   if (store.spill() == nullptr) return 0;
   store.spill()->write(sample, static_cast<uint32_t>(foreload::Form::packed), spans);
@@ -188,12 +188,12 @@ void bind_store(nb::module_& module) {
           "drop", [](SampleStore& store, size_t sample) { store.drop(checked(store, sample)); },
           nb::arg("sample"))
       .def("sizes",
-           [](const SampleStore& store, Counts out) {
+           [](const SampleStore& store, Int64s out) {
              check_length(out.shape(0), store.samples(), "out");
              store.sizes(out.data());
            })
       .def("costs",
-           [](const SampleStore& store, Counts last, Counts before) {
+           [](const SampleStore& store, Int64s last, Int64s before) {
              check_length(last.shape(0), store.samples(), "last");
              check_length(before.shape(0), store.samples(), "before");
              store.costs(last.data(), before.data());

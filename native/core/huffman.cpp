@@ -7,7 +7,7 @@ namespace foreload {
 namespace {
 
 // No value of 8-bit samples is longer; and two of them fit into what a refill gives.
-constexpr int kMostValueBits = 11;
+constexpr int kMaxValueBits = 11;
 
 constexpr uint32_t entry_of(int value_bits, uint32_t run, int code_bits) {
   return static_cast<uint32_t>(value_bits) << 24 | static_cast<uint32_t>(code_bits) << 16 | run << 8 |
@@ -62,7 +62,7 @@ bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, b
     for (int i = 0; i < counts[static_cast<size_t>(length)]; ++i, ++code, ++at) {
       if (code >= 1 << length) return false;
       const int symbol = symbols[static_cast<size_t>(at)];
-      if ((ac ? symbol & 15 : symbol) > kMostValueBits) return false;
+      if ((ac ? symbol & 15 : symbol) > kMaxValueBits) return false;
       if (length > kBits) continue;
       const auto first = entries.begin() + (code << (kBits - length));
       std::fill(first, first + (1 << (kBits - length)),

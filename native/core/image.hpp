@@ -32,7 +32,7 @@ struct DecodedImage {
 using Fallback = std::function<DecodedImage(const std::string& path, std::span<const uint8_t> bytes)>;
 
 // More pixels than this is a mistake or an attack (Pillow's limit for an error).
-constexpr int64_t kMostPixels = 178956970;
+constexpr int64_t kMaxPixels = 178956970;
 
 // What loading each image took, and what keeping it would take. Written by any thread.
 struct ImageCosts {
@@ -114,7 +114,7 @@ class ImageLoader {
 };
 
 // Loaders that wait for the next image or epoch, warm: what they keep took page faults to get.
-class LoaderShelf {
+class IdleLoaders {
  public:
   std::unique_ptr<ImageLoader> take();
   void put_back(std::unique_ptr<ImageLoader> loader);

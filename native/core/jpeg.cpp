@@ -13,12 +13,12 @@ namespace foreload {
 
 namespace {
 
-constexpr unsigned kMostScans = 500;
+constexpr unsigned kMaxScans = 500;
 
 // A progressive file may repeat scans without end; a real one has about ten.
 void count_scans(j_common_ptr info) {
   auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
-  if (decoder->input_scan_number > static_cast<int>(kMostScans)) {
+  if (decoder->input_scan_number > static_cast<int>(kMaxScans)) {
     info->err->msg_code = JERR_BAD_PROGRESSION;
     std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
     info->err->error_exit(info);
@@ -152,10 +152,10 @@ struct JpegDecoder::State {
   void read_rows(const Box& box, uint8_t* rows, size_t stride) {
     if (setjmp(handler.escape) != 0) fail();
     if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
-    constexpr int kMostRows = 16;
-    JSAMPROW pointers[kMostRows];
+    constexpr int kMaxRows = 16;
+    JSAMPROW pointers[kMaxRows];
     for (int y = 0; y < box.height;) {
-      const int wanted = box.height - y < kMostRows ? box.height - y : kMostRows;
+      const int wanted = box.height - y < kMaxRows ? box.height - y : kMaxRows;
       for (int i = 0; i < wanted; ++i) pointers[i] = rows + static_cast<size_t>(y + i) * stride;
       y += static_cast<int>(jpeg_read_scanlines(&info, pointers, static_cast<JDIMENSION>(wanted)));
     }

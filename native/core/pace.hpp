@@ -7,21 +7,21 @@
 
 namespace foreload {
 
-// The share of its time that a thread is on a core. Reading a thread's clock takes a microsecond, which short
-// spans can afford only now and then; the CPU time of the others is estimated from those.
+// The share of its time that a thread is on a core. AdaptiveReader a thread's clock takes a microsecond,
+// which short spans can afford only now and then; the CPU time of the others is estimated from those.
 class CpuRate {
  public:
   bool due() const { return credit_ >= kEach; }
 
   // Returns the likely CPU time of a span that was not measured.
   int64_t estimate(int64_t wall) {
-    credit_ = std::min(kMost, credit_ + wall);
+    credit_ = std::min(kMax, credit_ + wall);
     return static_cast<int64_t>(static_cast<double>(wall) * share_);
   }
 
   // Counts a span that was measured, and returns its CPU time, which is never longer than the span.
   int64_t observe(int64_t wall, int64_t cpu) {
-    credit_ = std::min(kMost, credit_ - kEach + wall);
+    credit_ = std::min(kMax, credit_ - kEach + wall);
     cpu = std::clamp<int64_t>(cpu, 0, std::max<int64_t>(0, wall));
     wall_ += wall;
     cpu_ += cpu;
@@ -31,8 +31,8 @@ class CpuRate {
 
  private:
   static constexpr int64_t kEach = 4'096'000,
-                           kMost = 4 * kEach;  // nanoseconds of spans: per reading, saved up
-  int64_t credit_ = kMost, wall_ = 0, cpu_ = 0;
+                           kMax = 4 * kEach;  // nanoseconds of spans: per reading, saved up
+  int64_t credit_ = kMax, wall_ = 0, cpu_ = 0;
   double share_ = 1;
 };
 
@@ -49,11 +49,11 @@ class Pace {
   }
 
   void observe(int64_t wall) {
-    skip_ = static_cast<uint32_t>(std::min(kMost, kEach / std::max<int64_t>(1, wall)));
+    skip_ = static_cast<uint32_t>(std::min(kMax, kEach / std::max<int64_t>(1, wall)));
   }
 
  private:
-  static constexpr int64_t kEach = 250'000, kMost = 64;  // nanoseconds, spans
+  static constexpr int64_t kEach = 250'000, kMax = 64;  // nanoseconds, spans
   uint32_t skipped_ = 0, skip_ = 0;
 };
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bits.hpp"
+#include "bit_tree.hpp"
 #include "error.hpp"
 #include "evict.hpp"
 

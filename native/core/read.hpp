@@ -20,7 +20,7 @@ namespace foreload {
 constexpr uint64_t kDirectBlock = 4096;
 
 // Memory that begins on a block; it only ever grows.
-class Blocks {
+class AlignedBuffer {
  public:
   uint8_t* data() const { return memory_.get(); }
   size_t size() const { return size_; }
@@ -36,7 +36,7 @@ class Blocks {
 };
 
 // One read that serves neighbours in a shard, or a whole file.
-struct Piece {
+struct ReadRange {
   uint32_t file = 0;
   uint64_t offset = 0, length = Extent::kWhole;
   size_t first = 0, count = 0;  // of the samples in order
@@ -44,8 +44,8 @@ struct Piece {
 
 // Puts samples in the order in which they lie in their shards, and joins neighbours. `order` gets their
 // positions.
-std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> samples,
-                                   std::vector<size_t>& order);
+std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
+                                       std::vector<size_t>& order);
 
 // Opens a file for reading, past the page cache if `direct` and the file system can. The descriptor is the
 // caller's. Throws Error(system).
@@ -102,16 +102,16 @@ class PlainReader : public Reader {
 
   const bool direct_;
   std::vector<uint8_t> buffer_;
-  Blocks blocks_;
+  AlignedBuffer aligned_;
 };
 
 // Reads with whichever reader suits: many at a time past the page cache, or where reads have had to wait for
 // the disk; otherwise one after the other. Readers and what they have set up are kept for the next batch.
-class Reading {
+class AdaptiveReader {
  public:
   // `direct`: past the page cache. `depth`: reads in flight of one thread, where the system grants io_uring.
-  Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
-  ~Reading();
+  AdaptiveReader(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
+  ~AdaptiveReader();
 
   // As Reader::read(). Returns in_changed_shards().
   std::vector<std::pair<size_t, std::exception_ptr>> read(Files& files, std::span<const size_t> samples,

@@ -30,7 +30,7 @@ class Filter {
 };
 
 // How pixel values leave: out = value * scale + bias per colour, or the bytes as they are.
-struct Store {
+struct OutputFormat {
   bool channels_last = false;
   bool normalise = false;
   float scale[3] = {1, 1, 1};
@@ -41,10 +41,10 @@ struct Store {
 class Resizer {
  public:
   // `pixels` points at the RGB pixel (0, 0) of the axes that the filters were planned for; only the rows and
-  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (store.normalise),
-  // 3 x height x width or height x width x 3 (store.channels_last).
+  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (format.normalise),
+  // 3 x height x width or height x width x 3 (format.channels_last).
   void resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
-              const Store& store, void* out);
+              const OutputFormat& format, void* out);
 
  private:
   std::vector<uint8_t> blended_, turned_, columns_;

@@ -43,7 +43,7 @@ std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, s
                                                  size_t max_samples) {
   accesses = std::max(accesses, samples);
   const size_t total = aligned(sizeof(Header)) + Reclaimer::kSlots * sizeof(Reclaimer::Slot) +
-                       aligned(samples * sizeof(Entry)) + aligned(Schedule::bytes(samples, accesses)) +
+                       aligned(samples * sizeof(SampleEntry)) + aligned(Schedule::bytes(samples, accesses)) +
                        aligned(samples * 8) + aligned(bytes);
   std::shared_ptr<SampleStore> store(new SampleStore(Segment::create(total)));
   auto* const header = new (store->segment_->memory()) Header{};
@@ -72,8 +72,8 @@ void SampleStore::lay_out() {
   at += aligned(sizeof(Header));
   auto* const slots = reinterpret_cast<Reclaimer::Slot*>(at);
   at += Reclaimer::kSlots * sizeof(Reclaimer::Slot);
-  entries_ = reinterpret_cast<Entry*>(at);
-  at += aligned(header_->samples * sizeof(Entry));
+  entries_ = reinterpret_cast<SampleEntry*>(at);
+  at += aligned(header_->samples * sizeof(SampleEntry));
   schedule_ = Schedule(&header_->schedule, at);
   at += aligned(Schedule::bytes(header_->samples, header_->schedule.accesses));
   spilled_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
@@ -126,34 +126,34 @@ SampleStore::Section::~Section() {
 // Drops an entry's memory, once: of all callers that find a block there, the one that takes it out of the
 // entry. Called within a section begun before `block` was read, or by the process that has claimed the entry,
 // so that the block cannot have come back.
-void SampleStore::release(Entry& entry, uint64_t block) {
+void SampleStore::release(SampleEntry& entry, uint64_t block) {
   if (block != 0 && entry.block.compare_exchange_strong(block, 0)) reclaimer_.retire(block - 1);
 }
 
 SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wait) {
   if (sample >= header_->samples)
     throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   Reclaimer::Slot& slot = reclaimer_.slot(section.slot_);
   bool counted_wait = false;
   for (;;) {
     uint64_t word = entry.word.load();
-    const Entry::State state = Entry::state_of(word);
-    if (state == Entry::loading) {
-      if (!wait && is_alive(Entry::owner_of(word))) return {Outcome::busy, nullptr, 0, Form::packed};
+    const SampleEntry::State state = SampleEntry::state_of(word);
+    if (state == SampleEntry::loading) {
+      if (!wait && is_alive(SampleEntry::owner_of(word))) return {Outcome::busy, nullptr, 0, Form::packed};
       if (!counted_wait) header_->waits.fetch_add(1, std::memory_order_relaxed);
       counted_wait = true;
       wait_for(section.slot_, entry, word);
-      if (entry.word.load() == word && !is_alive(Entry::owner_of(word))) recover(sample, word);
+      if (entry.word.load() == word && !is_alive(SampleEntry::owner_of(word))) recover(sample, word);
       continue;
     }
     const uint64_t block = entry.block.load(), size_and_form = entry.size_and_form.load();
-    const bool keep =
-        rule() != Rule::planned || schedule_.keeps(sample, Entry::use_of(word), state == Entry::present);
-    const uint64_t use = Entry::use_of(word) + 1;
-    if (state == Entry::present) {
-      if (!entry.word.compare_exchange_strong(word,
-                                              Entry::word_of(keep ? Entry::present : Entry::absent, use)))
+    const bool keep = rule() != Rule::planned ||
+                      schedule_.keeps(sample, SampleEntry::use_of(word), state == SampleEntry::present);
+    const uint64_t use = SampleEntry::use_of(word) + 1;
+    if (state == SampleEntry::present) {
+      if (!entry.word.compare_exchange_strong(
+              word, SampleEntry::word_of(keep ? SampleEntry::present : SampleEntry::absent, use)))
         continue;
       slot.hits.fetch_add(1, std::memory_order_relaxed);
       if (rule() == Rule::recent) entry.stamp = header_->stamps.fetch_add(1) + 1;
@@ -165,8 +165,9 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
               static_cast<Form>(size_and_form & 3)};
     }
     const bool claim = keep && header_->frozen.load() == 0;
-    if (!entry.word.compare_exchange_strong(word, claim ? Entry::word_of(Entry::loading, use, this_process())
-                                                        : Entry::word_of(Entry::absent, use))) {
+    if (!entry.word.compare_exchange_strong(
+            word, claim ? SampleEntry::word_of(SampleEntry::loading, use, this_process())
+                        : SampleEntry::word_of(SampleEntry::absent, use))) {
       continue;
     }
     slot.misses.fetch_add(1, std::memory_order_relaxed);
@@ -175,7 +176,7 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
 }
 
 // Sleeps until the entry's word may have changed.
-void SampleStore::wait_for(size_t slot, const Entry& entry, uint64_t seen) {
+void SampleStore::wait_for(size_t slot, const SampleEntry& entry, uint64_t seen) {
   // Nothing is read yet, and the process that loads the sample may need memory that was dropped.
   reclaimer_.suspend(slot);
   header_->waiting.fetch_add(1);
@@ -192,9 +193,11 @@ void SampleStore::wake() {
 
 // Frees an entry whose process was killed while it loaded the sample.
 void SampleStore::recover(size_t sample, uint64_t seen) {
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   const uint64_t block = entry.block.load();
-  if (!entry.word.compare_exchange_strong(seen, Entry::word_of(Entry::absent, Entry::use_of(seen)))) return;
+  if (!entry.word.compare_exchange_strong(
+          seen, SampleEntry::word_of(SampleEntry::absent, SampleEntry::use_of(seen))))
+    return;
   release(entry, block);
   wake();
 }
@@ -206,7 +209,7 @@ uint64_t SampleStore::take(size_t size) {
 }
 
 uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   release(entry, entry.block.load());
   entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
   uint64_t block = Arena::kNone;
@@ -249,19 +252,19 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
 }
 
 void SampleStore::commit(size_t sample) {
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   entry.stamp = header_->stamps.fetch_add(1) + 1;
   header_->kept.fetch_add(1, std::memory_order_relaxed);
   header_->entries.fetch_add(1);
-  entry.set(Entry::present);
+  entry.set(SampleEntry::present);
   if (header_->waiting.load() != 0) wake();
 }
 
 void SampleStore::abandon(size_t sample) {
-  Entry& entry = entries_[sample];
-  if (Entry::state_of(entry.word.load()) != Entry::loading) return;
+  SampleEntry& entry = entries_[sample];
+  if (SampleEntry::state_of(entry.word.load()) != SampleEntry::loading) return;
   release(entry, entry.block.load());
-  entry.set(Entry::absent);
+  entry.set(SampleEntry::absent);
   if (header_->waiting.load() != 0) wake();
 }
 
@@ -280,7 +283,7 @@ size_t SampleStore::spill_to(const std::string& folder, bool first) {
 }
 
 void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   entry.cost_before.store(entry.cost.exchange(std::max<uint64_t>(1, nanoseconds)), std::memory_order_relaxed);
 }
 
@@ -308,7 +311,7 @@ void SampleStore::costs(int64_t* last, int64_t* before) const {
 }
 
 bool SampleStore::contains(size_t sample) const {
-  return Entry::state_of(entries_[sample].word.load()) == Entry::present;
+  return SampleEntry::state_of(entries_[sample].word.load()) == SampleEntry::present;
 }
 
 void SampleStore::residents(uint8_t* out) const {
@@ -317,12 +320,13 @@ void SampleStore::residents(uint8_t* out) const {
 
 void SampleStore::drop(size_t sample) {
   const Section section(*this);
-  Entry& entry = entries_[sample];
+  SampleEntry& entry = entries_[sample];
   for (;;) {
     uint64_t word = entry.word.load();
-    if (Entry::state_of(word) != Entry::present) return;
+    if (SampleEntry::state_of(word) != SampleEntry::present) return;
     const uint64_t block = entry.block.load();
-    if (entry.word.compare_exchange_strong(word, Entry::word_of(Entry::absent, Entry::use_of(word)))) {
+    if (entry.word.compare_exchange_strong(
+            word, SampleEntry::word_of(SampleEntry::absent, SampleEntry::use_of(word)))) {
       header_->entries.fetch_sub(1);
       release(entry, block);
       return;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "arena.hpp"
-#include "entry.hpp"
 #include "reclaim.hpp"
+#include "sample_entry.hpp"
 #include "schedule.hpp"
 #include "segment.hpp"
 #include "spill.hpp"
@@ -131,10 +131,10 @@ class SampleStore {
 
   explicit SampleStore(std::unique_ptr<Segment> segment);
   void lay_out();
-  void release(Entry& entry, uint64_t block);
+  void release(SampleEntry& entry, uint64_t block);
   bool evict_oldest();
   uint64_t take(size_t size);
-  void wait_for(size_t slot, const Entry& entry, uint64_t seen);
+  void wait_for(size_t slot, const SampleEntry& entry, uint64_t seen);
   void recover(size_t sample, uint64_t seen);
   void wake();
   Arena arena() const;
@@ -145,7 +145,7 @@ class SampleStore {
   Header* header_ = nullptr;
   Reclaimer reclaimer_;
   Schedule schedule_;
-  Entry* entries_ = nullptr;
+  SampleEntry* entries_ = nullptr;
   std::atomic<uint64_t>* spilled_ = nullptr;
   uint8_t* memory_ = nullptr;
   std::vector<std::pair<uint64_t, size_t>> oldest_;  // (stamp, sample), latest first; guarded by the lock

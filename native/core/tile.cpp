@@ -13,11 +13,11 @@ namespace foreload {
 namespace {
 
 // Short segments skip more; but each takes a marker, and begins without a neighbour to predict from.
-constexpr int kLeast = 3, kMost = 6, kUsual = 4;
+constexpr int kMin = 3, kMax = 6, kUsual = 4;
 
 // One that divides the row leaves no segment that is wanted for its neighbour's sake only.
 unsigned interval_for(int columns) {
-  for (int interval = kLeast; interval <= kMost; ++interval) {
+  for (int interval = kMin; interval <= kMax; ++interval) {
     if (columns % interval == 0) return static_cast<unsigned>(interval);
   }
   return kUsual;

@@ -23,7 +23,13 @@ struct Transform {
   double flip = 0;
   bool fast = false;
   Jitter jitter;
-  Store store;
+  OutputFormat output;
+
+  // The bytes of one image as it leaves.
+  size_t sample_bytes() const {
+    const size_t values = static_cast<size_t>(height) * static_cast<size_t>(width) * 3;
+    return values * (output.normalise ? sizeof(float) : 1);
+  }
 };
 
 struct View {

@@ -147,8 +147,8 @@ Transform any_transform() {
   transform.shorter = 60 + static_cast<int>(below(20));
   transform.flip = 0.5;
   transform.fast = below(2) == 0;
-  transform.store.normalise = below(2) == 0;
-  transform.store.channels_last = below(2) == 0;
+  transform.output.normalise = below(2) == 0;
+  transform.output.channels_last = below(2) == 0;
   if (below(3) == 0) transform.jitter = {0.4F, 0.4F, 0.4F, 0.1F};
   return transform;
 }
@@ -197,7 +197,7 @@ int main(int count, char** arguments) {
   const auto load = [&](const Bytes& bytes, const Transform& transform, uint64_t seed) {
     // Exactly as large as it must be, so that a write past the end is seen.
     const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
-    Bytes out(transform.store.normalise ? values * sizeof(float) : values);
+    Bytes out(transform.output.normalise ? values * sizeof(float) : values);
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     Files files({path.string()}, 0);

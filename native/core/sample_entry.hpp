@@ -6,7 +6,7 @@
 
 namespace foreload {
 
-struct Entry {
+struct SampleEntry {
   // State, then how often the sample was requested, then the process that is loading it.
   std::atomic<uint64_t> word;
   std::atomic<uint64_t> block;  // offset + 1; 0: none
