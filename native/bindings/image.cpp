@@ -56,7 +56,7 @@ Fallback python_fallback(nb::handle decode) {
   };
 }
 
-// What the batches of a dataset of images share.
+// The images of a dataset, shared by its batches.
 struct ImageSource : FileSource {
   using FileSource::FileSource;
 
@@ -64,7 +64,7 @@ struct ImageSource : FileSource {
   IdleLoaders idle_loaders;
 };
 
-// A batch of images, made without Python as long as the native decoder knows their format.
+// A batch of images, made without Python if the native decoder supports their format.
 class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
@@ -109,7 +109,7 @@ class ImageJob : public foreload::Job {
     std::vector<size_t> missing, positions;
     const bool alone = end - begin == 1 && !source_->reader.direct();
     for (size_t i = begin; i < end; ++i) {
-      // What is cached need not be read; what is neither comes when it has been.
+      // Cached images need not be read; the others are loaded once they have been read.
       if (!given_.empty()) {
         loader->give({given_[i].data(), given_[i].shape(0)});
         load(*loader, i, fallback);
@@ -125,7 +125,7 @@ class ImageJob : public foreload::Job {
     Clock::duration loading{};
     const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
       const Clock::time_point begun = store_ ? Clock::now() : Clock::time_point();
-      // What is wrong must not stay in the cache.
+      // An image of a changed shard must not get into the cache.
       if (!error && store_ && source_->files.in_shards()) {
         error = source_->files.change(source_->files.extent(missing[k]).file, source_->reader.direct());
       }
@@ -233,13 +233,13 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
 }  // namespace
 
 void bind_image(nb::module_& module) {
-  nb::class_<ImageSource, FileSource>(module, "ImageFiles", "Encoded images, and what loading them took.")
+  nb::class_<ImageSource, FileSource>(module, "ImageFiles", "Encoded images, and what loading them cost.")
       .def("__init__", &init_files<ImageSource>, nb::arg("paths"), nb::arg("keep") = 0,
            nb::arg("extents").none() = nb::none(), nb::arg("stamps").none() = nb::none(),
            nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
-           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, "
-           "whether it can be kept as planes.");
+           "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
+           "pixels, whether it can be kept as planes.");
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, std::shared_ptr<SampleStore>, std::optional<ConstBytes>,
@@ -247,11 +247,12 @@ void bind_image(nb::module_& module) {
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
            nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none())
-      .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
+      .def("failures", &ImageJob::failures,
+           "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
-             "The whole upright image as height x width x 3 bytes; `path` is for error messages.");
+             "Decode the whole upright image to height x width x 3 bytes; `path` is for error messages.");
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
-             "The same JPEG with restart markers; empty where it cannot have them.");
+             "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
-             nb::arg("out"), "Applies a transform to height x width x 3 bytes.");
+             nb::arg("out"), "Apply a transform to height x width x 3 bytes.");
 }

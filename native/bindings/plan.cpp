@@ -53,5 +53,5 @@ void bind_plan(nb::module_& module) {
   module.def("compile_plan", &compile, nb::arg("accesses"), nb::arg("samples"), nb::arg("sizes").none(),
              nb::arg("costs").none(), nb::arg("resident").none(), nb::arg("policy"), nb::arg("budget"),
              nb::arg("tail"), nb::arg("seed"), nb::arg("hits"), nb::arg("keep"), nb::arg("retained"),
-             "Compiles a policy to hits and keep, a bool per access, and retained, a bool per sample.");
+             "Compile a policy to hits and keep, a bool per access, and retained, a bool per sample.");
 }

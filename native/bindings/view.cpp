@@ -57,13 +57,14 @@ nb::tuple view(const Transform& transform, int width, int height, uint64_t seed,
 }  // namespace
 
 void bind_view(nb::module_& module) {
-  nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
+  nb::class_<Transform>(module, "Transform",
+                        "A transform: the view that is taken of an image, and how it is written.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
   module.def(
       "view", &view, nb::arg("transform"), nb::arg("width"), nb::arg("height"), nb::arg("seed"),
       nb::arg("epoch"), nb::arg("index"),
-      "What the transform shows of an image: (x, y, width, height) of the box, (height, width) that it "
-      "is resized to, (top, left) where the output begins in that, mirrored.");
+      "Return the view of an image: (x, y, width, height) of the box, (height, width) that it is resized to, "
+      "(top, left) where the output begins in that, whether it is mirrored.");
 }

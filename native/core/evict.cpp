@@ -11,7 +11,7 @@ namespace foreload {
 
 namespace {
 
-// Which of the cached samples goes next.
+// Which of the cached samples is evicted next.
 class EvictionOrder {
  public:
   virtual ~EvictionOrder() = default;
@@ -58,7 +58,7 @@ class Lru : public Fifo {
   }
 };
 
-// Of those used least often, the one that has been used so often for longest.
+// Of the samples used least often, the one that reached its number of uses first.
 class Lfu : public EvictionOrder {
  public:
   explicit Lfu(size_t samples) : uses_(samples), place_(samples) {}

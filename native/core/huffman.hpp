@@ -38,7 +38,7 @@ struct BitReader {
 // What a table says of the next bits: an entry holds
 // (bits of the value << 24) | (bits of the code << 16) | (run << 8) | bits of both.
 struct HuffmanTable {
-  // Indexes of more bits find more codes, and take longer to fill where every file has tables of its own.
+  // Indexes of more bits find more codes, and take longer to fill if every file has tables of its own.
   static constexpr int kBits = 11, kSkipBits = 10;
   // The run of a symbol that ends the block.
   static constexpr uint32_t kRunToEnd = 64;

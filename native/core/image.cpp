@@ -116,7 +116,7 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
                          const Transform& transform, Random& random, int most_reduction, void* out) {
   Box box = view.box;
   int reduction = 1;
-  // Where the box is at least twice what is wanted, the inverse DCT may do half of the resizing.
+  // If the box is at least twice as large as the view, the inverse DCT may do half of the resizing.
   while (reduction < most_reduction && box.width >= 2 * reduction * view.full_width &&
          box.height >= 2 * reduction * view.full_height) {
     reduction *= 2;
@@ -158,7 +158,8 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
   laps_.end(Stage::transform);
 }
 
-// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
+// The lock is never waited for: if another thread held it when the process forked, it stays locked in the
+// child.
 std::unique_ptr<ImageLoader> IdleLoaders::take() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || idle_.empty()) return std::make_unique<ImageLoader>();

@@ -7,7 +7,7 @@
 
 namespace foreload {
 
-// The share of its time that a thread is on a core. AdaptiveReader a thread's clock takes a microsecond,
+// The share of its time that a thread is on a core. Reading a thread's clock takes a microsecond,
 // which short spans can afford only now and then; the CPU time of the others is estimated from those.
 class CpuRate {
  public:

@@ -67,8 +67,8 @@ Pool::Pool()
     : changed_(new std::condition_variable), called_(new std::condition_variable), process_(getpid()) {}
 
 Pool::~Pool() {
-  // In a fork, threads that stayed behind are still counted as waiting, and destroying it would wait for
-  // them.
+  // In a fork, threads that exist in the parent only still count as waiting, and the destructors of condition
+  // variables would wait for them.
   if (getpid() != process_) return;
   delete changed_;
   delete called_;
@@ -85,7 +85,7 @@ void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> complet
 }
 
 void Pool::cancel(const Completions* completions) {
-  // Jobs are destroyed outside the lock: what they own may be slow to let go.
+  // Jobs are destroyed outside the lock: what they own may be slow to destroy.
   std::deque<Entry> dropped;
   const std::lock_guard lock(mutex_);
   std::deque<Entry> kept;

@@ -22,7 +22,7 @@ namespace foreload {
 
 namespace {
 
-// AdaptiveReader over a gap is cheaper than a read of its own; a read that is too long keeps others waiting.
+// Reading over a gap is cheaper than another read; a read that is too long makes others wait.
 constexpr uint64_t kMaxGap = 16 << 10, kMaxJoined = 1 << 20;
 
 [[noreturn]] void fail(const std::string& path) {
@@ -45,7 +45,7 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
-// What a sample lies in.
+// Opens the file that a sample lies in.
 Opened open_sample(Files& files, size_t sample, bool direct) {
   const Extent extent = files.extent(sample);
   if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
@@ -54,7 +54,7 @@ Opened open_sample(Files& files, size_t sample, bool direct) {
   return {fd, std::move(own)};
 }
 
-// Whether the sample has just as many bytes as there are places.
+// Returns whether the sample has exactly as many bytes as the place.
 bool read_into(Files& files, size_t sample, const Place& place) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
@@ -62,7 +62,7 @@ bool read_into(Files& files, size_t sample, const Place& place) {
   uint64_t size = 0;
   uint8_t more;
   while (size < place.size) {
-    // Of a file, one byte more is asked for, to see that it has not grown.
+    // One byte more is requested of a whole file, to see whether it has grown.
     const iovec parts[2] = {{place.memory + size, place.size - size}, {&more, 1}};
     const ssize_t got = ::preadv(fd, parts, whole ? 2 : 1, static_cast<off_t>(extent.offset + size));
     if (got < 0 && errno == EINTR) continue;
@@ -73,7 +73,7 @@ bool read_into(Files& files, size_t sample, const Place& place) {
   return size == place.size;
 }
 
-// Past the page cache: whole blocks around what is wanted. What the system tells no size of goes to `buffer`.
+// Reads past the page cache: the blocks that hold the sample. If its file has no size, it goes to `buffer`.
 std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer& aligned,
                                      std::vector<uint8_t>& buffer) {
   const Extent extent = files.extent(sample);
@@ -161,7 +161,7 @@ bool has_size(const struct stat& status) {
 int open_file(const std::string& path, bool direct) {
   int fd = -1;
   if (direct) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  // Some file systems refuse O_DIRECT by EINVAL.
+  // Some file systems refuse O_DIRECT with EINVAL.
   if (fd < 0 && (!direct || errno == EINVAL)) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail(path);
   return fd;
@@ -181,7 +181,7 @@ std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>
     if (got < 0) fail(path);
     if (got == 0) return {buffer.data(), size};
     size += static_cast<size_t>(got);
-    // A regular file that came whole needs no second read to be told so.
+    // If all of a regular file was read, no second read is needed to see its end.
     if (S_ISREG(status.st_mode) && size == static_cast<size_t>(status.st_size)) return {buffer.data(), size};
     capacity = size + 65536;
   }
@@ -233,7 +233,7 @@ std::span<const uint8_t> PlainReader::read_one(Files& files, size_t sample, cons
   const auto begin = std::chrono::steady_clock::now();
   const bool whole = read_into(files, sample, place);
   files.note_read(std::chrono::steady_clock::now() - begin, place.size);
-  // One that is not as large as it was: the caller finds out by its size.
+  // If its size has changed, the caller finds out by the number of bytes.
   return whole ? std::span<const uint8_t>(place.memory, place.size) : files.bytes(sample, buffer_);
 }
 
@@ -241,8 +241,8 @@ AdaptiveReader::~AdaptiveReader() {
   if (process_ != ::getpid()) forget();
 }
 
-// What is set up belongs to the process that forked this one: its reads may be under way, and what they had
-// mapped is not mapped here.
+// Releases the readers of the process that forked this one without destroying them: its reads may be under
+// way, and what they had mapped is not mapped here.
 void AdaptiveReader::forget() {
   for (auto& idle : idle_) {
     for (auto& reader : idle) (void)reader.release();
@@ -250,7 +250,8 @@ void AdaptiveReader::forget() {
   }
 }
 
-// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
+// The lock is never waited for: if another thread held it when the process forked, it stays locked in the
+// child.
 std::unique_ptr<Reader> AdaptiveReader::take(bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock && process_ != ::getpid()) {
@@ -276,7 +277,7 @@ std::vector<std::pair<size_t, std::exception_ptr>> AdaptiveReader::read(Files& f
                                                                         std::span<const Place> places,
                                                                         const Reader::Done& done) {
   Measure measure(Stage::read, samples.size());
-  // What is kept in memory is not read again.
+  // Samples that are kept in memory are not read again.
   for (const size_t sample : samples) measure.add_bytes(-files.kept(sample).size());
   const Reader::Done counted = [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
     measure.add_bytes(bytes.size());

@@ -40,7 +40,7 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
       total += weight;
     }
     uint16_t* weights = &weights_[output * width_];
-    // Rounding is carried along, so that the integers sum to 65536 as the exact weights sum to 1.
+    // Rounding errors are carried along, so that the integers sum to 65536 as the exact weights sum to 1.
     double sum = 0;
     long given = 0;
     for (int x = first; x < last; ++x) {
@@ -63,7 +63,7 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
   }
 }
 
-// Two blends of whole rows with a transpose after each: no step ever looks at a single pixel.
+// Two blends of whole rows with a transpose after each: no step handles pixels one by one.
 //   pixels [y][x c] -> blend -> [out y][x c] -> transpose -> [x c][out y] -> blend -> [out x c][out y] -> out
 void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
                      const OutputFormat& format, void* out) {

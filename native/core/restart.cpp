@@ -63,7 +63,7 @@ std::span<const uint8_t> RestartIntervals::unstuffed(size_t number) {
     from = marker + 2;
   }
   interval.plain_end = static_cast<size_t>(to - plain_.data());
-  // Zeros behind it, except where the next one is there already.
+  // Zeros behind it, unless the next one is there already.
   const bool last = number + 1 == intervals_.size();
   if (last || intervals_[number + 1].plain_end == 0) std::memset(to, 0, last ? kPadding : kBlockPadding);
   return {begin, to};

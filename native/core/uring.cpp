@@ -18,14 +18,14 @@ namespace foreload {
 
 namespace {
 
-// What each slot has for most samples, and what is registered with the kernel.
+// The buffer of each slot, enough for most samples, which is registered with the kernel.
 constexpr size_t kUsualBytes = 64 << 10;
 constexpr uint64_t kMaxAtOnce = 1 << 30;
-// Large reads wait for one another, and give their memory back.
+// Large reads wait for each other, and their memory is freed.
 constexpr uint64_t kMaxUnderWay = 64 << 20, kMaxKept = 2 << 20;
 
-// Each read of a file takes a descriptor while it is under way. What the process may have must do for all
-// threads, and for others.
+// Returns a depth that the process can afford: each read of a file takes a descriptor while it is under way,
+// and its limit must be enough for all threads and the rest of the process.
 unsigned affordable(unsigned depth) {
   constexpr unsigned kMin = 4;
   rlimit limit{};
@@ -43,7 +43,7 @@ class UringReader : public Reader {
       slot.usual.reserve(kUsualBytes);
       buffers.push_back({slot.usual.data(), slot.usual.size()});
     }
-    // Pages that are pinned once need not be for every read. The limit on locked memory may forbid it.
+    // Pages that are pinned once need not be pinned for every read. The limit on locked memory may forbid it.
     registered_ = ring_.register_buffers(buffers);
   }
 
@@ -84,12 +84,12 @@ class UringReader : public Reader {
     ReadRange range;
     Opened file;
     uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
-    uint64_t under_way = 0;                   // its part of bytes_under_way_
-    uint8_t* memory = nullptr;                // one of these two
+    uint64_t under_way = 0;                   // its share of bytes_under_way_
+    uint8_t* memory = nullptr;                // in `usual`, `large` or the place
     AlignedBuffer usual, large;
   };
 
-  // Most runs have one sample to a range, and nothing kept.
+  // Hands out a sample that is kept in memory.
   bool give_kept(const ReadRange& range) {
     if (range.count != 1) return false;
     const size_t i = order_[range.first];
@@ -127,7 +127,7 @@ class UringReader : public Reader {
     }
   }
 
-  // What has ended; how many ranges are done with that.
+  // Handles the operations that have ended; returns how many ranges are done.
   size_t reap(bool waited) {
     size_t ended = 0;
     io_uring_cqe entry;
@@ -155,7 +155,7 @@ class UringReader : public Reader {
     free_.push_back(number);
   }
 
-  // Begins those reads whose size is known, and for which there is room; how many failed at that.
+  // Begins the reads whose size is known and for which there is room; returns how many have failed.
   size_t read_waiting() {
     size_t ended = 0;
     while (!waiting_.empty()) {
@@ -181,7 +181,7 @@ class UringReader : public Reader {
     return ended;
   }
 
-  // Where a sample is wanted, if it can be read to there: alone, and in whole blocks where that matters.
+  // Returns the place of a sample, if it can be read into directly: alone, and in whole blocks for O_DIRECT.
   uint8_t* place_of(const Slot& slot) const {
     if (places_.empty() || slot.range.count != 1) return nullptr;
     const Place& place = places_[order_[slot.range.first]];
@@ -191,12 +191,12 @@ class UringReader : public Reader {
     return direct_ && !in_blocks ? nullptr : place.memory;
   }
 
-  // Whether the range needs another operation, now that one has ended.
+  // Takes the result of an operation; returns whether the range needs another one.
   bool go_on(size_t number, int result) {
     Slot& slot = slots_[number];
     const std::string& path = files_->path(samples_[order_[slot.range.first]]);
     if (slot.file < 0) {
-      // A file system that has no O_DIRECT.
+      // The file system has no O_DIRECT.
       if (result == -EINVAL && direct_) result = open_file(path, false);
       if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
       slot.file = {result, Descriptor(result)};
@@ -265,7 +265,7 @@ class UringReader : public Reader {
   Ring ring_;
   std::vector<Slot> slots_;
   std::vector<size_t> free_, order_;
-  std::vector<size_t> waiting_;  // slots that know what to read, and have not begun
+  std::vector<size_t> waiting_;  // slots whose size is known and whose read has not begun
   uint64_t bytes_under_way_ = 0;
   std::vector<uint8_t> sizeless_;
   Files* files_ = nullptr;

@@ -77,7 +77,7 @@ int main() {
   loader.show(whole, 0, transform, {1, 2}, shown.data());
   CHECK(shown == first);
 
-  // What was kept is there without its file; what was not, is not.
+  // An image that is kept is loaded without its file; one that is not kept is not.
   std::filesystem::remove(good);
   CHECK(first == load(files, 0, {1, 2}));
   Files unkept({good}, 0);

@@ -1,4 +1,4 @@
-// Every reader gives what an ifstream gives, of files and of extents in shards, and fails as the others do.
+// Every reader reads what an ifstream reads, of files and of extents in shards, and fails as the others do.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -76,7 +76,7 @@ struct Outcome {
   std::string message, file;
 };
 
-// Tells of each sample once, in the thread that asked.
+// Calls back once for each sample, in the calling thread.
 template <typename Reads>
 std::vector<Outcome> outcomes(Reads& reader, Files& files, const std::vector<size_t>& samples) {
   std::vector<Outcome> all(samples.size());
@@ -140,7 +140,7 @@ void whole_files(const Folder& folder) {
       }
     }
   }
-  // What the system tells no size of is read to its end.
+  // A file without a size is read to its end.
   Files unsized({"/proc/self/status"}, 0);
   for (auto& reader : readers()) {
     for (const Outcome& one : outcomes(*reader, unsized, {0})) CHECK(!one.failed && one.bytes.size() > 100);

@@ -1,4 +1,4 @@
-// Measured spans add up, however they are nested, and whichever of them are measured.
+// Spans add up, however they are nested, and whichever of them are measured.
 #include <memory>
 #include <thread>
 
@@ -21,7 +21,7 @@ namespace {
 
 void test_measures() {
   {
-    Measure nobody(Stage::read);  // no lane
+    Measure unused(Stage::read);  // no lane
   }
   CHECK(current().lane == nullptr);
   Lane lane;
@@ -79,7 +79,7 @@ void test_weights() {
     PacedMeasure measure(Stage::decode, 1);
     sleep_ms(1);
   }
-  // What is long is measured each time.
+  // Long spans are measured each time.
   CHECK(lane.total(Stage::decode).wall_ns >= 5'000'000 && lane.recent().size() == 2 + looked + 5);
 }
 
@@ -105,7 +105,7 @@ void test_laps() {
   CHECK(lane.total(Stage::sample).wall_ns < 3'000'000);
 }
 
-// Where the thread's clock is looked at now and then only, sums are about right.
+// The CPU time is about right though the thread's clock is read only now and then.
 void test_cpu_rate() {
   foreload::CpuRate rate;
   CHECK(rate.due());

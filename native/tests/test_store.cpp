@@ -32,7 +32,7 @@ bool is_right(const SampleStore::Found& found, size_t sample) {
   return true;
 }
 
-// Whether it was a hit. Where reading fails, nothing is reserved.
+// Returns whether it was a hit. If `fails`, nothing is reserved.
 bool load(SampleStore& store, size_t sample, bool fails = false) {
   {
     SampleStore::Section section(store);
@@ -165,7 +165,7 @@ void test_kills() {
   CHECK(counts.peak <= counts.room && counts.hits > 0);
 }
 
-// With less room, what is over is dropped, the rest is read as before, and the memory goes back to the
+// With less room, what is over is dropped, the rest is read as before, and the memory is returned to the
 // system.
 void test_limit() {
   const auto store = SampleStore::create(100, 1 << 20, 0, 0);
