@@ -1,8 +1,9 @@
-// What two cores can do at most with libjpeg-turbo: crop decode and resize of files that are in memory
-// already.
+// Measures the most that the cores can do with libjpeg-turbo: crop decode and resize of files that are in
+// memory.
 //   limit DIR THREADS
-// prints one line of JSON: images per second of that; and, by one thread, ms per image of libjpeg-turbo's
-// crop decode alone, and of foreload's whole path to uint8 and to float32, for the same boxes, in turns.
+// prints a line of JSON: images per second of that; and, with one thread, milliseconds per image of
+// libjpeg-turbo's crop decode alone, and of foreload's whole path to uint8 and to float32, for the same
+// boxes, in turns.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -28,7 +29,7 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// As libjpeg's documentation has it, with a margin for smooth upsampling; all memory is used again.
+// Decodes as libjpeg's documentation says, with a margin for smooth upsampling; all memory is reused.
 class PlainDecoder {
  public:
   PlainDecoder() {
@@ -125,11 +126,11 @@ int main(int count, char** arguments) {
     auto started = Clock::now();
     decoder.decode(files.bytes(i, buffer), transform, i, view);
     decode += since(started);
-    transform.store.normalise = false;
+    transform.output.normalise = false;
     started = Clock::now();
     loader.load(files, i, transform, {1, 0}, nullptr, out.data());
     bytes += since(started);
-    transform.store.normalise = true;
+    transform.output.normalise = true;
     started = Clock::now();
     loader.load(files, i, transform, {1, 0}, nullptr, out.data());
     floats += since(started);

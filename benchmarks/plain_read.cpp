@@ -1,5 +1,5 @@
-// What this machine's file system gives to a plain loop of system calls.
-//   plain_read files DIR THREADS       files per second: open, read into a row, close; shuffled, warm or not
+// Measures what a plain loop of system calls reads from this machine's file system.
+//   plain_read files DIR THREADS       files per second: open, read into a row, close; shuffled
 //   plain_read random FILE SIZE THREADS [ROUNDS]   reads per second of SIZE bytes at random places, O_DIRECT
 //   plain_read sequential FOLDER THREADS   bytes per second, file by file, 1 MiB at a time, O_DIRECT
 #include <fcntl.h>
@@ -90,7 +90,7 @@ double sequential(const char* folder, unsigned threads) {
   }
   std::atomic<size_t> next{0};
   const double seconds = timed(threads, [&](unsigned) {
-    // Memory in one piece makes fewer segments of a read.
+    // Contiguous memory splits a read into fewer segments.
     constexpr size_t kHuge = 2 << 20;
     void* const memory = std::aligned_alloc(kHuge, kHuge);
     ::madvise(memory, kHuge, MADV_HUGEPAGE);

@@ -1,4 +1,4 @@
-// A web server for benchmarks: files of a folder, whole or by ranges, each answer so many milliseconds late.
+// A web server for benchmarks: serves a folder's files, whole or by ranges, with a delay before each answer.
 //   slow_server FOLDER PORT MILLISECONDS
 // One thread, HTTP/1.1 with connections kept alive; GET and HEAD.
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
-// What the binding files share. Each binding converts, releases the GIL, calls the core, and lets errors be
-// mapped here.
+// Shared by the files of bindings. Each binding converts its arguments, releases the GIL and calls the core;
+// errors are mapped to Python's in errors.cpp.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,28 +8,32 @@
 #include <exception>
 
 #include "error.hpp"
-#include "spans.hpp"
+#include "lane.hpp"
 
 namespace nb = nanobind;
 
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The Python exception that stands for what the core threw.
+// Returns the Python exception for what the core threw.
 nb::object to_python(const foreload::Error& error);
 nb::object to_python(const std::exception_ptr& error);
 
-// Throws Error(value) unless there is such a stage.
+// Throws Error(value) if there is no such stage.
 foreload::Stage stage_of(uint8_t number);
 
 void bind_errors(nb::module_& module);
 void bind_order(nb::module_& module);
+void bind_lane(nb::module_& module);
 void bind_spans(nb::module_& module);
+void bind_loop(nb::module_& module);
 void bind_pool(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
 void bind_files(nb::module_& module);
+void bind_view(nb::module_& module);
 void bind_image(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);

@@ -7,7 +7,7 @@ using foreload::ErrorKind;
 
 nb::object to_python(const Error& error) {
   const nb::module_ builtins = nb::module_::import_("builtins");
-  // File names are bytes; Python's way to write them as text keeps those that are not UTF-8.
+  // File names are bytes; Python's file system encoding keeps those that are not UTF-8.
   const nb::object file = nb::steal(
       PyUnicode_DecodeFSDefaultAndSize(error.file.data(), static_cast<Py_ssize_t>(error.file.size())));
   switch (error.kind) {

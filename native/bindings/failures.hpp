@@ -1,4 +1,4 @@
-// What failed of a batch, while several workers make it.
+// The failures of a batch, which several workers make.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@ class Failures {
     const std::lock_guard lock(mutex_);
     all_.emplace_back(position, std::move(error));
   }
-  // With the GIL: errors may hold what is Python's.
+  // With the GIL: errors may hold Python objects.
   void clear() { all_.clear(); }
 
-  // (position, exception), in order. What failed twice has failed by what was found last: that its shard has
-  // changed is why it could not be read.
+  // Returns (position, exception), in order. If a sample failed twice, the last failure counts: that its
+  // shard has changed is why it could not be read.
   std::vector<std::pair<size_t, nb::object>> listed() {
     const std::lock_guard lock(mutex_);
     const auto position = [](const auto& failure) { return failure.first; };

@@ -1,4 +1,4 @@
-// What the batches of a dataset of files share.
+// The files of a dataset, shared by its batches.
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -11,21 +11,21 @@
 #include "files.hpp"
 #include "read.hpp"
 
-// Reads in flight of one thread, where it pays; see benchmarks/io.py.
+// Reads in flight of one thread; see benchmarks/io.py.
 constexpr unsigned kDepth = 64;
 
 struct FileSource {
   FileSource(std::vector<std::string> paths, size_t keep, bool direct)
-      : files(std::move(paths), keep), reading(direct, kDepth) {}
+      : files(std::move(paths), keep), reader(direct, kDepth) {}
   FileSource(std::vector<std::string> paths, std::vector<foreload::Extent> extents,
              std::vector<foreload::Stamp> stamps, size_t keep, bool direct)
-      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reading(direct, kDepth) {}
+      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reader(direct, kDepth) {}
 
-  // Samples to a run: `usual`, but `together` where many reads are in flight.
-  size_t grain(size_t usual, size_t together) const { return reading.many(files) ? together : usual; }
+  // Returns the samples per run: `usual`, but `together` if many reads are in flight.
+  size_t grain(size_t usual, size_t together) const { return reader.many(files) ? together : usual; }
 
   foreload::Files files;
-  foreload::Reading reading;
+  foreload::AdaptiveReader reader;
 };
 
 // Rows of (file, offset, length).

@@ -19,7 +19,7 @@ namespace {
 
 using Starts = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The bytes of samples, each to its place in a batch.
+// Reads samples, each to its place in a batch.
 class ReadJob : public foreload::Job {
  public:
   ReadJob(std::shared_ptr<FileSource> source, const Indices& indices, const Starts& starts, Bytes out)
@@ -62,7 +62,7 @@ class ReadJob : public foreload::Job {
       }
       if (bytes.data() != places[k].memory) std::copy(bytes.begin(), bytes.end(), places[k].memory);
     };
-    for (const auto& [k, error] : source_->reading.read(source_->files, samples, places, done)) {
+    for (const auto& [k, error] : source_->reader.read(source_->files, samples, places, done)) {
       failures_.add(begin + k, error);
     }
   }
@@ -96,7 +96,7 @@ void read_one(FileSource& source, size_t index, const Use& use) {
       failure = error;
       use(bytes);
     };
-    for (const auto& late : source.reading.read(source.files, std::span(&index, 1), {}, done)) {
+    for (const auto& late : source.reader.read(source.files, std::span(&index, 1), {}, done)) {
       failure = late.second;
     }
   }
@@ -162,23 +162,24 @@ void check_samples(std::vector<int64_t>& indices, size_t count, const char* what
 }
 
 void bind_files(nb::module_& module) {
-  nb::class_<FileSource>(module, "Files", "Where samples' bytes lie: whole files, or extents of shards.")
+  nb::class_<FileSource>(module, "Files", "The files that samples lie in: a file each, or extents of shards.")
       .def("__init__", &init_files<FileSource>, nb::arg("paths"), nb::arg("keep") = 0,
            nb::arg("extents").none() = nb::none(), nb::arg("stamps").none() = nb::none(),
            nb::arg("direct") = false)
       .def("__len__", [](const FileSource& source) { return source.files.size(); })
-      .def("path", &path_of, nb::arg("index"), "The file that a sample lies in.")
+      .def("path", &path_of, nb::arg("index"), "Return the file that a sample lies in.")
       .def("keep", &keep, nb::arg("index"),
-           "Reads a sample, which stays in memory if it is one of those to keep; its size in bytes.")
-      .def("read", &read_bytes, nb::arg("index"), "The bytes of a sample.")
+           "Read a sample, which stays in memory if it is one of those to keep, and return its size.")
+      .def("read", &read_bytes, nb::arg("index"), "Return the bytes of a sample.")
       .def(
           "expect_cold", [](FileSource& source) { source.files.expect_cold(); },
-          "Reads as if lately all reads had had to wait for the disk.")
+          "Read as if all reads had to wait for the disk lately.")
       .def_prop_ro(
           "cold", [](const FileSource& source) { return source.files.cold(); },
           "Whether reads have lately had to wait for the disk.");
-  nb::class_<ReadJob, foreload::Job>(module, "ReadJob", "The bytes of samples, each to its place in a batch.")
+  nb::class_<ReadJob, foreload::Job>(module, "ReadJob", "A batch of samples' bytes, each read to its place.")
       .def(nb::init<std::shared_ptr<FileSource>, const Indices&, const Starts&, Bytes>(), nb::arg("files"),
            nb::arg("indices"), nb::arg("starts"), nb::arg("out"))
-      .def("failures", &ReadJob::failures, "The samples that failed: (position, exception), in order.");
+      .def("failures", &ReadJob::failures,
+           "Return the samples that failed: (position, exception), in order.");
 }

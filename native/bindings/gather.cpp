@@ -24,7 +24,7 @@ void check_shapes(const Rows& source, size_t count, const OutRows& out) {
   }
 }
 
-// The rows of several sources, for one batch.
+// A batch of rows of several sources.
 class GatherJob : public foreload::Job {
  public:
   GatherJob(std::vector<Rows> sources, const Indices& indices, std::vector<OutRows> outs, size_t grain)
@@ -72,7 +72,7 @@ void bind_gather(nb::module_& module) {
         foreload::gather(source.data(), rows, source.shape(1), indices.data(), indices.shape(0), out.data());
       },
       nb::arg("source"), nb::arg("indices"), nb::arg("out"),
-      "out row i = source row indices[i], for two-dimensional arrays of bytes.");
+      "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
   nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
       .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),
            nb::arg("indices"), nb::arg("outs"), nb::arg("grain"));

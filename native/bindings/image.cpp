@@ -1,17 +1,13 @@
 #include "image.hpp"
 
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <tuple>
 #include <vector>
 
 #include "bindings.hpp"
@@ -26,24 +22,18 @@ using foreload::DecodedImage;
 using foreload::Error;
 using foreload::ErrorKind;
 using foreload::Fallback;
+using foreload::IdleLoaders;
 using foreload::ImageCache;
 using foreload::ImageCosts;
 using foreload::ImageLoader;
 using foreload::Key;
-using foreload::LoaderShelf;
 using foreload::SampleStore;
 using foreload::Transform;
-using Forms = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Decoded = nb::ndarray<const uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
 
 ImageLoader& this_threads_loader() {
   thread_local ImageLoader loader;
   return loader;
-}
-
-size_t sample_bytes(const Transform& transform) {
-  const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
-  return values * (transform.store.normalise ? sizeof(float) : 1);
 }
 
 nb::object to_text(const std::string& path) {
@@ -66,20 +56,20 @@ Fallback python_fallback(nb::handle decode) {
   };
 }
 
-// What the batches of a dataset of images share.
+// The images of a dataset, shared by its batches.
 struct ImageSource : FileSource {
   using FileSource::FileSource;
 
   ImageCosts costs{files.size()};
-  LoaderShelf shelf;
+  IdleLoaders idle_loaders;
 };
 
-// A batch of images, made without Python as long as the native decoder knows their format.
+// A batch of images, made without Python if the native decoder supports their format.
 class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
-           std::shared_ptr<SampleStore> store, std::optional<Forms> forms,
+           std::shared_ptr<SampleStore> store, std::optional<ConstBytes> forms,
            std::optional<std::vector<Bytes>> given)
       : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
@@ -99,7 +89,7 @@ class ImageJob : public foreload::Job {
       throw Error(ErrorKind::value, "a store needs a form for each image");
     }
     check_samples(indices_, source_->files.size(), "images");
-    sample_bytes_ = sample_bytes(transform);
+    sample_bytes_ = transform.sample_bytes();
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
       throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
     }
@@ -115,11 +105,11 @@ class ImageJob : public foreload::Job {
 
   void run(size_t begin, size_t end, size_t) override {
     const Fallback fallback = python_fallback(fallback_);
-    std::unique_ptr<ImageLoader> loader = source_->shelf.take();
+    std::unique_ptr<ImageLoader> loader = source_->idle_loaders.take();
     std::vector<size_t> missing, positions;
-    const bool alone = end - begin == 1 && !source_->reading.direct();
+    const bool alone = end - begin == 1 && !source_->reader.direct();
     for (size_t i = begin; i < end; ++i) {
-      // What is cached need not be read; what is neither comes when it has been.
+      // Cached images need not be read; the others are loaded once they have been read.
       if (!given_.empty()) {
         loader->give({given_[i].data(), given_[i].shape(0)});
         load(*loader, i, fallback);
@@ -135,9 +125,9 @@ class ImageJob : public foreload::Job {
     Clock::duration loading{};
     const auto done = [&](size_t k, std::span<const uint8_t> bytes, std::exception_ptr error) {
       const Clock::time_point begun = store_ ? Clock::now() : Clock::time_point();
-      // What is wrong must not stay in the cache.
+      // An image of a changed shard must not get into the cache.
       if (!error && store_ && source_->files.in_shards()) {
-        error = source_->files.change(source_->files.extent(missing[k]).file, source_->reading.direct());
+        error = source_->files.change(source_->files.extent(missing[k]).file, source_->reader.direct());
       }
       if (error) {
         failures_.add(positions[k], error);
@@ -150,13 +140,13 @@ class ImageJob : public foreload::Job {
     };
     if (!missing.empty()) {
       const Clock::time_point begun = Clock::now();
-      for (const auto& [k, error] : source_->reading.read(source_->files, missing, {}, done)) {
+      for (const auto& [k, error] : source_->reader.read(source_->files, missing, {}, done)) {
         failures_.add(positions[k], error);
       }
       const std::chrono::duration<double> reading = Clock::now() - begun - loading;
       if (store_) source_->costs.read_together(missing, reading.count());
     }
-    source_->shelf.put_back(std::move(loader));
+    source_->idle_loaders.put_back(std::move(loader));
   }
 
   std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
@@ -184,39 +174,11 @@ class ImageJob : public foreload::Job {
   Bytes out_;
   nb::object fallback_;
   std::shared_ptr<SampleStore> store_;
-  std::optional<Forms> forms_;
+  std::optional<ConstBytes> forms_;
   std::vector<Bytes> given_;
   size_t sample_bytes_ = 0;
   Failures failures_;
 };
-
-foreload::Crop crop_named(const std::string& name) {
-  if (name == "none") return foreload::Crop::none;
-  if (name == "center") return foreload::Crop::center;
-  if (name == "random") return foreload::Crop::random;
-  throw Error(ErrorKind::value, "crop must be 'none', 'center' or 'random', got '" + name + "'");
-}
-
-void init_transform(Transform* transform, const std::string& crop, std::pair<int, int> size, int shorter,
-                    std::pair<double, double> scale, std::pair<double, double> ratio, double flip,
-                    std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
-                    bool normalize, bool channels_last, bool fast) {
-  new (transform) Transform();
-  transform->crop = crop_named(crop);
-  std::tie(transform->height, transform->width) = size;
-  transform->shorter = shorter;
-  std::tie(transform->scale[0], transform->scale[1]) = scale;
-  std::tie(transform->ratio[0], transform->ratio[1]) = ratio;
-  transform->flip = flip;
-  transform->fast = fast;
-  transform->jitter = {jitter[0], jitter[1], jitter[2], jitter[3]};
-  transform->store.channels_last = channels_last;
-  transform->store.normalise = normalize;
-  for (size_t color = 0; color < 3; ++color) {
-    transform->store.scale[color] = 1.0F / (255.0F * std_[color]);
-    transform->store.bias[color] = -mean[color] / std_[color];
-  }
-}
 
 nb::object decode_rgb(const std::string& path, nb::bytes bytes, nb::callable fallback) {
   const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.c_str()), bytes.size());
@@ -259,7 +221,7 @@ nb::bytes tile(nb::bytes jpeg, int interval) {
 }
 
 void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Bytes out) {
-  if (out.shape(0) != sample_bytes(transform)) throw Error(ErrorKind::value, "out must hold one sample");
+  if (out.shape(0) != transform.sample_bytes()) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
                              nullptr};
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
@@ -268,46 +230,29 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
   this_threads_loader().show(decoded, 0, transform, {seed, 0}, to);
 }
 
-nb::tuple view(const Transform& transform, int width, int height, uint64_t seed, uint32_t epoch,
-               uint64_t index) {
-  foreload::Random random({seed, epoch}, index);
-  const foreload::View view = foreload::choose_view(transform, width, height, random);
-  return nb::make_tuple(nb::make_tuple(view.box.x, view.box.y, view.box.width, view.box.height),
-                        nb::make_tuple(view.full_height, view.full_width),
-                        nb::make_tuple(view.top, view.left), view.mirrored);
-}
-
 }  // namespace
 
 void bind_image(nb::module_& module) {
-  nb::class_<ImageSource, FileSource>(module, "ImageFiles", "Encoded images, and what loading them took.")
+  nb::class_<ImageSource, FileSource>(module, "ImageFiles", "Encoded images, and what loading them cost.")
       .def("__init__", &init_files<ImageSource>, nb::arg("paths"), nb::arg("keep") = 0,
            nb::arg("extents").none() = nb::none(), nb::arg("stamps").none() = nb::none(),
            nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
-           "Per image, to the rows of `out`: seconds to read, seconds to decode, bytes of the file, pixels, "
-           "whether it can be kept as planes.");
-  nb::class_<Transform>(module, "Transform", "What is shown of an image, and how it is stored.")
-      .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
-           nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
-           nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
+           "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
+           "pixels, whether it can be kept as planes.");
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
-                    nb::callable, std::shared_ptr<SampleStore>, std::optional<Forms>,
+                    nb::callable, std::shared_ptr<SampleStore>, std::optional<ConstBytes>,
                     std::optional<std::vector<Bytes>>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
            nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none())
-      .def("failures", &ImageJob::failures, "The samples that failed: (position, exception), in order.");
+      .def("failures", &ImageJob::failures,
+           "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
-             "The whole upright image as height x width x 3 bytes; `path` is for error messages.");
+             "Decode the whole upright image to height x width x 3 bytes; `path` is for error messages.");
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
-             "The same JPEG with restart markers; empty where it cannot have them.");
+             "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
-             nb::arg("out"), "Applies a transform to height x width x 3 bytes.");
-  module.def(
-      "view", &view, nb::arg("transform"), nb::arg("width"), nb::arg("height"), nb::arg("seed"),
-      nb::arg("epoch"), nb::arg("index"),
-      "What the transform shows of an image: (x, y, width, height) of the box, (height, width) that it "
-      "is resized to, (top, left) where the output begins in that, mirrored.");
+             nb::arg("out"), "Apply a transform to height x width x 3 bytes.");
 }

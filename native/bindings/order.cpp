@@ -13,5 +13,5 @@ void bind_order(nb::module_& module) {
         foreload::Permutation(n, {seed, epoch}).fill(start, count, to);
       },
       nb::arg("n"), nb::arg("seed"), nb::arg("epoch"), nb::arg("start"), nb::arg("out"),
-      "out[i] = position start + i of the permutation of range(n) that (seed, epoch) names.");
+      "Write a part of the permutation of range(n) that (seed, epoch) names: its positions from `start` on.");
 }

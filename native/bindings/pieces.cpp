@@ -19,8 +19,8 @@ nb::object to_array(std::vector<T>&& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-// The ids of all texts one behind the other; how many each has, -1 where a piece is not known, -2 where the
-// text is not for the table; and the pieces that are not known, each one once.
+// Returns the ids of all texts one after the other; how many each text has, -1 if a piece is unknown, -2 if
+// the text is not for this table; and the unknown pieces, each one once.
 nb::tuple encode(const PieceTable& table, const nb::list& texts, const PieceTable* more) {
   std::vector<std::string_view> views;
   views.reserve(nb::len(texts));
@@ -50,13 +50,12 @@ nb::tuple encode(const PieceTable& table, const nb::list& texts, const PieceTabl
 }  // namespace
 
 void bind_pieces(nb::module_& module) {
-  nb::class_<PieceTable>(module, "PieceTable", "The ids of the pieces of text that byte-level BPE encodes.")
+  nb::class_<PieceTable>(module, "PieceTable", "A table of the ids of text pieces, for byte-level BPE.")
       .def(nb::init<std::vector<std::string>, bool, size_t>(), nb::arg("reserved"), nb::arg("prefix_space"),
            nb::arg("room"))
-      .def(
-          "encode", &encode, nb::arg("texts"), nb::arg("more").none() = nb::none(),
-          "Ids of all texts, how many each has (-1: a piece is not known, -2: it is not for this table), and "
-          "the pieces that are known neither here nor in `more`.")
+      .def("encode", &encode, nb::arg("texts"), nb::arg("more").none() = nb::none(),
+           "Return the ids of all texts, how many each has (-1: a piece is unknown, -2: it is not for this "
+           "table), and the pieces that are neither here nor in `more`.")
       .def(
           "add",
           [](PieceTable& table, std::string_view piece, const std::vector<int32_t>& ids) {

@@ -12,7 +12,6 @@
 namespace {
 
 using Costs = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 foreload::Policy policy_named(const std::string& name) {
   static const std::map<std::string, foreload::Policy> policies = {{"opt", foreload::Policy::opt},
@@ -32,7 +31,7 @@ void check_length(size_t length, size_t expected, const char* name) {
 }
 
 void compile(const Indices& accesses, size_t samples, const std::optional<Indices>& sizes,
-             const std::optional<Costs>& costs, const std::optional<Flags>& resident,
+             const std::optional<Costs>& costs, const std::optional<ConstBytes>& resident,
              const std::string& policy, int64_t budget, bool tail, uint64_t seed, const Bytes& hits,
              const Bytes& keep, const Bytes& retained) {
   foreload::Trace trace{accesses.data(), accesses.shape(0), samples};
@@ -54,5 +53,5 @@ void bind_plan(nb::module_& module) {
   module.def("compile_plan", &compile, nb::arg("accesses"), nb::arg("samples"), nb::arg("sizes").none(),
              nb::arg("costs").none(), nb::arg("resident").none(), nb::arg("policy"), nb::arg("budget"),
              nb::arg("tail"), nb::arg("seed"), nb::arg("hits"), nb::arg("keep"), nb::arg("retained"),
-             "Compiles a policy to hits and keep, a bool per access, and retained, a bool per sample.");
+             "Compile a policy to hits and keep, a bool per access, and retained, a bool per sample.");
 }

@@ -13,14 +13,14 @@
 namespace {
 
 using foreload::Completions;
-using foreload::Glance;
 using foreload::Job;
 using foreload::Lane;
+using foreload::PacedMeasure;
 using foreload::Pool;
 using foreload::Stage;
 
-// Samples made by Python. `run(begin, end)` and `finish()` record their own failures. What they do is `stage`
-// and Stage::batch; waiting for the GIL is part of that, but not of its time on a core.
+// Samples made by Python. `run(begin, end)` and `finish()` record their own failures. Their spans are of
+// `stage` and Stage::batch; waiting for the GIL is part of these, but not of their CPU time.
 class PythonJob : public Job {
  public:
   PythonJob(size_t count, size_t grain, nb::callable run, nb::callable finish, std::optional<Stage> stage,
@@ -38,14 +38,14 @@ class PythonJob : public Job {
   }
 
   void run(size_t begin, size_t end, size_t) override {
-    std::optional<Glance> glance;
-    if (stage_) glance.emplace(*stage_, is_whole_ ? samples_ : end - begin);
+    std::optional<PacedMeasure> measure;
+    if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
     const nb::gil_scoped_acquire acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
-    std::optional<Glance> glance;
-    if (stage_) glance.emplace(Stage::batch, samples_);
+    std::optional<PacedMeasure> measure;
+    if (stage_) measure.emplace(Stage::batch, samples_);
     const nb::gil_scoped_acquire acquire;
     call([&] { finish_(); });
   }
@@ -72,24 +72,23 @@ double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// How often the interpreter's lock is taken when a consumer that waits looks: about every 20 ms, at times
-// that no rhythm of the workers can fall in with. Whoever looks has nothing else to do, and would need the
-// lock next.
+// Samples how often the GIL is held: a consumer that waits looks about every 20 ms, at random times, so that
+// no rhythm of the workers can match them. It has nothing else to do, and would need the GIL next.
 class LockWatch {
  public:
   size_t looks() const { return looks_; }
   size_t held() const { return held_; }
 
-  // Seconds until the next look, where a wait that begins now may see it. Any other wait has no end of its
-  // own: to set a timer takes microseconds.
+  // Returns the seconds until the next look, if a wait that begins now may last until then. Any other wait
+  // needs no timer, which takes microseconds to set.
   std::optional<double> due(Clock::time_point now) const {
     const double left = seconds(next_.load() - now);
     return left < 4 * usual_ ? std::optional(std::max(1e-6, left)) : std::nullopt;
   }
-  // (Long waits are remembered for a while: short ones between them do not tell when the next one is.)
+  // Long waits are remembered for a while: short ones between them do not say when the next one is.
   void waited(double seconds) { usual_ = std::max(seconds, 0.97 * usual_); }
 
-  // Called without the lock.
+  // Called without the GIL.
   void look() {
     const Clock::time_point begin = Clock::now();
     {
@@ -103,17 +102,17 @@ class LockWatch {
   }
 
  private:
-  // A lock that is free is taken in a microsecond, or some where the core was asleep; one that is not, by a
-  // switch of threads.
+  // A free GIL is taken in a microsecond, or a few if the core was asleep; one that is held, after a switch
+  // of threads.
   static constexpr std::chrono::microseconds free_within{20};
-  // Loops over the same loader in several threads share it.
+  // Shared by loops over the same loader in several threads.
   std::atomic<size_t> looks_ = 0, held_ = 0;
   std::atomic<uint64_t> state_ = 1;
   std::atomic<Clock::time_point> next_ = Clock::now();
-  std::atomic<double> usual_ = 0;  // seconds that a wait may take
+  std::atomic<double> usual_ = 0;  // seconds that a wait is expected to take at most
 };
 
-// Waits for at most `limit` seconds (0: for ever), and looks at the lock on the way.
+// Waits for at most `limit` seconds (0: forever), and looks at the GIL meanwhile.
 Completions::Wait wait_and_look(Completions& completions, double limit, std::shared_ptr<Job>& job,
                                 LockWatch* watch) {
   if (watch == nullptr) return completions.wait(limit, job);
@@ -148,12 +147,13 @@ nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-  nb::class_<Job>(module, "Job", "A batch in the making.")
+  nb::class_<Job>(module, "Job", "A batch to be made.")
       .def("run_here", &Job::run_here, nb::call_guard<nb::gil_scoped_release>(),
-           "Makes all of it in the calling thread.")
+           "Make all of it in the calling thread.")
       // (Arguments without names are taken faster, here and below.)
       .def("run_in", &Job::run_in, nb::call_guard<nb::gil_scoped_release>(),
-           "run_in(lane, number): the same as that batch of an epoch; what the thread did is written to the "
+           "run_in(lane, number): the same as batch `number` of an epoch; the thread's spans are written to "
+           "the "
            "lane.");
   nb::class_<PythonJob, Job>(module, "PythonJob", "A batch that Python makes.")
       .def(
@@ -166,23 +166,26 @@ void bind_pool(nb::module_& module) {
           },
           nb::arg("count"), nb::arg("grain"), nb::arg("run"), nb::arg("finish"),
           nb::arg("stage").none() = nb::none(), nb::arg("samples") = 0);
-  nb::class_<LockWatch>(module, "LockWatch", "How often the interpreter's lock was taken when one looked.")
+  nb::class_<LockWatch>(module, "LockWatch",
+                        "Samples how often the interpreter's lock is held while a consumer waits.")
       .def(nb::init<>())
-      .def_prop_ro("looks", &LockWatch::looks, "How often one looked.")
-      .def_prop_ro("held", &LockWatch::held, "How often it was taken.");
+      .def_prop_ro("looks", &LockWatch::looks, "How often the consumer has looked.")
+      .def_prop_ro("held", &LockWatch::held, "How often the lock was held.");
   nb::class_<Completions>(module, "Completions",
-                          "Where finished jobs arrive, in the order in which they end.")
+                          "The finished jobs of one consumer, in the order in which they end.")
       .def(nb::init<>())
-      .def("wait", &wait, nb::arg("seconds"), nb::arg("watch").none() = nb::none(),
-           "The next finished job, or None after that many seconds (0: no limit). Signals are handled.")
+      .def(
+          "wait", &wait, nb::arg("seconds"), nb::arg("watch").none() = nb::none(),
+          "Return the next finished job, or None after that many seconds (0: no limit). Signals are handled.")
       .def("push", &Completions::push, nb::arg("job"));
-  nb::class_<Pool>(module, "Pool", "Jobs, and the threads that call work().")
+  nb::class_<Pool>(module, "Pool", "A pool of the threads that call work(), and their jobs.")
       .def(nb::init<>())
-      .def("submit", &Pool::submit, "submit(job, completions, number): of that batch of an epoch.")
+      .def("submit", &Pool::submit,
+           "submit(job, completions, number): add the job of batch `number` of an epoch.")
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
       .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
            nb::call_guard<nb::gil_scoped_release>())
       .def("limit", &Pool::limit, nb::arg("workers"), nb::call_guard<nb::gil_scoped_release>(),
-           "Only so many of the threads, the first ones, take work from here on.")
+           "Let only the first `workers` threads take jobs from here on.")
       .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
 }

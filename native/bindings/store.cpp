@@ -16,11 +16,10 @@ namespace {
 
 using foreload::Error;
 using foreload::ErrorKind;
-using foreload::Keeping;
 using foreload::Mapping;
+using foreload::Rule;
 using foreload::SampleStore;
-using Flags = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64s = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_length(size_t length, size_t expected, const char* name) {
   if (length == expected) return;
@@ -33,7 +32,8 @@ size_t checked(const SampleStore& store, size_t sample) {
   throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
 }
 
-void follow_accesses(SampleStore& store, const Indices& accesses, const Flags& keep, const Flags& retained) {
+void follow_accesses(SampleStore& store, const Indices& accesses, const ConstBytes& keep,
+                     const ConstBytes& retained) {
   check_length(keep.shape(0), accesses.shape(0), "keep");
   check_length(retained.shape(0), store.samples(), "retained");
   const nb::gil_scoped_release release;
@@ -41,18 +41,18 @@ void follow_accesses(SampleStore& store, const Indices& accesses, const Flags& k
   store.follow(accesses.data(), accesses.shape(0), keep.data(), retained.data());
 }
 
-void follow_members(SampleStore& store, const Flags& members) {
+void follow_members(SampleStore& store, const ConstBytes& members) {
   check_length(members.shape(0), store.samples(), "members");
   const nb::gil_scoped_release release;
   store.follow(members.data());
 }
 
 void follow_rule(SampleStore& store, const std::string& rule) {
-  store.follow(rule == "recent" ? Keeping::recent : Keeping::all);
+  store.follow(rule == "recent" ? Rule::recent : Rule::all);
 }
 
-// A copy of what is kept, True where the caller has claimed the sample, None where nothing is kept of it,
-// False where another worker is loading it and the caller does not wait.
+// Returns a copy of what is kept, True if the caller has claimed the sample, None if it is not kept, False if
+// another worker is loading it and the caller does not wait.
 nb::object request(SampleStore& store, size_t sample, bool wait) {
   std::unique_ptr<uint8_t[]> copy;
   SampleStore::Found found;
@@ -73,15 +73,15 @@ nb::object request(SampleStore& store, size_t sample, bool wait) {
   return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes, {found.size}, owner));
 }
 
-// Puts what lies in `parts` one behind the other.
-bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
+// Puts a sample that consists of `parts`.
+bool put(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts) {
   size_t size = 0;
-  for (const Flags& part : parts) size += part.shape(0);
+  for (const ConstBytes& part : parts) size += part.shape(0);
   checked(store, sample);
   const nb::gil_scoped_release release;
   uint8_t* to = store.reserve(sample, size, foreload::Form::packed);
   if (to == nullptr) return false;
-  for (const Flags& part : parts) {
+  for (const ConstBytes& part : parts) {
     std::memcpy(to, part.data(), part.shape(0));
     to += part.shape(0);
   }
@@ -89,7 +89,7 @@ bool put(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
   return true;
 }
 
-// What was spilled of a sample, or None.
+// Returns what was spilled of a sample, or None.
 nb::object spilled(SampleStore& store, size_t sample) {
   checked(store, sample);
   auto* const bytes = new std::vector<uint8_t>;
@@ -107,11 +107,11 @@ nb::object spilled(SampleStore& store, size_t sample) {
   return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes->data(), {size}, owner));
 }
 
-// 0, or what the system said.
-int spill(SampleStore& store, size_t sample, const std::vector<Flags>& parts) {
+// Returns 0, or the errno of a failure of the disk.
+int spill(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts) {
   checked(store, sample);
   std::vector<std::span<const uint8_t>> spans;
-  for (const Flags& part : parts) spans.emplace_back(part.data(), part.shape(0));
+  for (const ConstBytes& part : parts) spans.emplace_back(part.data(), part.shape(0));
   const nb::gil_scoped_release release;
   if (store.spill() == nullptr) return 0;
   store.spill()->write(sample, static_cast<uint32_t>(foreload::Form::packed), spans);
@@ -145,21 +145,22 @@ void bind_store(nb::module_& module) {
           },
           nb::rv_policy::reference_internal)
       .def("clear", &Mapping::clear, nb::call_guard<nb::gil_scoped_release>(),
-           "Gives the memory back to the system, for all who have it mapped.");
+           "Return the memory to the system, for all processes that have it mapped.");
   nb::class_<SampleStore>(module, "Store", "Samples in memory that processes share.")
       .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
            nb::arg("most") = 0)
       .def_static("open", &SampleStore::open, nb::arg("file"))
       .def_prop_ro("file", &SampleStore::file,
-                   "A descriptor for SampleStore.open in another process; -1 if memory is private.")
+                   "A descriptor for Store.open in another process; -1 if the memory is private.")
       .def("__len__", &SampleStore::samples)
       .def("follow_accesses", &follow_accesses, nb::arg("accesses"), nb::arg("keep"), nb::arg("retained"))
       .def("follow_members", &follow_members, nb::arg("members"))
-      .def("follow_rule", &follow_rule, nb::arg("rule"), "'all' or 'recent'.")
+      .def("follow_rule", &follow_rule, nb::arg("rule"),
+           "Keep 'all' samples that there is room for, or the 'recent' ones.")
       .def("request", &request, nb::arg("sample"), nb::arg("wait") = true,
-           "A copy of what is kept, True where the caller has claimed it (put or abandon it), None where it "
-           "is not "
-           "kept, False where another worker is loading it and `wait` is false.")
+           "Return a copy of what is kept, True if the caller has claimed it (put or abandon it), None if it "
+           "is "
+           "not kept, False if another worker is loading it and `wait` is false.")
       .def("put", &put, nb::arg("sample"), nb::arg("parts"))
       .def(
           "abandon", [](SampleStore& store, size_t sample) { store.abandon(checked(store, sample)); },
@@ -188,12 +189,12 @@ void bind_store(nb::module_& module) {
           "drop", [](SampleStore& store, size_t sample) { store.drop(checked(store, sample)); },
           nb::arg("sample"))
       .def("sizes",
-           [](const SampleStore& store, Counts out) {
+           [](const SampleStore& store, Int64s out) {
              check_length(out.shape(0), store.samples(), "out");
              store.sizes(out.data());
            })
       .def("costs",
-           [](const SampleStore& store, Counts last, Counts before) {
+           [](const SampleStore& store, Int64s last, Int64s before) {
              check_length(last.shape(0), store.samples(), "last");
              check_length(before.shape(0), store.samples(), "before");
              store.costs(last.data(), before.data());
@@ -203,8 +204,9 @@ void bind_store(nb::module_& module) {
              check_length(out.shape(0), store.samples(), "out");
              store.residents(out.data());
            })
-      .def("belongs_to", &SampleStore::belongs_to, nb::arg("owner"), "Whether `owner` was the first to ask.")
-      .def("first_to_tell", &SampleStore::first_to_tell, "True for one caller of all.")
+      .def("belongs_to", &SampleStore::belongs_to, nb::arg("owner"),
+           "Return whether `owner` is the first that this was called with.")
+      .def("first_to_tell", &SampleStore::first_to_tell, "Return True for the first call in any process.")
       .def("spill_to", &SampleStore::spill_to, nb::arg("folder"), nb::arg("first"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("spilled", &spilled, nb::arg("sample"))
@@ -219,8 +221,8 @@ void bind_store(nb::module_& module) {
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
       .def("clear", &SampleStore::clear, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "limit", &SampleStore::limit, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
-          "What the samples may take from now on, at most what it was created with. What is over is dropped.")
+      .def("limit", &SampleStore::limit, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+           "Limit what the samples may take from now on, at most to what the store was created with. What is "
+           "over is dropped.")
       .def("counts", &counts);
 }

@@ -41,7 +41,7 @@ std::vector<int64_t> checked(const Indices& indices, const TextSource& source) {
   return samples;
 }
 
-// Reads texts; what concerns all of them is a failure of each.
+// Reads texts; an error that concerns all of them is a failure of each.
 void read_all(TextSource& source, std::span<const int64_t> samples, size_t most,
               const TextSource::Visit& visit, const TextSource::Fail& fail) {
   try {
@@ -51,7 +51,7 @@ void read_all(TextSource& source, std::span<const int64_t> samples, size_t most,
   }
 }
 
-// A batch of texts as code points, each row filled up with zeroes.
+// A batch of texts as code points, each row padded with zeroes.
 class CharacterJob : public foreload::Job {
  public:
   CharacterJob(std::shared_ptr<TextSource> source, const Indices& indices, Rows out, Lengths lengths,
@@ -97,7 +97,7 @@ class CharacterJob : public foreload::Job {
   Failures failures_;
 };
 
-// The texts as bytes, None where one failed; and what failed.
+// Returns the texts as bytes, None for those that failed; and the failures.
 nb::object read_texts(TextSource& source, const Indices& indices) {
   const std::vector<int64_t> samples = checked(indices, source);
   std::vector<std::string> texts(samples.size());
@@ -189,10 +189,10 @@ std::vector<nb::bytes> split_record(nb::bytes record, char delimiter) {
 }  // namespace
 
 void bind_text(nb::module_& module) {
-  nb::class_<TextSource>(module, "TextSource", "Texts in files, by their number.")
+  nb::class_<TextSource>(module, "TextSource", "A source of texts, by their number.")
       .def("__len__", &TextSource::size)
       .def("read", &read_texts, nb::arg("indices"),
-           "The bytes of each text, None where it failed; and (position, exception) for each that did.")
+           "Return the bytes of each text, None if it failed; and (position, exception) for each that did.")
       .def(
           "path",
           [](const TextSource& source, size_t index) {
@@ -202,18 +202,21 @@ void bind_text(nb::module_& module) {
           nb::arg("index"));
   nb::class_<LineFile, TextSource>(module, "LineFile", "The lines of a file, or the records of a table.")
       .def("__init__", &init_lines, nb::arg("path"), nb::arg("split"), nb::arg("delimiter"),
-           nb::arg("threads"), nb::arg("scanned"), "scanned(bytes) is told now and then how far it is.")
+           nb::arg("threads"), nb::arg("scanned"),
+           "Find the samples; scanned(bytes) is called now and then with the number of bytes done.")
       .def(
           "part",
           [](const LineFile& lines, size_t first, std::optional<size_t> column) {
             return std::make_shared<LineFile>(lines.file(), lines.first() + first, column, lines.copy());
           },
-          nb::arg("first"), nb::arg("column").none(), "From sample `first` on, and of records one field.")
+          nb::arg("first"), nb::arg("column").none(),
+          "Return a view: from sample `first` on, or one field of each record.")
       .def("keep", &keep, nb::arg("budget"), nb::arg("file") = -1,
-           "The same lines, whose first bytes are kept in shared memory, of this process or an open file of "
+           "Return a view of which the first bytes are kept in shared memory, of this process or an open "
+           "file of "
            "it.")
       .def("load", &LineFile::load, nb::arg("number"), nb::arg("parts"),
-           nb::call_guard<nb::gil_scoped_release>(), "Fills a part of what is kept.")
+           nb::call_guard<nb::gil_scoped_release>(), "Fill a part of the shared memory.")
       .def("line_of", &LineFile::line_of, nb::arg("index"), nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("size", [](const LineFile& lines) { return lines.file()->stamp.size; })
       .def_prop_ro("modified", [](const LineFile& lines) { return lines.file()->stamp.modified; })
@@ -239,5 +242,5 @@ void bind_text(nb::module_& module) {
            nb::arg("indices"), nb::arg("out"), nb::arg("lengths"), nb::arg("grain"))
       .def("failures", &CharacterJob::failures);
   module.def("split_record", &split_record, nb::arg("record"), nb::arg("delimiter"),
-             "The fields of a record of a table.");
+             "Return the fields of a record of a table.");
 }

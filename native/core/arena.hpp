@@ -1,5 +1,5 @@
-// Blocks of memory within a segment: segregated free lists, neighbours joined at once. All of its state lies
-// in the segment, by offsets, so that any process can use it. Callers hold a lock.
+// An allocator within a segment: segregated free lists, neighbours joined at once. All of its state lies in
+// the segment, as offsets, so that any process can use it. Callers hold a lock.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace foreload {
 class Arena {
  public:
   static constexpr size_t kAlignment = 64;
-  // What a block takes beyond the bytes asked for, rounded up to the alignment.
+  // The bytes that a block takes beyond those requested, rounded up to the alignment.
   static constexpr size_t kOverhead = 64;
 
   static constexpr size_t block_size(size_t bytes) {
@@ -21,7 +21,7 @@ class Arena {
   struct Block {
     uint64_t size;            // with this head
     uint64_t size_before;     // of the block in front of it; 0 for the first
-    uint64_t next, previous;  // in a free list, or whatever the holder of the block likes
+    uint64_t next, previous;  // in a free list; free for other uses by the holder of the block
     uint64_t note;            // for the holder
     uint32_t is_free;
   };
@@ -36,9 +36,9 @@ class Arena {
 
   Arena(State* state, uint8_t* memory) : state_(state), memory_(memory) {}
 
-  // Once, in zeroed memory that is aligned: all of it is free.
+  // Makes all of the memory free. Once, in zeroed memory that is aligned.
   void format(size_t size);
-  // The offset of a block for `bytes`, or kNone.
+  // Returns the offset of a block for `bytes`, or kNone.
   uint64_t take(size_t bytes);
   void give_back(uint64_t offset);
 

@@ -10,7 +10,7 @@ namespace foreload {
 
 namespace {
 
-// How many of the first `count` bytes, rounded down to eight, are ASCII.
+// Returns how many of the first `count` bytes, rounded down to eight, are ASCII.
 size_t ascii_run(const uint8_t* text, size_t count) {
   size_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -21,7 +21,8 @@ size_t ascii_run(const uint8_t* text, size_t count) {
   return i;
 }
 
-// The bytes of the character that `lead` begins, and the range of the second one; 0 where none begins so.
+// Returns how many bytes the character that `lead` begins has, and the range of the second one; 0 if no
+// character begins like that.
 struct Form {
   int size;
   uint8_t low, high;

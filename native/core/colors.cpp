@@ -1,4 +1,4 @@
-// Compiled once per instruction set, as rows.cpp, and as free of other headers.
+// Compiled once per instruction set, like rows.cpp, and without other headers for the same reason.
 #include "colors.hpp"
 
 #define FORELOAD_NAME2(isa) color_kernels_##isa
@@ -26,7 +26,7 @@ void scale(uint8_t* values, size_t count, float factor, float bias) {
 }
 
 double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count) {
-  // Integers, whose sum does not depend on its order.
+  // Integers: their sum does not depend on the order.
   uint64_t total = 0;
   for (size_t start = 0; start < count; start += 4096) {
     const size_t end = count - start < 4096 ? count : start + 4096;

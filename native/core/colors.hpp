@@ -1,4 +1,4 @@
-// Colours: the steps of jitter on planes of bytes, and from brightness and colour to RGB; once per
+// Colour kernels: the steps of jitter on planes of bytes, and the conversion to RGB. There is one set per
 // instruction set, as in rows.hpp.
 #pragma once
 
@@ -10,17 +10,17 @@ namespace foreload {
 struct ColorKernels {
   // value * factor + bias, for every value.
   void (*scale)(uint8_t* values, size_t count, float factor, float bias);
-  // The sum of the luma (ITU-R 601-2, as Pillow's "L" has it) of `count` pixels.
+  // Returns the sum of the luma (ITU-R 601-2, as in Pillow's "L") of `count` pixels.
   double (*luma)(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count);
-  // Between the pixel and its luma: 0 is grey, 1 the pixel.
+  // Blends each pixel with its luma: a factor of 0 is grey, 1 the pixel.
   void (*saturate)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float factor);
   // Turns the hue by `turn` of a full circle.
   void (*turn)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float turn);
-  // 3 near + far, for rows of colour that lie nearer to and farther from a row of pixels.
+  // 3 near + far, for the colour rows that are nearer to and farther from a row of pixels.
   void (*mix)(const uint8_t* near, const uint8_t* far, size_t count, uint16_t* sums);
-  // The same along a row, for 2 count pixels: sums[-1] to sums[count] are read.
+  // The same along a row, for 2 * count pixels: sums[-1] to sums[count] are read.
   void (*spread)(const uint16_t* sums, size_t count, uint8_t* out);
-  // ITU-R BT.601 full range (JFIF), to 3 count bytes.
+  // ITU-R BT.601 full range (JFIF), to 3 * count bytes.
   void (*to_rgb)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out);
 };
 

@@ -11,19 +11,19 @@ namespace foreload {
 
 namespace {
 
-// Which of the cached samples goes next.
-class Order {
+// Which of the cached samples is evicted next.
+class EvictionOrder {
  public:
-  virtual ~Order() = default;
+  virtual ~EvictionOrder() = default;
   virtual void insert(uint32_t sample) = 0;
   virtual void touch(uint32_t sample) = 0;
   virtual uint32_t pop() = 0;
 };
 
 // A list over the samples, without an allocation per entry; its ends are at index `samples`.
-class Queue : public Order {
+class Fifo : public EvictionOrder {
  public:
-  explicit Queue(size_t samples)
+  explicit Fifo(size_t samples)
       : end_(static_cast<uint32_t>(samples)), next_(samples + 1), previous_(samples + 1) {
     next_[end_] = previous_[end_] = end_;
   }
@@ -49,19 +49,19 @@ class Queue : public Order {
   std::vector<uint32_t> next_, previous_;
 };
 
-class Recency : public Queue {
+class Lru : public Fifo {
  public:
-  using Queue::Queue;
+  using Fifo::Fifo;
   void touch(uint32_t sample) override {
     remove(sample);
     insert(sample);
   }
 };
 
-// Of those used least often, the one that has been used so often for longest.
-class Frequency : public Order {
+// Of the samples used least often, the one that reached its number of uses first.
+class Lfu : public EvictionOrder {
  public:
-  explicit Frequency(size_t samples) : uses_(samples), place_(samples) {}
+  explicit Lfu(size_t samples) : uses_(samples), place_(samples) {}
   void insert(uint32_t sample) override { enter(sample, 1); }
   void touch(uint32_t sample) override {
     const uint64_t uses = uses_[sample];
@@ -91,9 +91,9 @@ class Frequency : public Order {
   std::vector<std::list<uint32_t>::iterator> place_;
 };
 
-class Chance : public Order {
+class RandomEviction : public EvictionOrder {
  public:
-  explicit Chance(uint64_t seed) : random_({seed, 0}, 0) {}
+  explicit RandomEviction(uint64_t seed) : random_({seed, 0}, 0) {}
   void insert(uint32_t sample) override { cached_.push_back(sample); }
   void touch(uint32_t) override {}
   uint32_t pop() override {
@@ -108,16 +108,16 @@ class Chance : public Order {
   std::vector<uint32_t> cached_;
 };
 
-std::unique_ptr<Order> make_order(Policy policy, size_t samples, uint64_t seed) {
+std::unique_ptr<EvictionOrder> make_order(Policy policy, size_t samples, uint64_t seed) {
   switch (policy) {
     case Policy::lru:
-      return std::make_unique<Recency>(samples);
+      return std::make_unique<Lru>(samples);
     case Policy::lfu:
-      return std::make_unique<Frequency>(samples);
+      return std::make_unique<Lfu>(samples);
     case Policy::random:
-      return std::make_unique<Chance>(seed);
+      return std::make_unique<RandomEviction>(seed);
     default:
-      return std::make_unique<Queue>(samples);
+      return std::make_unique<Fifo>(samples);
   }
 }
 

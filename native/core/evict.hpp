@@ -1,4 +1,4 @@
-// The classic policies, which look back instead of ahead: what they would have kept.
+// The classic eviction policies, which look back instead of ahead: plans of what they would have kept.
 #pragma once
 
 #include "plan.hpp"

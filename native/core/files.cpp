@@ -20,8 +20,8 @@ namespace {
 // A read that takes longer than this, and than copying at this rate, has waited for the disk.
 constexpr double kWarmSeconds = 60e-6, kWarmRate = 2e9;
 
-// Half of what the process may have open is for others. A descriptor is the lowest number that is free, so it
-// tells how many there are.
+// Half of the files that the process may have open are left to the rest of it. A descriptor is the lowest
+// free number, so it says how many are open.
 bool may_stay_open(int fd) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) < limit.rlim_cur / 2;
@@ -57,7 +57,7 @@ Files::Files(std::vector<std::string> paths, std::vector<Extent> extents, std::v
   if (extents_.empty()) throw Error(ErrorKind::value, "there are no samples");
   if (stamps_.size() != paths_.size()) throw Error(ErrorKind::value, "each shard needs a stamp");
   for (const Extent& extent : extents_) {
-    if (extent.file >= paths_.size()) throw Error(ErrorKind::value, "an extent is of no shard");
+    if (extent.file >= paths_.size()) throw Error(ErrorKind::value, "an extent lies in no shard");
   }
 }
 
@@ -67,7 +67,7 @@ Files::Shard::~Shard() {
   }
 }
 
-// Nobody waits here, so that no fork finds it locked.
+// Without a lock, since a forked child might find it locked.
 Opened Files::shard(uint32_t file, bool direct) {
   std::atomic<int>& open = direct ? shards_[file].direct : shards_[file].buffered;
   int known = open.load(std::memory_order_acquire);
@@ -77,7 +77,7 @@ Opened Files::shard(uint32_t file, bool direct) {
   check_unchanged(file, fd);
   if (!may_stay_open(fd)) return {fd, std::move(own)};
   if (open.compare_exchange_strong(known, fd, std::memory_order_acq_rel)) return {own.release(), {}};
-  return {known, {}};  // another thread was quicker
+  return {known, {}};  // another thread was first
 }
 
 void Files::check_unchanged(uint32_t file, int fd) const {

@@ -1,4 +1,4 @@
-// Where the bytes of samples lie: whole files, or extents of shards.
+// The files that samples lie in: a file each, or extents of shards.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace foreload {
 
-// A file that is open; closed with it.
+// The descriptor of an open file, closed with it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -28,7 +28,7 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// A file that is open: for good, or for as long as this lives.
+// An open file: kept open, or closed with this.
 struct Opened {
   int fd = -1;
   Descriptor own;
@@ -43,7 +43,7 @@ struct Extent {
   uint64_t length = kWhole;
 };
 
-// What a shard was when its index was made.
+// The state of a shard when its index was made.
 struct Stamp {
   int64_t size = 0;
   int64_t modified = 0;  // nanoseconds
@@ -53,7 +53,7 @@ class Files {
  public:
   // Sample i is the whole of file i; the first `keep` stay in memory once read.
   Files(std::vector<std::string> paths, size_t keep);
-  // Sample i is extents[i]; files that are not as their stamps say are refused.
+  // Sample i is extents[i]; files that differ from their stamps are refused.
   Files(std::vector<std::string> paths, std::vector<Extent> extents, std::vector<Stamp> stamps, size_t keep);
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
@@ -64,28 +64,27 @@ class Files {
   }
   // The file that a sample lies in.
   const std::string& path(size_t sample) const { return paths_[extent(sample).file]; }
-  // The shard, open; it stays so if the process may have as many files open. Throws Error(system),
+  // Opens a shard; it stays open if the process may have as many files open. Throws Error(system),
   // Error(decode) if it has changed.
   Opened shard(uint32_t file, bool direct);
-  // To be asked once more after reads of a shard: another process may write to it at any time. Throws as
-  // shard() does.
+  // To be called after reads of a shard: another process may write to it at any time. Throws as shard() does.
   void check_unchanged(uint32_t file, int fd) const;
-  // What has happened to a shard since its index was made, if anything.
+  // Returns what is wrong with a shard since its index was made, if anything.
   std::exception_ptr change(uint32_t file, bool direct);
   bool in_shards() const { return !extents_.empty(); }
 
-  // What is kept of a sample; empty if nothing is.
+  // The bytes kept of a sample; empty if there are none.
   std::span<const uint8_t> kept(size_t sample) const;
   // Whether a sample is one of those that are kept.
   bool keeps(size_t sample) const { return sample < kept_.size(); }
   // Keeps what was read, if it is to be kept.
   void keep(size_t sample, std::span<const uint8_t> bytes);
 
-  // The bytes kept, or read into `buffer`, which only ever grows. Safe from several threads, each with a
-  // buffer of its own. Throws Error(system), Error(decode) where the file is empty or ends too early.
+  // Returns the bytes kept, or read into `buffer`, which only ever grows. Safe from several threads, each
+  // with a buffer of its own. Throws Error(system), Error(decode) if the file is empty or ends too early.
   std::span<const uint8_t> bytes(size_t sample, std::vector<uint8_t>& buffer);
 
-  // Whether reads have lately had to wait for the disk; told by those that read.
+  // Whether reads have lately had to wait for the disk, as readers report.
   bool cold() const { return coldness_.load(std::memory_order_relaxed) > 0.25F; }
   void note_read(bool waited);
   void note_read(std::chrono::duration<double> took, uint64_t bytes);

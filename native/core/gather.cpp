@@ -22,7 +22,7 @@ void check_indices(const int64_t* indices, size_t count, int64_t rows) {
 
 namespace {
 
-// A size known at compile time turns memcpy into a few moves, which is most of the cost of a short row.
+// A size known at compile time turns memcpy into a few moves; the call is most of the cost of a short row.
 template <typename Word>
 void gather_words(const void* source, int64_t rows, const int64_t* indices, size_t count, void* out) {
   const Word* from = static_cast<const Word*>(source);

@@ -1,4 +1,4 @@
-// Rows of a contiguous source, copied to a contiguous destination.
+// Copies rows of a contiguous source to a contiguous destination.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace foreload {
 
-// Throws Error(index), naming the first index outside [-rows, rows), before anything is written.
+// Checks indices. Throws Error(index), naming the first one outside [-rows, rows).
 void check_indices(const int64_t* indices, size_t count, int64_t rows);
 
 // out row i = source row indices[i]; negative indices count from the end. Indices must have been checked.

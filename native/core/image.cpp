@@ -10,10 +10,10 @@
 namespace foreload {
 
 void check_size(int width, int height) {
-  if (static_cast<int64_t>(width) * height > kMostPixels) {
+  if (static_cast<int64_t>(width) * height > kMaxPixels) {
     throw Error(ErrorKind::decode, "the header claims " + std::to_string(width) + " x " +
                                        std::to_string(height) + " pixels, more than the limit of " +
-                                       std::to_string(kMostPixels) + "; if it is real, shrink it first");
+                                       std::to_string(kMaxPixels) + "; if it is real, shrink it first");
   }
 }
 
@@ -116,7 +116,7 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
                          const Transform& transform, Random& random, int most_reduction, void* out) {
   Box box = view.box;
   int reduction = 1;
-  // Where the box is at least twice what is wanted, the inverse DCT may do half of the resizing.
+  // If the box is at least twice as large as the view, the inverse DCT may do half of the resizing.
   while (reduction < most_reduction && box.width >= 2 * reduction * view.full_width &&
          box.height >= 2 * reduction * view.full_height) {
     reduction *= 2;
@@ -134,21 +134,21 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
                           static_cast<ptrdiff_t>(vertical_.begin()) * static_cast<ptrdiff_t>(pixels.stride) -
                           static_cast<ptrdiff_t>(horizontal_.begin()) * 3;
   if (!transform.jitter.any()) {
-    resizer_.resize(corner, pixels.stride, vertical_, horizontal_, transform.store, out);
+    resizer_.resize(corner, pixels.stride, vertical_, horizontal_, transform.output, out);
     laps_.end(Stage::transform);
     return;
   }
   const size_t count = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width);
   jittered_.resize(3 * count);
-  resizer_.resize(corner, pixels.stride, vertical_, horizontal_, Store{}, jittered_.data());
+  resizer_.resize(corner, pixels.stride, vertical_, horizontal_, OutputFormat{}, jittered_.data());
   apply_jitter(transform.jitter, random, jittered_.data(), count);
-  const bool last = transform.store.channels_last;
+  const bool last = transform.output.channels_last;
   for (size_t color = 0; color < 3; ++color) {
     const uint8_t* from = jittered_.data() + color * count;
     const size_t step = last ? 3 : 1;
-    if (transform.store.normalise) {
+    if (transform.output.normalise) {
       float* to = static_cast<float*>(out) + (last ? color : color * count);
-      const float scale = transform.store.scale[color], bias = transform.store.bias[color];
+      const float scale = transform.output.scale[color], bias = transform.output.bias[color];
       for (size_t i = 0; i < count; ++i) to[i * step] = static_cast<float>(from[i]) * scale + bias;
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + (last ? color : color * count);
@@ -158,8 +158,9 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
   laps_.end(Stage::transform);
 }
 
-// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
-std::unique_ptr<ImageLoader> LoaderShelf::take() {
+// The lock is never waited for: if another thread held it when the process forked, it stays locked in the
+// child.
+std::unique_ptr<ImageLoader> IdleLoaders::take() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || idle_.empty()) return std::make_unique<ImageLoader>();
   auto loader = std::move(idle_.back());
@@ -167,7 +168,7 @@ std::unique_ptr<ImageLoader> LoaderShelf::take() {
   return loader;
 }
 
-void LoaderShelf::put_back(std::unique_ptr<ImageLoader> loader) {
+void IdleLoaders::put_back(std::unique_ptr<ImageLoader> loader) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock) idle_.push_back(std::move(loader));
 }

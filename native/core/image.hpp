@@ -1,4 +1,4 @@
-// One image's way from a file to its place in the batch: read, decode what is needed, resize, jitter, store.
+// Loads an image from a file into the batch: read, decode what is needed, resize, jitter, write.
 #pragma once
 
 #include <atomic>
@@ -21,35 +21,35 @@
 
 namespace foreload {
 
-// A whole decoded, upright image, and what keeps it alive.
+// A whole decoded, upright image, and the owner of its pixels.
 struct DecodedImage {
   const uint8_t* pixels = nullptr;
   int width = 0, height = 0;
   std::shared_ptr<const void> owner;
 };
 
-// Decodes what the native decoder does not (PNG, WebP, CMYK, ...). It is given the file's bytes.
+// Decodes the bytes of a file that the native decoder does not support (PNG, WebP, CMYK, ...).
 using Fallback = std::function<DecodedImage(const std::string& path, std::span<const uint8_t> bytes)>;
 
 // More pixels than this is a mistake or an attack (Pillow's limit for an error).
-constexpr int64_t kMostPixels = 178956970;
+constexpr int64_t kMaxPixels = 178956970;
 
-// What loading each image took, and what keeping it would take. Written by any thread.
+// The costs of each image: of loading it, and of keeping it. Written by any thread.
 struct ImageCosts {
   explicit ImageCosts(size_t images)
       : read(images), decode(images), encoded(images), pixels(images), has_planes(images) {}
-  std::vector<std::atomic<float>> read, decode;        // seconds, 0 where unknown
+  std::vector<std::atomic<float>> read, decode;        // seconds; 0: unknown
   std::vector<std::atomic<uint32_t>> encoded, pixels;  // bytes of the file, pixels of the image
   std::vector<std::atomic<uint8_t>> has_planes;        // whether it can be kept as Form::planes
 
-  // These have been read together, in so many seconds.
+  // Records that these images were read together, in this time.
   void read_together(std::span<const size_t> images, double seconds) {
     const auto each = static_cast<float>(seconds / static_cast<double>(images.size()));
     for (const size_t image : images) read[image].store(each, std::memory_order_relaxed);
   }
 };
 
-// Where decoded or encoded images are kept, and as what.
+// The cache of decoded or encoded images.
 struct ImageCache {
   SampleStore* store = nullptr;
   // A Form per image, for those that the store's plan keeps; what has no planes is kept as RGB instead.
@@ -57,13 +57,13 @@ struct ImageCache {
   ImageCosts* costs = nullptr;
 };
 
-// Throws Error(decode) where an image has more than that.
+// Throws Error(decode) if an image has more than that.
 void check_size(int width, int height);
 
-// One per thread; buffers are kept from image to image.
+// Used by one thread at a time; buffers are kept from image to image.
 class ImageLoader {
  public:
-  // Writes image `index` as `transform` shows it, with the randomness named by (key, index), to `out`.
+  // Writes image `index` to `out` as `transform` views it, with the random numbers of (key, index).
   // Throws Error, or what `fallback` throws.
   void load(Files& files, size_t index, const Transform& transform, Key key, const Fallback& fallback,
             void* out);
@@ -72,7 +72,7 @@ class ImageLoader {
   void load(const ImageCache& cache, Files& files, size_t index, const Transform& transform, Key key,
             const Fallback& fallback, void* out);
 
-  // What the next load() reads, if it has been read already; valid until then.
+  // Gives the next load() bytes that were read already; they must live until then.
   void give(std::span<const uint8_t> bytes) { given_ = bytes; }
 
   // The same for an upright image that is decoded already.
@@ -83,20 +83,20 @@ class ImageLoader {
 
  private:
   struct Picture;
-  // `bytes` from wherever they come.
+  // The same for encoded bytes.
   void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
                  const Transform& transform, Key key, const Fallback& fallback, void* out);
   std::span<const uint8_t> read(Files& files, size_t index);
-  // The file's bytes, from the spill if they are there; otherwise they are then.
+  // Reads the bytes from the spill, or from the file and spills them.
   std::span<const uint8_t> read(const ImageCache& cache, Files& files, size_t index);
-  // Keeps a claimed image, if there is room; whether it was shown, too.
+  // Keeps a claimed image, if there is room; returns whether it was shown, too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
-  // The box of the upright image that rows and columns of `view` need, at 1 / reduction of the size.
+  // Decodes a box of the upright image at 1 / reduction of the size.
   Pixels decode_upright(const Box& box, int reduction, int orientation);
   void render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
               const Transform& transform, Random& random, int most_reduction, void* out);
@@ -113,8 +113,8 @@ class ImageLoader {
   bool has_planes_ = false;
 };
 
-// Loaders that wait for the next image or epoch, warm: what they keep took page faults to get.
-class LoaderShelf {
+// Loaders that are kept for the next image or epoch: getting the memory of their buffers took page faults.
+class IdleLoaders {
  public:
   std::unique_ptr<ImageLoader> take();
   void put_back(std::unique_ptr<ImageLoader> loader);

@@ -1,4 +1,4 @@
-// Images by way of the cache: kept encoded, as RGB or as planes.
+// Loads images through the cache: kept encoded, as RGB or as planes.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 
 namespace foreload {
 
-// Decoded images are kept behind their width and height.
+// The header of a decoded image in the store.
 struct ImageLoader::Picture {
   int32_t width, height;
   uint8_t unused[56];  // pixels begin on a cache line
@@ -79,7 +79,7 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
       std::memcpy(to + sizeof(Picture) + y * row, all.pixels + y * all.stride, row);
     }
-    // The pixels stay in the store at least until it is committed, and until then nobody drops them.
+    // The pixels stay in the store at least until they are committed: until then they cannot be dropped.
     image.pixels = to + sizeof(Picture);
   } else {
     image = fallback(path, bytes);
@@ -116,7 +116,7 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
                        Key key, const Fallback& fallback, void* out) {
   const std::string& path = files.path(index);
   SampleStore::Found found;
-  laps_.begin(true);  // what it costs decides what is kept
+  laps_.begin(true);  // its cost decides what is kept
   {
     SampleStore::Section section(*cache.store);
     found = cache.store->request(section, index);
@@ -135,7 +135,8 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
     if (read_seconds_ > 0) {
       costs.read[index].store(static_cast<float>(read_seconds_), std::memory_order_relaxed);
     }
-    // What is kept is decoded whole, which takes longer than what a hit saves: the part that is shown.
+    // A kept image is decoded whole, which takes longer than what a hit saves: decoding the part that is
+    // shown.
     if (!is_shown || costs.decode[index].load(std::memory_order_relaxed) == 0) {
       costs.decode[index].store(static_cast<float>(decode_seconds_), std::memory_order_relaxed);
     }

@@ -9,7 +9,8 @@
 
 namespace foreload {
 
-// Half-widths: factors are drawn from [1 - x, 1 + x], the hue's turn from [-hue, hue] of a full circle.
+// Half-widths of ranges: factors are drawn from [1 - x, 1 + x], the turn of the hue from [-hue, hue] of a
+// full circle.
 struct Jitter {
   float brightness = 0, contrast = 0, saturation = 0, hue = 0;
 

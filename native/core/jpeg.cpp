@@ -13,20 +13,21 @@ namespace foreload {
 
 namespace {
 
-constexpr unsigned kMostScans = 500;
+constexpr unsigned kMaxScans = 500;
 
 // A progressive file may repeat scans without end; a real one has about ten.
 void count_scans(j_common_ptr info) {
   auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
-  if (decoder->input_scan_number > static_cast<int>(kMostScans)) {
+  if (decoder->input_scan_number > static_cast<int>(kMaxScans)) {
     info->err->msg_code = JERR_BAD_PROGRESSION;
     std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
     info->err->error_exit(info);
   }
 }
 
-// A file cut short ends in picture data. Behind a complete picture a camera may have put anything, so an end
-// marker before that counts, but not one inside a thumbnail in the header.
+// Whether a picture has an end marker: a file that was cut short ends in picture data. Behind a complete
+// picture a camera may have put anything, so an end marker before that counts, but not one inside a thumbnail
+// in the header.
 bool ends(std::span<const uint8_t> bytes, size_t header) {
   for (size_t i = bytes.size(); i >= header + 2; --i) {
     if (bytes[i - 2] == 0xFF && bytes[i - 1] == JPEG_EOI) return true;
@@ -67,7 +68,7 @@ struct JpegDecoder::State {
   // The functions below hold nothing that a longjmp would leave behind.
   void read_header() {
     if (setjmp(handler.escape) != 0) fail();
-    // Begun anew: libjpeg would lend the tables of the last picture to one that lacks its own.
+    // Created anew: libjpeg would use the tables of the last picture for one that lacks its own.
     jpeg_destroy_decompress(&info);
     jpeg_create_decompress(&info);
     info.src = &source;
@@ -89,13 +90,13 @@ struct JpegDecoder::State {
     *left = static_cast<JDIMENSION>(box.x > kMargin ? box.x - kMargin : 0);
     const JDIMENSION right = static_cast<JDIMENSION>(box.x + box.width + kMargin);
     JDIMENSION width = (right < info.output_width ? right : info.output_width) - *left;
-    // libjpeg-turbo loses its place where it both crops and shrinks chroma of an eighth of the pixels.
+    // libjpeg-turbo loses its place if it both crops and reduces chroma of an eighth of the pixels.
     const bool croppable = reduction == 1 || info.max_h_samp_factor * info.max_v_samp_factor <= 4;
     if (!croppable) *left = 0;
     if (width < info.output_width && croppable) jpeg_crop_scanline(&info, left, &width);
   }
 
-  // After start(): nothing of libjpeg runs here, so nothing jumps out of it.
+  // After start(). Nothing of libjpeg runs here, so there is no longjmp out of it.
   void take_entropy(JDIMENSION left) {
 #if JPEG_LIB_VERSION >= 70
     const int column = info.max_h_samp_factor * info.min_DCT_h_scaled_size;
@@ -152,10 +153,10 @@ struct JpegDecoder::State {
   void read_rows(const Box& box, uint8_t* rows, size_t stride) {
     if (setjmp(handler.escape) != 0) fail();
     if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
-    constexpr int kMostRows = 16;
-    JSAMPROW pointers[kMostRows];
+    constexpr int kMaxRows = 16;
+    JSAMPROW pointers[kMaxRows];
     for (int y = 0; y < box.height;) {
-      const int wanted = box.height - y < kMostRows ? box.height - y : kMostRows;
+      const int wanted = box.height - y < kMaxRows ? box.height - y : kMaxRows;
       for (int i = 0; i < wanted; ++i) pointers[i] = rows + static_cast<size_t>(y + i) * stride;
       y += static_cast<int>(jpeg_read_scanlines(&info, pointers, static_cast<JDIMENSION>(wanted)));
     }

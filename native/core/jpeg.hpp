@@ -1,4 +1,4 @@
-// libjpeg-turbo, asked for as little as will do: a header, or the pixels of one box.
+// A JPEG decoder, by libjpeg-turbo, that decodes no more than is needed: a header, or the pixels of one box.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@ struct Box {
   int x = 0, y = 0, width = 0, height = 0;
 };
 
-// RGB bytes; pixel (x, y) is at pixels + y * stride + 3 * x.
+// RGB pixels: pixel (x, y) is at pixels + y * stride + 3 * x.
 struct Pixels {
   const uint8_t* pixels = nullptr;
   size_t stride = 0;
 };
 
-// The library that was compiled in, e.g. "libjpeg-turbo 2.1.5"; empty without one.
+// Returns the library that was compiled in, e.g. "libjpeg-turbo 2.1.5"; empty without one.
 std::string jpeg_library();
 
 inline bool looks_like_jpeg(std::span<const uint8_t> bytes) {
   return bytes.size() > 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF;
 }
 
-// One per thread; it keeps its memory from image to image.
+// Used by one thread at a time; it keeps its memory from image to image.
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -35,19 +35,20 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  // Reads the header of a JPEG whose bytes stay until decode() is done. Returns false where this decoder
-  // gives no RGB (CMYK, YCCK, 12 bits, ...). Throws Error(decode).
+  // Reads the header of a JPEG, whose bytes must outlive decode(). Returns false if this decoder cannot make
+  // RGB of it (CMYK, YCCK, 12 bits, ...). Throws Error(decode).
   bool open(std::span<const uint8_t> bytes);
   int width() const;
   int height() const;
 
-  // The pixels of `box` of the image divided by `reduction` (1, 2, 4, 8), valid until the next call;
-  // pixel (0, 0) is the corner of the box. The same pixels as a full decode gives. Throws Error(decode).
+  // Decodes a box of the image divided by `reduction` (1, 2, 4, 8); valid until the next call. Pixel (0, 0)
+  // is the corner of the box. The pixels are those of a full decode. Throws Error(decode).
   Pixels decode(const Box& box, int reduction);
 
-  // Whether the image is stored with a colour for each 2 x 2 pixels, after open().
+  // Whether the image is stored as 4:2:0, one colour for 2 x 2 pixels. After open().
   bool has_planes() const;
-  // The whole image before its colours are spread, to planes_bytes() of memory. Throws Error(decode).
+  // Decodes the whole image before its colours are upsampled, to planes_bytes() of memory. Throws
+  // Error(decode).
   void decode_planes(uint8_t* memory);
 
  private:

@@ -8,8 +8,8 @@ namespace foreload {
 
 namespace {
 
-// The library's own table cannot be linked into a shared object from every static build. These two name
-// the library, and are private to it.
+// libjpeg's own table of messages cannot be linked into a shared object from every static build. These two
+// entries name the library, and are private to it.
 #define JVERSION ""
 #define JCOPYRIGHT_SHORT ""
 const char* const kMessages[] = {
@@ -21,8 +21,7 @@ const char* const kMessages[] = {
   auto* handler = reinterpret_cast<JpegHandler*>(info->err);
   const int code = info->err->msg_code;
   const bool known = code > 0 && code < JMSG_LASTMSGCODE;
-  // The arguments are an int array or a string, by the message; both are shown by the formats that libjpeg
-  // has.
+  // The message decides whether the arguments are an int array or a string; the formats are libjpeg's.
   const char* format = known ? kMessages[code] : "unknown libjpeg error";
   const int* i = info->err->msg_parm.i;
   if (std::strstr(format, "%s") != nullptr) {

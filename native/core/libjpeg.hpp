@@ -1,4 +1,4 @@
-// What all users of libjpeg need: errors that come back, and bytes in memory to read from.
+// Shared by all uses of libjpeg: errors that return to the caller, and reading from memory.
 #pragma once
 
 #ifdef FORELOAD_HAVE_JPEG
@@ -14,17 +14,17 @@
 
 namespace foreload {
 
-// An error of libjpeg's jumps to `escape`; what lies between must hold nothing that needs a destructor.
+// On an error libjpeg jumps to `escape`; functions in between must hold nothing that needs a destructor.
 struct JpegHandler {
   jpeg_error_mgr base{};
   std::jmp_buf escape;
   char message[JMSG_LENGTH_MAX] = "";
-  bool starved = false;  // data ended inside the picture
+  bool starved = false;  // the data ended inside the picture
 
   void listen();
 };
 
-// Lets libjpeg read `bytes`, which end as a picture does.
+// Makes libjpeg read `bytes`, with an end marker behind them.
 void listen(jpeg_source_mgr& source, std::span<const uint8_t> bytes);
 
 }  // namespace foreload

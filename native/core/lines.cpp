@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kBlock = 1 << 18;
 constexpr uint64_t kChunk = 32 << 20;
-// A longer line with nothing but white space in it is left to those who read it.
+// A longer line that holds only white space counts as a sample.
 constexpr uint64_t kBlank = 8;
 
 // Calls visit(place, bytes) for one block after the other of [begin, end).
@@ -116,7 +116,7 @@ LineStarts without_blank(int file, const std::string& path, const LineStarts& al
   return starts;
 }
 
-// Where a reader of a record is; Python's csv.reader, not strict, with quotes doubled.
+// The state of a parser of records: that of Python's csv.reader, not strict, with doubled quotes.
 class RecordState {
  public:
   explicit RecordState(char delimiter) : delimiter_(static_cast<uint8_t>(delimiter)) {}
@@ -138,7 +138,7 @@ class RecordState {
       return Step::record;
     }
     if (byte == '"' && place_ != Place::plain) {
-      // The first quote of a field opens it; one behind a quote is a quote.
+      // The first quote of a field opens it; a quote behind a quote stands for one.
       const bool opens = place_ == Place::start;
       place_ = Place::quoted;
       return opens ? Step::dropped : Step::content;

@@ -1,4 +1,4 @@
-// Where the samples of a text file begin: its lines, or the records of a table.
+// Finds where the samples of a text file begin: its lines, or the records of a table.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace foreload {
 
 enum class Split {
   lines,    // every line, empty ones too
-  filled,   // lines in which there is more than white space
-  records,  // of a table: fields in quotes may hold line ends; empty lines are none
+  filled,   // lines that hold more than white space
+  records,  // of a table: quoted fields may hold line ends; empty lines are skipped
 };
 
-// Ascending places in a file, in four bytes each: the low half of each one, and where the high half goes up.
+// Ascending places in a file, in four bytes each: the low half of each, and where the high half increases.
 class LineStarts {
  public:
   LineStarts() = default;
@@ -37,24 +37,24 @@ class LineStarts {
   std::vector<uint64_t> carries_;
 };
 
-// Is told now and then, by the thread that calls, how many bytes are done. What it throws ends the work.
+// Called now and then, in the calling thread, with the number of bytes done. What it throws ends the scan.
 using Scanned = std::function<void(uint64_t done)>;
 
-// The starts of all samples, and then the end of the file. `file` is open for reading and `size` bytes long;
-// a byte-order mark is passed over. Throws Error(system) naming `path`.
+// Returns the starts of all samples, and then the end of the file. `file` is open for reading and `size`
+// bytes long; a byte-order mark is skipped. Throws Error(system) naming `path`.
 LineStarts find_starts(int file, const std::string& path, uint64_t size, Split split, char delimiter,
                        size_t threads, const Scanned& scanned);
 
-// How many line ends there are before `place`.
+// Returns how many line ends there are before `place`.
 uint64_t count_lines(int file, const std::string& path, uint64_t place);
 
-// A sample without the line end that ends it.
+// Returns a sample without its line end.
 std::span<const uint8_t> without_end(std::span<const uint8_t> sample, Split split);
 
-// The fields of a record, as Python's csv.reader gives them. `fields` only ever grows; returns how many.
+// Splits a record into fields as Python's csv.reader does. `fields` only ever grows; returns how many.
 size_t split_record(std::span<const uint8_t> record, char delimiter, std::vector<std::string>& fields);
 
-// Reads exactly `size` bytes. Throws Error(system), also where the file ends before.
+// Reads exactly `size` bytes. Throws Error(system), also if the file ends before.
 void read_at(int file, const std::string& path, uint64_t place, uint8_t* out, size_t size);
 
 }  // namespace foreload

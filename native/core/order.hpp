@@ -8,8 +8,9 @@
 
 namespace foreload {
 
-// A Feistel network over the smallest even number of bits that holds n; values that land outside are walked
-// on until they are inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+// A Feistel network over the smallest even number of bits that holds n; values outside of [0, n) are
+// permuted again until they are inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+// 2002).
 class Permutation {
  public:
   // Throws Error(value) unless 1 <= n <= 2^62.

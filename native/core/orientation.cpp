@@ -7,7 +7,7 @@ namespace foreload {
 
 namespace {
 
-// Reads numbers of a TIFF block in its own byte order; outside the block everything is 0.
+// Reads numbers of a TIFF block in its byte order; outside of the block everything is 0.
 class Tiff {
  public:
   explicit Tiff(std::span<const uint8_t> bytes)

@@ -1,4 +1,4 @@
-// How a camera was held: what Exif says of it, and turning pixels upright.
+// The Exif orientation of an image, and turning pixels upright.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace foreload {
 
-// 1 to 8, as Exif 2.32 tag 0x0112 numbers them; 1 (upright) where a JPEG says nothing or nonsense.
+// Returns 1 to 8, as Exif 2.32 tag 0x0112 numbers them; 1 (upright) if a JPEG has none, or no valid one.
 int exif_orientation(std::span<const uint8_t> jpeg);
 
-// Orientations 5 to 8 lie on their side.
+// Whether width and height are swapped: orientations 5 to 8.
 inline bool sideways(int orientation) {
   return orientation >= 5;
 }
 
-// Where a box of the upright image lies in the image as it is stored, width x height.
+// Returns where a box of the upright image lies in the image as it is stored, width x height.
 Box stored_box(int orientation, int width, int height, const Box& upright);
 
-// Writes `width` x `height` upright RGB pixels without gaps, from a box that `stored_box` gave.
+// Writes `width` x `height` upright RGB pixels without gaps, from a box that stored_box() returned.
 void turn_upright(const Pixels& stored, int orientation, int width, int height, uint8_t* out);
 
 }  // namespace foreload

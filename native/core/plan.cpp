@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bits.hpp"
+#include "bit_tree.hpp"
 #include "error.hpp"
 #include "evict.hpp"
 
@@ -37,7 +37,7 @@ void accept(const Plan& plan, size_t sample, size_t from, size_t to, size_t coun
   if (to <= count) plan.hits[to - 1] = 1;
 }
 
-// The samples in the order of their last use, latest first, each with that time.
+// Returns the samples in the order of their last use, latest first, each with that time.
 template <typename Sample>
 void for_each_last_use(const Trace& trace, Sample&& use) {
   std::vector<bool> seen(trace.samples);
@@ -51,9 +51,9 @@ void for_each_last_use(const Trace& trace, Sample&& use) {
   }
 }
 
-// Scheduling intervals on `places` machines: taken in the order of their ends, each by the machine that
-// became free last before its start. That accepts as many as can be (Faigle and Nawijn, 1995), and is what
-// Hawkeye's OPTgen (Jain and Lin, ISCA'16) finds by counting.
+// Schedules intervals on `places` machines: they are taken in the order of their ends, each by the machine
+// that became free last before its start. That accepts as many as possible (Faigle and Nawijn, 1995), and is
+// what Hawkeye's OPTgen (Jain and Lin, ISCA'16) finds by counting.
 void plan_equal(const Trace& trace, size_t places, bool tail, const Plan& plan) {
   BitTree free_since(trace.count + 2);
   size_t used = 0;
@@ -95,7 +95,7 @@ class Load {
   }
 
   int64_t most(size_t begin, size_t end) const {
-    // Each node counts what was added below its parent; what was added above is added on the way up.
+    // Each node counts what was added below its parent; what was added above it is added on the way up.
     return most_in(1, 0, size_, begin, end);
   }
 
@@ -123,9 +123,9 @@ struct Choice {
   double saved = 0;
 };
 
-// Local ratio over the intervals that `eligible` lets through: one sweep forward sets what each is worth
-// beyond those that it would displace, one sweep back takes them while they fit. `wide` ones exclude each
-// other.
+// Local ratio over the intervals that `eligible` lets through: one sweep forward finds what each is worth
+// beyond those that it would displace, one sweep back takes them while they fit. `wide` intervals exclude
+// each other.
 template <typename Eligible>
 Choice local_ratio(const Trace& trace, int64_t budget, bool wide, Eligible&& eligible) {
   std::vector<double> paid(trace.count + 1, 0.0);

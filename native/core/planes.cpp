@@ -23,7 +23,7 @@ Planes planes_in(const uint8_t* memory, int width, int height) {
 Pixels PlanesToRgb::convert(const Planes& planes, const Box& box) {
   const ColorKernels& kernels = color_kernels();
   const int across = planes.colour_width(), down = planes.colour_height();
-  // libjpeg-turbo repeats colours where there are too few columns to smooth.
+  // libjpeg-turbo repeats colours if there are too few columns to interpolate.
   const bool smooth = across > 2;
   const int first = box.x / 2, last = (box.x + box.width - 1) / 2;
   const auto count = static_cast<size_t>(last - first + 1);
@@ -42,7 +42,7 @@ Pixels PlanesToRgb::convert(const Planes& planes, const Box& box) {
     }
     const int other = std::clamp(upper ? row - 1 : row + 1, 0, down - 1);
     const uint8_t* far = plane + static_cast<size_t>(other) * static_cast<size_t>(across);
-    // Beyond the edges the outermost column goes on.
+    // Beyond the edges the outermost column is repeated.
     const int begin = std::max(first - 1, 0), end = std::min(last + 2, across);
     uint16_t* const sums = sums_.data() + (begin - (first - 1));
     kernels.mix(near + begin, far + begin, static_cast<size_t>(end - begin), sums);

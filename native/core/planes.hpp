@@ -1,4 +1,4 @@
-// A decoded image before its colours are spread over all pixels: 4:2:0, half the bytes of RGB.
+// The planes of a decoded image before its colours are upsampled: 4:2:0, half the bytes of RGB.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct Planes {
 };
 
 size_t planes_bytes(int width, int height);
-// Where they lie in memory of that size, one behind the other.
+// The planes in memory of that size, one after the other.
 Planes planes_in(const uint8_t* memory, int width, int height);
 
-// Turns a box of them into RGB: the pixels that libjpeg-turbo gives, which smooths between colours ("fancy
+// Converts a box of planes to RGB: the same pixels as libjpeg-turbo, which interpolates colours ("fancy
 // upsampling", jdsample.c) and converts by fixed-point tables (jdcolor.c). Keeps buffers from call to call.
 class PlanesToRgb {
  public:

@@ -21,7 +21,7 @@ void Job::run_here() {
 }
 
 void Job::run_in(Lane& lane, uint32_t number) {
-  const Scope scope(&lane, number);
+  const LaneScope scope(&lane, number);
   run_here();
 }
 
@@ -67,8 +67,8 @@ Pool::Pool()
     : changed_(new std::condition_variable), called_(new std::condition_variable), process_(getpid()) {}
 
 Pool::~Pool() {
-  // In a fork, threads that stayed behind are still counted as waiting, and destroying it would wait for
-  // them.
+  // In a fork, threads that exist in the parent only still count as waiting, and the destructors of condition
+  // variables would wait for them.
   if (getpid() != process_) return;
   delete changed_;
   delete called_;
@@ -85,7 +85,7 @@ void Pool::submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> complet
 }
 
 void Pool::cancel(const Completions* completions) {
-  // Jobs are destroyed outside the lock: what they own may be slow to let go.
+  // Jobs are destroyed outside the lock: what they own may be slow to destroy.
   std::deque<Entry> dropped;
   const std::lock_guard lock(mutex_);
   std::deque<Entry> kept;
@@ -95,7 +95,7 @@ void Pool::cancel(const Completions* completions) {
 }
 
 void Pool::work(size_t worker, Lane* lane) {
-  const Presence presence(lane);
+  const WorkerScope worker_scope(lane);
   std::unique_lock lock(mutex_);
   for (;;) {
     called_->wait(lock, [&] { return closed_ || worker < limit_; });
@@ -109,7 +109,7 @@ void Pool::work(size_t worker, Lane* lane) {
     job.claimed_ = end;
     if (end == job.count_) queue_.pop_front();
     lock.unlock();
-    const Scope scope(lane, job.number_);
+    const LaneScope scope(lane, job.number_);
     job.run(begin, end, worker);
     if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
       job.finish(worker);

@@ -1,4 +1,4 @@
-// Who does the work: threads take runs of samples from the oldest batch that has any left.
+// A pool of threads, which take runs of samples from the oldest batch that has any left.
 #pragma once
 
 #include <semaphore.h>
@@ -15,7 +15,7 @@
 
 namespace foreload {
 
-// One batch to be made, `count` samples in runs of at most `grain`. Several workers may run parts of it.
+// A batch to be made, `count` samples in runs of at most `grain`. Several workers may run parts of it.
 class Job {
  public:
   Job(size_t count, size_t grain);
@@ -23,12 +23,12 @@ class Job {
 
   // Makes samples [begin, end). Must not throw: a failure is part of the result.
   virtual void run(size_t begin, size_t end, size_t worker) = 0;
-  // Called once, by the worker that ended the last run.
+  // Called once, by the worker that finished the last run.
   virtual void finish(size_t worker) { (void)worker; }
 
-  // All of it, in the calling thread.
+  // Makes all of it in the calling thread.
   void run_here();
-  // The same as batch `number` of an epoch; the thread writes what it did to `lane`.
+  // The same as batch `number` of an epoch; the thread writes its spans to `lane`.
   void run_in(Lane& lane, uint32_t number);
 
  private:
@@ -38,7 +38,7 @@ class Job {
   std::atomic<size_t> unfinished_;
 };
 
-// Where one consumer meets its finished jobs, in the order in which they end.
+// The finished jobs of one consumer, in the order in which they end.
 class Completions {
  public:
   Completions();
@@ -48,8 +48,8 @@ class Completions {
 
   enum class Wait { done, timeout, interrupted };
 
-  // Waits for the next finished job, forever where `seconds` is 0. Returns `interrupted` when a signal
-  // arrived, so that the caller can handle it and wait again.
+  // Waits for the next finished job, forever if `seconds` is 0. Returns `interrupted` when a signal arrived,
+  // so that the caller can handle it and wait again.
   Wait wait(double seconds, std::shared_ptr<Job>& job);
   void push(std::shared_ptr<Job> job);
 
@@ -67,13 +67,12 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   void submit(std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number = 0);
-  // Forgets the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the
-  // runs now under way.
+  // Drops the jobs that were to be pushed to `completions` and are not begun; begun ones stop after the runs
+  // under way.
   void cancel(const Completions* completions);
-  // Works until close(). Called by each of the threads that make up the pool; `lane` is where it writes what
-  // it did.
+  // Works until close(). Called by each of the threads that make up the pool; `lane` gets its spans.
   void work(size_t worker, Lane* lane = nullptr);
-  // Only the first `workers` of them take runs from here on; the others rest, after the runs they are at.
+  // Lets only the first `workers` of them take runs from here on; the others rest after their current runs.
   void limit(size_t workers);
   void close();
 
@@ -84,7 +83,7 @@ class Pool {
   };
 
   std::mutex mutex_;
-  // Workers that rest wait apart from those that wait for work, so that no call for one is lost to them.
+  // Workers that rest wait apart from those that wait for work, so that they catch no notification for one.
   std::condition_variable *const changed_, *const called_;
   const int process_;
   std::deque<Entry> queue_;

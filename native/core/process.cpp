@@ -25,7 +25,7 @@ namespace foreload {
 
 namespace {
 
-constexpr long kPatience = 20'000'000;  // nanoseconds
+constexpr long kMaxSleep = 20'000'000;  // nanoseconds
 
 }  // namespace
 
@@ -71,12 +71,12 @@ void end_with(uint64_t process, int pipe) {
 }
 
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {
-  const timespec patience{0, kPatience};
+  const timespec timeout{0, kMaxSleep};
 #ifdef __linux__
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &patience, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
 #else
   (void)word, (void)seen;
-  nanosleep(&patience, nullptr);
+  nanosleep(&timeout, nullptr);
 #endif
 }
 
@@ -93,8 +93,8 @@ void release_freed() {
 }
 
 void reuse_freed() {
-  // Its thresholds rise to what was freed last, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD), unless somebody
-  // has set them. Nothing is written here, so no memory is taken.
+  // Its thresholds rise to what was freed last, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD), unless they were
+  // set by the program. Nothing is written here, so no memory is taken.
   void* volatile block = std::malloc((size_t{32} << 20) - (size_t{64} << 10));
   std::free(block);
 }

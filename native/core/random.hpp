@@ -19,7 +19,7 @@ inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::arra
   return counter;
 }
 
-// What names a run's random numbers; the sample's index completes it.
+// The random numbers of an epoch; the sample's index completes the name of a stream.
 struct Key {
   uint64_t seed = 0;
   uint32_t epoch = 0;

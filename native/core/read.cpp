@@ -22,8 +22,8 @@ namespace foreload {
 
 namespace {
 
-// Reading over a gap is cheaper than a read of its own; a read that is too long keeps others waiting.
-constexpr uint64_t kMostGap = 16 << 10, kMostJoined = 1 << 20;
+// Reading over a gap is cheaper than another read; a read that is too long makes others wait.
+constexpr uint64_t kMaxGap = 16 << 10, kMaxJoined = 1 << 20;
 
 [[noreturn]] void fail(const std::string& path) {
   const int code = errno;
@@ -45,7 +45,7 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
-// What a sample lies in.
+// Opens the file that a sample lies in.
 Opened open_sample(Files& files, size_t sample, bool direct) {
   const Extent extent = files.extent(sample);
   if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
@@ -54,7 +54,7 @@ Opened open_sample(Files& files, size_t sample, bool direct) {
   return {fd, std::move(own)};
 }
 
-// Whether the sample has just as many bytes as there are places.
+// Returns whether the sample has exactly as many bytes as the place.
 bool read_into(Files& files, size_t sample, const Place& place) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
@@ -62,7 +62,7 @@ bool read_into(Files& files, size_t sample, const Place& place) {
   uint64_t size = 0;
   uint8_t more;
   while (size < place.size) {
-    // Of a file, one byte more is asked for, to see that it has not grown.
+    // One byte more is requested of a whole file, to see whether it has grown.
     const iovec parts[2] = {{place.memory + size, place.size - size}, {&more, 1}};
     const ssize_t got = ::preadv(fd, parts, whole ? 2 : 1, static_cast<off_t>(extent.offset + size));
     if (got < 0 && errno == EINTR) continue;
@@ -73,8 +73,8 @@ bool read_into(Files& files, size_t sample, const Place& place) {
   return size == place.size;
 }
 
-// Past the page cache: whole blocks around what is wanted. What the system tells no size of goes to `buffer`.
-std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks,
+// Reads past the page cache: the blocks that hold the sample. If its file has no size, it goes to `buffer`.
+std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer& aligned,
                                      std::vector<uint8_t>& buffer) {
   const Extent extent = files.extent(sample);
   const bool whole = extent.length == Extent::kWhole;
@@ -88,11 +88,11 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
     if (!has_size(status)) return read_file(path, buffer);
     wanted = static_cast<uint64_t>(status.st_size);
   }
-  blocks.reserve(wanted + kDirectBlock);
+  aligned.reserve(wanted + kDirectBlock);
   uint64_t size = 0;
   while (size < wanted) {
     const uint64_t length = (wanted - size + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-    const ssize_t got = ::pread(fd, blocks.data() + size, length, static_cast<off_t>(begin + size));
+    const ssize_t got = ::pread(fd, aligned.data() + size, length, static_cast<off_t>(begin + size));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path);
     if (got == 0) break;
@@ -101,16 +101,16 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, Blocks& blocks
   }
   if (!whole && size < wanted)
     std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
-  return {blocks.data() + skipped, std::min(size, wanted) - skipped};
+  return {aligned.data() + skipped, std::min(size, wanted) - skipped};
 }
 
 }  // namespace
 
-void Blocks::Free::operator()(uint8_t* memory) const {
+void AlignedBuffer::Free::operator()(uint8_t* memory) const {
   std::free(memory);
 }
 
-void Blocks::reserve(size_t size) {
+void AlignedBuffer::reserve(size_t size) {
   if (size <= size_) return;
   size = (size + size / 4 + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
   std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kDirectBlock, size)));
@@ -119,17 +119,17 @@ void Blocks::reserve(size_t size) {
   size_ = size;
 }
 
-std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> samples,
-                                   std::vector<size_t>& order) {
+std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
+                                       std::vector<size_t>& order) {
   order.resize(samples.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::vector<Piece> pieces;
-  pieces.reserve(samples.size());
+  std::vector<ReadRange> ranges;
+  ranges.reserve(samples.size());
   if (!files.in_shards()) {
     for (size_t i = 0; i < samples.size(); ++i) {
-      pieces.push_back({files.extent(samples[i]).file, 0, Extent::kWhole, i, 1});
+      ranges.push_back({files.extent(samples[i]).file, 0, Extent::kWhole, i, 1});
     }
-    return pieces;
+    return ranges;
   }
   const auto at = [&](size_t i) {
     const Extent extent = files.extent(samples[i]);
@@ -139,19 +139,19 @@ std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> s
   for (size_t i = 0; i < order.size(); ++i) {
     const Extent extent = files.extent(samples[order[i]]);
     const uint64_t end = extent.offset + extent.length;
-    if (!pieces.empty()) {
-      Piece& last = pieces.back();
+    if (!ranges.empty()) {
+      ReadRange& last = ranges.back();
       const uint64_t last_end = last.offset + last.length;
-      if (last.file == extent.file && extent.offset <= last_end + kMostGap &&
-          end - last.offset <= kMostJoined) {
+      if (last.file == extent.file && extent.offset <= last_end + kMaxGap &&
+          end - last.offset <= kMaxJoined) {
         last.length = std::max(last_end, end) - last.offset;
         ++last.count;
         continue;
       }
     }
-    pieces.push_back({extent.file, extent.offset, extent.length, i, 1});
+    ranges.push_back({extent.file, extent.offset, extent.length, i, 1});
   }
-  return pieces;
+  return ranges;
 }
 
 bool has_size(const struct stat& status) {
@@ -161,7 +161,7 @@ bool has_size(const struct stat& status) {
 int open_file(const std::string& path, bool direct) {
   int fd = -1;
   if (direct) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  // Some file systems refuse O_DIRECT by EINVAL.
+  // Some file systems refuse O_DIRECT with EINVAL.
   if (fd < 0 && (!direct || errno == EINVAL)) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail(path);
   return fd;
@@ -181,7 +181,7 @@ std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>
     if (got < 0) fail(path);
     if (got == 0) return {buffer.data(), size};
     size += static_cast<size_t>(got);
-    // A regular file that came whole needs no second read to be told so.
+    // If all of a regular file was read, no second read is needed to see its end.
     if (S_ISREG(status.st_mode) && size == static_cast<size_t>(status.st_size)) return {buffer.data(), size};
     capacity = size + 65536;
   }
@@ -225,7 +225,7 @@ void PlainReader::read(Files& files, std::span<const size_t> samples, std::span<
 std::span<const uint8_t> PlainReader::read_one(Files& files, size_t sample, const Place& place) {
   if (direct_) {
     std::span<const uint8_t> bytes = files.kept(sample);
-    if (bytes.empty()) bytes = read_blocks(files, sample, blocks_, buffer_);
+    if (bytes.empty()) bytes = read_blocks(files, sample, aligned_, buffer_);
     files.keep(sample, bytes);
     return bytes;
   }
@@ -233,25 +233,26 @@ std::span<const uint8_t> PlainReader::read_one(Files& files, size_t sample, cons
   const auto begin = std::chrono::steady_clock::now();
   const bool whole = read_into(files, sample, place);
   files.note_read(std::chrono::steady_clock::now() - begin, place.size);
-  // One that is not as large as it was: the caller finds out by its size.
+  // If its size has changed, the caller finds out by the number of bytes.
   return whole ? std::span<const uint8_t>(place.memory, place.size) : files.bytes(sample, buffer_);
 }
 
-Reading::~Reading() {
+AdaptiveReader::~AdaptiveReader() {
   if (process_ != ::getpid()) forget();
 }
 
-// What is set up belongs to the process that forked this one: its reads may be under way, and what they had
-// mapped is not mapped here.
-void Reading::forget() {
+// Releases the readers of the process that forked this one without destroying them: its reads may be under
+// way, and what they had mapped is not mapped here.
+void AdaptiveReader::forget() {
   for (auto& idle : idle_) {
     for (auto& reader : idle) (void)reader.release();
     idle.clear();
   }
 }
 
-// Nobody waits here: a lock that another thread held when the process forked stays locked in the child.
-std::unique_ptr<Reader> Reading::take(bool many) {
+// The lock is never waited for: if another thread held it when the process forked, it stays locked in the
+// child.
+std::unique_ptr<Reader> AdaptiveReader::take(bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock && process_ != ::getpid()) {
     forget();
@@ -266,17 +267,17 @@ std::unique_ptr<Reader> Reading::take(bool many) {
   return reader ? std::move(reader) : std::make_unique<PlainReader>(direct_);
 }
 
-void Reading::put_back(std::unique_ptr<Reader> reader, bool many) {
+void AdaptiveReader::put_back(std::unique_ptr<Reader> reader, bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock && process_ == ::getpid()) idle_[many].push_back(std::move(reader));
 }
 
-std::vector<std::pair<size_t, std::exception_ptr>> Reading::read(Files& files,
-                                                                 std::span<const size_t> samples,
-                                                                 std::span<const Place> places,
-                                                                 const Reader::Done& done) {
+std::vector<std::pair<size_t, std::exception_ptr>> AdaptiveReader::read(Files& files,
+                                                                        std::span<const size_t> samples,
+                                                                        std::span<const Place> places,
+                                                                        const Reader::Done& done) {
   Measure measure(Stage::read, samples.size());
-  // What is kept in memory is not read again.
+  // Samples that are kept in memory are not read again.
   for (const size_t sample : samples) measure.add_bytes(-files.kept(sample).size());
   const Reader::Done counted = [&](size_t i, std::span<const uint8_t> bytes, std::exception_ptr error) {
     measure.add_bytes(bytes.size());

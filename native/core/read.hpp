@@ -1,4 +1,4 @@
-// Samples' bytes from files: one read after the other, or many in flight (uring.hpp).
+// Readers: the bytes of samples from files, by one read after the other or many in flight (uring.hpp).
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct stat;
 
 namespace foreload {
 
-// What O_DIRECT wants offsets, lengths and memory to be multiples of, on any disk.
+// O_DIRECT wants offsets, lengths and memory to be multiples of this, or less, on any disk.
 constexpr uint64_t kDirectBlock = 4096;
 
-// Memory that begins on a block; it only ever grows.
-class Blocks {
+// Memory aligned for O_DIRECT, which only ever grows.
+class AlignedBuffer {
  public:
   uint8_t* data() const { return memory_.get(); }
   size_t size() const { return size_; }
-  // At least so many bytes; what was in it is lost where it grows.
+  // Makes room for that many bytes; if it must grow, what was in it is lost.
   void reserve(size_t size);
 
  private:
@@ -36,56 +36,55 @@ class Blocks {
 };
 
 // One read that serves neighbours in a shard, or a whole file.
-struct Piece {
+struct ReadRange {
   uint32_t file = 0;
   uint64_t offset = 0, length = Extent::kWhole;
   size_t first = 0, count = 0;  // of the samples in order
 };
 
-// Puts samples in the order in which they lie in their shards, and joins neighbours. `order` gets their
-// positions.
-std::vector<Piece> join_neighbours(const Files& files, std::span<const size_t> samples,
-                                   std::vector<size_t>& order);
+// Orders samples as they lie in their shards, and joins neighbours. `order` gets their positions.
+std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
+                                       std::vector<size_t>& order);
 
 // Opens a file for reading, past the page cache if `direct` and the file system can. The descriptor is the
 // caller's. Throws Error(system).
 int open_file(const std::string& path, bool direct);
 
-// Whether the size that the system tells of a file is that of its content: of devices and of /proc it is not.
+// Whether the size that the system reports is that of the content; for devices and in /proc it is not.
 bool has_size(const struct stat& status);
 
-// The whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).
+// Reads a whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).
 std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer);
 
-// One sample, through the page cache. Throws Error(system), Error(decode) if its shard ends too early.
+// Reads a sample through the page cache. Throws Error(system), Error(decode) if its shard ends too early.
 std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<uint8_t>& buffer);
 
-// The Error for a sample of whose bytes only `got` are there.
+// Returns the Error for a sample of whose bytes only `got` are there.
 std::exception_ptr cut_short(const Files& files, size_t sample, uint64_t got);
 
-// Where a sample's bytes are wanted, if it is known how many there are.
+// The destination of a sample's bytes, if it is known how many there are.
 struct Place {
   uint8_t* memory = nullptr;
   uint64_t size = 0;
 };
 
-// How samples are read. One per thread at a time.
+// Reads samples. Used by one thread at a time.
 class Reader {
  public:
-  // What became of samples[i]: its bytes, valid during the call only (or in its place), or an error. Must not
+  // Called with the bytes of samples[i], valid during the call only (or in its place), or its error. Must not
   // throw.
   using Done = std::function<void(size_t i, std::span<const uint8_t> bytes, std::exception_ptr error)>;
 
   virtual ~Reader() = default;
-  // Reads these samples and tells `done` of each as it comes, in any order, in this thread. `places` are
-  // none, or one for each sample: bytes are put there at once where that can be, so `done` must look where
-  // they are. What lies in shards must be checked afterwards, by in_changed_shards().
+  // Reads samples and calls `done` for each as it comes, in any order, in this thread. `places` is empty, or
+  // has one for each sample: bytes are read into it directly if possible, so `done` must look where they are.
+  // Samples in shards must be checked afterwards, by in_changed_shards().
   virtual void read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
                     const Done& done) = 0;
 };
 
-// Which of samples[i] lie in shards that have changed since their index was made: what was read of them is in
-// vain. Looks once at each shard.
+// Returns which of samples[i] lie in shards that have changed since their index was made, so that what was
+// read of them is not valid. Checks each shard once.
 std::vector<std::pair<size_t, std::exception_ptr>> in_changed_shards(Files& files,
                                                                      std::span<const size_t> samples,
                                                                      bool direct);
@@ -102,16 +101,17 @@ class PlainReader : public Reader {
 
   const bool direct_;
   std::vector<uint8_t> buffer_;
-  Blocks blocks_;
+  AlignedBuffer aligned_;
 };
 
-// Reads with whichever reader suits: many at a time past the page cache, or where reads have had to wait for
-// the disk; otherwise one after the other. Readers and what they have set up are kept for the next batch.
-class Reading {
+// Reads with the reader that suits: many at a time if reads go past the page cache or have had to wait for
+// the disk lately; otherwise one after the other. Readers and what they have set up are kept for the next
+// batch.
+class AdaptiveReader {
  public:
-  // `direct`: past the page cache. `depth`: reads in flight of one thread, where the system grants io_uring.
-  Reading(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
-  ~Reading();
+  // `direct`: past the page cache. `depth`: reads in flight of one thread, if the system grants io_uring.
+  AdaptiveReader(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
+  ~AdaptiveReader();
 
   // As Reader::read(). Returns in_changed_shards().
   std::vector<std::pair<size_t, std::exception_ptr>> read(Files& files, std::span<const size_t> samples,

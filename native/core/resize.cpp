@@ -40,7 +40,7 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
       total += weight;
     }
     uint16_t* weights = &weights_[output * width_];
-    // Rounding is carried along, so that the integers sum to 65536 as the exact weights sum to 1.
+    // Rounding errors are carried along, so that the integers sum to 65536 as the exact weights sum to 1.
     double sum = 0;
     long given = 0;
     for (int x = first; x < last; ++x) {
@@ -63,10 +63,10 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
   }
 }
 
-// Two blends of whole rows with a transpose after each: no step ever looks at a single pixel.
+// Two blends of whole rows with a transpose after each: no step handles pixels one by one.
 //   pixels [y][x c] -> blend -> [out y][x c] -> transpose -> [x c][out y] -> blend -> [out x c][out y] -> out
 void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
-                     const Store& store, void* out) {
+                     const OutputFormat& format, void* out) {
   const RowKernels& kernels = row_kernels();
   const size_t height = static_cast<size_t>(vertical.count());
   const size_t width = static_cast<size_t>(horizontal.count());
@@ -98,10 +98,10 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertica
   }
 
   // Channels-last is one matrix of (x, c) rows; planes are three matrices of x rows.
-  const size_t planes = store.channels_last ? 1 : 3;
+  const size_t planes = format.channels_last ? 1 : 3;
   const size_t rows = width * 3 / planes;
   const size_t row_pitch = column * planes / 3;
-  if (!store.normalise) {
+  if (!format.normalise) {
     for (size_t plane = 0; plane < planes; ++plane) {
       kernels.transpose(columns + plane * pitch, row_pitch, rows, height,
                         static_cast<uint8_t*>(out) + plane * height * width, rows);
@@ -112,9 +112,9 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertica
   float* bias = at_least(bias_, rows);
   for (size_t plane = 0; plane < planes; ++plane) {
     for (size_t row = 0; row < rows; ++row) {
-      const size_t color = store.channels_last ? row % 3 : plane;
-      scale[row] = store.scale[color];
-      bias[row] = store.bias[color];
+      const size_t color = format.channels_last ? row % 3 : plane;
+      scale[row] = format.scale[color];
+      bias[row] = format.bias[color];
     }
     kernels.transpose_normalise(columns + plane * pitch, row_pitch, rows, height, scale, bias,
                                 static_cast<float*>(out) + plane * height * width, rows);

@@ -7,11 +7,11 @@
 
 namespace foreload {
 
-// Which inputs an axis' outputs are made of. Output o blends inputs first[o] ... first[o] + taps[o] - 1.
+// The inputs that the outputs of an axis blend: output o blends first[o] ... first[o] + taps[o] - 1.
 class Filter {
  public:
-  // `input` samples are resized to `full` outputs, of which those from `start` on, `count` of them, are
-  // wanted; `mirrored` gives them last to first.
+  // Plans to resize `input` pixels to `full` outputs, of which `count` from `start` on are made, last to
+  // first if `mirrored`.
   void plan(int input, int full, int start, int count, bool mirrored);
 
   int count() const { return static_cast<int>(first_.size()); }
@@ -29,22 +29,22 @@ class Filter {
   int begin_ = 0, end_ = 0;
 };
 
-// How pixel values leave: out = value * scale + bias per colour, or the bytes as they are.
-struct Store {
+// How pixels are written to the batch: value * scale + bias per colour, or the bytes as they are.
+struct OutputFormat {
   bool channels_last = false;
   bool normalise = false;
   float scale[3] = {1, 1, 1};
   float bias[3] = {0, 0, 0};
 };
 
-// Keeps its work rows between calls, so that a steady stream of images touches no new memory.
+// Keeps its buffers between calls, so that a steady stream of images touches no new memory.
 class Resizer {
  public:
   // `pixels` points at the RGB pixel (0, 0) of the axes that the filters were planned for; only the rows and
-  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (store.normalise),
-  // 3 x height x width or height x width x 3 (store.channels_last).
+  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (format.normalise),
+  // 3 x height x width or height x width x 3 (format.channels_last).
   void resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
-              const Store& store, void* out);
+              const OutputFormat& format, void* out);
 
  private:
   std::vector<uint8_t> blended_, turned_, columns_;

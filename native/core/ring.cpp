@@ -31,7 +31,7 @@ void Ring::Map::open(int fd, size_t bytes, uint64_t offset) {
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd,
                               static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) fail("mmap");
-  // A forked child has no business with the parent's reads.
+  // A forked child must not touch the parent's reads.
   ::madvise(mapped, bytes, MADV_DONTFORK);
   memory = static_cast<uint8_t*>(mapped);
   size = bytes;
@@ -42,7 +42,7 @@ Ring::Map::~Map() {
 }
 
 Ring::Ring(unsigned entries) {
-  // Completions need not interrupt the thread: it asks for them.
+  // Completions need not interrupt the thread: it polls for them.
   fd_ = setup(entries, about_, IORING_SETUP_COOP_TASKRUN);
   if (fd_ < 0 && errno == EINVAL) fd_ = setup(entries, about_, 0);
   if (fd_ < 0) fail("io_uring_setup");
@@ -77,10 +77,10 @@ void Ring::submit(unsigned least) {
   while (prepared_ > 0 || least > 0) {
     const long taken = ::syscall(__NR_io_uring_enter, fd_, prepared_, least,
                                  least > 0 ? IORING_ENTER_GETEVENTS : 0, nullptr, 0);
-    // Whatever refuses for the moment: reads that are under way must be waited for in any case.
+    // Refused for the moment: reads that are under way must be waited for in any case.
     if (taken < 0) continue;
     prepared_ -= static_cast<unsigned>(taken);
-    // What was taken has been waited for in the same call.
+    // What was submitted has been waited for in the same call.
     if (prepared_ == 0) return;
   }
 }

@@ -14,19 +14,19 @@ namespace foreload {
 
 class Ring {
  public:
-  // Room for `entries` operations. Throws Error(system).
+  // Makes room for `entries` operations. Throws Error(system).
   explicit Ring(unsigned entries);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // An operation to fill in, not yet submitted. There must be room.
+  // Returns an operation to fill in, which submit() submits. There must be room.
   io_uring_sqe& prepare(uint8_t operation, uint64_t user_data);
   // Submits what was prepared and waits until at least `least` operations have ended.
   void submit(unsigned least);
-  // The next that has ended; false if there is none.
+  // Takes the next operation that has ended; false if there is none.
   bool take(io_uring_cqe& ended);
-  // Whether the memory could be registered for READ_FIXED.
+  // Registers memory for READ_FIXED; false if that is refused.
   bool register_buffers(std::span<const iovec> buffers);
 
  private:

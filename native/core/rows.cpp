@@ -11,7 +11,7 @@ namespace foreload {
 
 namespace {
 
-// Each product is cut to 1/256, so half a unit per tap is lost on average: it is given back with the
+// Each product is truncated to 1/256, so half a unit per tap is lost on average, which is added back with the
 // rounding.
 constexpr uint16_t rounding(int taps) {
   return static_cast<uint16_t>(128 + (taps < 254 ? taps : 254) / 2);
@@ -37,7 +37,7 @@ void blend_few(const uint8_t* __restrict rows, size_t stride, const uint16_t* we
   }
 }
 
-// Sums of many cut products would drift, and a large reduction is rare: these are summed whole.
+// Sums of many truncated products would drift, and large reductions are rare: these are summed exactly.
 void blend_many(const uint8_t* __restrict rows, size_t stride, const uint16_t* weights, int taps,
                 size_t count, uint8_t* __restrict out) {
   constexpr size_t kTile = 512;
@@ -82,7 +82,7 @@ void blend(const uint8_t* rows, size_t stride, const uint16_t* weights, int taps
   }
 }
 
-// 16 x 16 bytes are turned by four rounds of interleaving row i with row i + 8, the perfect shuffle.
+// Transposes 16 x 16 bytes in four rounds of interleaving row i with row i + 8, the perfect shuffle.
 using Bytes = uint8_t __attribute__((vector_size(16)));
 using Floats = float __attribute__((vector_size(64)));
 constexpr size_t kBlock = 16;
@@ -113,8 +113,8 @@ inline void turn(const uint8_t* in, size_t stride, Bytes (&out)[kBlock]) {
   interleave(other, out);
 }
 
-// Calls block(r, c) for 16 x 16 blocks that cover the whole; the last ones overlap those before. Where a side
-// is shorter than a block, calls single(r, c) for every element instead.
+// Calls block(r, c) for 16 x 16 blocks that cover the whole; the last ones overlap those before. If a side is
+// shorter than a block, calls single(r, c) for every element instead.
 template <typename Block, typename Single>
 inline void for_blocks(size_t rows, size_t columns, Block block, Single single) {
   if (rows < kBlock || columns < kBlock) {

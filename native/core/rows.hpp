@@ -1,5 +1,5 @@
-// The two operations that resizing is made of, on rows of bytes: blend rows, and turn rows into columns.
-// Each exists once per instruction set; the best one that this processor has is chosen at run time.
+// Row kernels, the two operations of resizing: blend rows of bytes, and transpose them. There is one set per
+// instruction set; the best one that this processor can run is chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ struct RowKernels {
                               const float* scale, const float* bias, float* out, size_t out_stride);
 };
 
-// The best one that this processor can run.
+// Returns the best set that this processor can run.
 const RowKernels& row_kernels();
 
-// All that it can run, the best one last: the number written to `out`, which holds at least 3.
+// Writes all sets that it can run to `out`, which has room for 3, the best one last; returns how many.
 size_t available_row_kernels(const RowKernels** out);
 
 }  // namespace foreload

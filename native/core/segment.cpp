@@ -44,7 +44,7 @@ std::unique_ptr<Segment> Segment::create(size_t bytes) {
   }
   if (memory == MAP_FAILED) {
     throw Error(ErrorKind::system,
-                "no memory for a cache of " + std::to_string(bytes) + " bytes; give a smaller budget", {},
+                "no memory for a cache of " + std::to_string(bytes) + " bytes; set a smaller budget", {},
                 errno);
   }
   return std::unique_ptr<Segment>(new Segment(file, static_cast<uint8_t*>(memory), bytes));

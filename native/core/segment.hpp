@@ -1,4 +1,4 @@
-// A stretch of memory that processes share: no name, no file, gone with the last process that has it.
+// Memory that processes share: it has no name and no file, and is gone with the last process that has it.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@ namespace foreload {
 
 class Segment {
  public:
-  // Zeroed memory that takes room only where it is written. Where the system gives none that can be shared,
-  // it is private (`file()` is -1). Throws Error(system) where there is none at all.
+  // Creates zeroed memory, whose pages take room once they are written. If the system has none that can be
+  // shared, it is private (`file()` is -1). Throws Error(system) if there is none at all.
   static std::unique_ptr<Segment> create(size_t bytes);
-  // What another process created, by a descriptor of it, which is duplicated. Throws Error(system).
+  // Opens what another process created, by a descriptor of it, which is duplicated. Throws Error(system).
   static std::unique_ptr<Segment> open(int file);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -21,7 +21,7 @@ class Segment {
   uint8_t* memory() const { return memory_; }
   size_t size() const { return size_; }
   int file() const { return file_; }
-  // Gives the whole pages within a part back to the system, for all who share it; they are zero from then on.
+  // Returns the whole pages within a part to the system, for all processes; they are zero from then on.
   void discard(uint8_t* part, size_t size);
 
  private:
@@ -32,7 +32,8 @@ class Segment {
   size_t size_;
 };
 
-// A part of a file in memory, both at multiples of a page. Holds no descriptor. Throws Error(system).
+// A mapped part of a file in memory; offset and size are multiples of a page. Holds no descriptor. The
+// constructor throws Error(system).
 class Mapping {
  public:
   Mapping(int file, size_t offset, size_t size);
@@ -42,7 +43,7 @@ class Mapping {
 
   uint8_t* memory() const { return memory_; }
   size_t size() const { return size_; }
-  // Gives the memory back to the system, for all who have it mapped.
+  // Returns the memory to the system, for all processes that have it mapped.
   void clear();
 
  private:

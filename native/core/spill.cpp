@@ -22,13 +22,13 @@ struct Head {
 };
 constexpr uint32_t kMagic = 0x4C495053;  // "SPIL"
 
-// A place: the file's number in the upper bits, the record's offset + 1 in the lower ones.
+// A place: the number of the file in the upper bits, the offset of the record + 1 in the lower ones.
 constexpr int kOffsetBits = 48;
 constexpr uint64_t place_of(uint32_t number, uint64_t offset) {
   return (uint64_t{number} << kOffsetBits) | (offset + 1);
 }
 
-// The head is part of what is summed, so that a record never passes for another sample's.
+// The header is part of the checksum, so that a record never passes for another sample's.
 uint64_t sum_of(const Head& head, std::span<const uint8_t> bytes) {
   return checksum(bytes, head.sample * 0x9E3779B97F4A7C15 + head.size * 4 + head.form);
 }
@@ -46,7 +46,7 @@ bool read_all(int file, void* to, size_t size, uint64_t offset) {
   return true;
 }
 
-// 0, or what went wrong.
+// Returns 0, or the errno of the failure.
 int write_all(int file, const uint8_t* from, size_t size, uint64_t offset) {
   while (size > 0) {
     const ssize_t done = pwrite(file, from, size, static_cast<off_t>(offset));
@@ -117,7 +117,7 @@ int Spill::file_for_reading(uint32_t number) {
   return entry->second;
 }
 
-// Under the lock. A fork of the process writes to a file of its own.
+// Under the lock. A forked process writes to a file of its own.
 int Spill::file_for_writing() {
   if (own_ >= 0 && owner_ == getpid()) return own_;
   if (own_ >= 0) close(own_);

@@ -1,7 +1,7 @@
 // Samples on a local disk, for what memory does not hold and for the next run.
 //
-// Each process appends to a file of its own; a record is a head and the bytes, and counts once it is whole.
-// What was cut off, or damaged since, is known by its checksum, and is as good as not there.
+// Each process appends to a file of its own; a record is a header and the bytes, and counts once it is whole.
+// A record that was cut off, or damaged since, is found by its checksum, and treated as missing.
 #pragma once
 
 #include <atomic>
@@ -17,21 +17,21 @@ namespace foreload {
 
 class Spill {
  public:
-  // `places`: of each sample's record, shared by all processes; `files`: counts the files.
+  // `places`: where each sample's record is, shared by all processes; `files`: counts the files.
   Spill(std::string folder, std::atomic<uint64_t>* places, size_t samples, std::atomic<uint32_t>* files);
   ~Spill();
   Spill(const Spill&) = delete;
   Spill& operator=(const Spill&) = delete;
 
-  // Finds what earlier runs left. Once, before anything else. Returns how many samples there are.
+  // Finds the records that earlier runs left. Once, before anything else. Returns how many samples there are.
   size_t scan();
-  // Appends a record. False where the disk is full or fails; then nothing more is written.
+  // Appends a record. Returns false if the disk is full or fails; then nothing more is written.
   bool write(size_t sample, uint32_t form, std::span<const std::span<const uint8_t>> parts);
-  // The bytes, in `buffer`. False where there is no such record, or it is damaged.
+  // Reads a record into `buffer`. Returns false if there is none, or it is damaged.
   bool read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form);
-  // What the system said when it failed; 0 while all is well.
+  // The errno of the failure; 0 if there was none.
   int failure() const { return failure_.load(); }
-  // Whether it has been written, by whichever process; it may turn out to be damaged.
+  // Whether a sample was written, by any process; the record may turn out to be damaged.
   bool holds(size_t sample) const { return places_[sample].load() != 0; }
 
  private:

@@ -18,7 +18,7 @@ namespace foreload {
 namespace {
 
 constexpr uint64_t kBlock = 64 << 10;
-// Samples that lie closer together than this are read at once, up to so many bytes.
+// Samples that lie closer together than this are read at once, up to this many bytes.
 constexpr uint64_t kGap = 4 << 10;
 constexpr uint64_t kTogether = 256 << 10;
 
@@ -32,7 +32,8 @@ FileStamp stamp_of(int file, const std::string& path) {
   struct stat about;
   if (::fstat(file, &about) != 0) fail_with(errno, path);
   if (!S_ISREG(about.st_mode)) {
-    throw Error(ErrorKind::system, "not a regular file, whose parts can be read in any order", path, EINVAL);
+    throw Error(ErrorKind::system, "not a regular file, so its parts cannot be read in any order", path,
+                EINVAL);
   }
   if (about.st_nlink == 0) fail_with(ENOENT, path);
 #ifdef __APPLE__
@@ -73,8 +74,8 @@ int OpenFile::descriptor() {
 }
 
 void OpenFile::read(uint64_t place, uint8_t* out, size_t size, size_t samples) {
-  Glance glance(Stage::read, samples);
-  glance.add_bytes(size);
+  PacedMeasure measure(Stage::read, samples);
+  measure.add_bytes(size);
   read_at(descriptor(), path_, place, out, size);
 }
 
@@ -97,7 +98,7 @@ SharedCopy::SharedCopy(uint64_t file_size, uint64_t budget, int file)
 
 void SharedCopy::divide() {
   data_ = segment_->memory();
-  // Zeroed memory is an array of zeroes.
+  // Zeroed memory is an array of absent states.
   states_ = reinterpret_cast<std::atomic<uint8_t>*>(data_ + limit_);
 }
 
@@ -175,7 +176,7 @@ void LineFile::read(std::span<const int64_t> samples, size_t most, const Visit& 
   std::vector<size_t> order(samples.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return samples[a] < samples[b]; });
-  // The line end behind them is read too: it tells a carriage return that belongs to it.
+  // The line end behind it is read too, since a carriage return may belong to it.
   most = most > SIZE_MAX - 2 ? most : most + 2;
   OpenFile file(file_->path, file_->stamp, descriptor_);
   std::vector<uint8_t> buffer;
@@ -192,7 +193,7 @@ void LineFile::read(std::span<const int64_t> samples, size_t most, const Visit& 
     read_group(file, samples, Group(order).subspan(first, last - first), most, buffer, visit, fail);
     first = last;
   }
-  // Afterwards, so that what was read meanwhile is known to be what was there before.
+  // Checked afterwards, so that a change while it was read is noticed.
   file.check();
 }
 
@@ -214,7 +215,7 @@ void LineFile::read_group(OpenFile& file, std::span<const int64_t> samples, Grou
   for (const size_t position : group) {
     const int64_t sample = samples[position];
     std::span<const uint8_t> bytes(buffer.data() + (begin(sample) - start), wanted(sample, most));
-    // What was cut off has no line end.
+    // A text that was cut off has no line end.
     if (bytes.size() == end(sample) - begin(sample)) bytes = without_end(bytes, file_->split);
     try {
       visit_one(position, bytes, visit);
@@ -260,9 +261,9 @@ void WholeFiles::read(std::span<const int64_t> samples, size_t, const Visit& vis
     try {
       std::span<const uint8_t> bytes;
       {
-        Glance glance(Stage::read, 1);
+        PacedMeasure measure(Stage::read, 1);
         bytes = read_file(path(static_cast<size_t>(samples[position])), buffer);
-        glance.add_bytes(bytes.size());
+        measure.add_bytes(bytes.size());
       }
       if (bytes.size() >= 3 && std::memcmp(bytes.data(), "\xEF\xBB\xBF", 3) == 0) bytes = bytes.subspan(3);
       visit(position, bytes);

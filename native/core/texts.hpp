@@ -1,4 +1,4 @@
-// Where texts come from: a file of many, or a file each.
+// Sources of texts: the lines of a file, or a file each.
 #pragma once
 
 #include <atomic>
@@ -17,18 +17,18 @@ namespace foreload {
 
 class TextSource {
  public:
-  // Called with a position in `samples`, in any order. What it throws goes to Fail.
+  // Called with a position in `samples`, in any order. What it throws is passed to Fail.
   using Visit = std::function<void(size_t, std::span<const uint8_t>)>;
   using Fail = std::function<void(size_t, std::exception_ptr)>;
 
   virtual ~TextSource() = default;
   virtual size_t size() const = 0;
-  // Visits the texts of these samples, of which it may read no more than their first `most` bytes.
+  // Visits the texts of these samples; it need not read more than their first `most` bytes.
   virtual void read(std::span<const int64_t> samples, size_t most, const Visit& visit, const Fail& fail) = 0;
   virtual std::string path(size_t sample) const = 0;
 };
 
-// What tells a file from what it was.
+// The state of a file, to see whether it has changed.
 struct FileStamp {
   uint64_t size;
   int64_t modified;  // nanoseconds
@@ -40,10 +40,10 @@ class OpenFile {
   OpenFile(const std::string& path, const FileStamp& stamp, std::atomic<int>& descriptor)
       : path_(path), stamp_(stamp), descriptor_(descriptor) {}
 
-  // For so many samples. Throws Error(system).
+  // `samples`: how many are read, for the spans. Throws Error(system).
   void read(uint64_t place, uint8_t* out, size_t size, size_t samples = 0);
   int descriptor();
-  // Throws Error(system) where something was read, and the file is not what it was.
+  // Throws Error(system) if something was read and the file has changed.
   void check() const;
 
  private:
@@ -53,21 +53,21 @@ class OpenFile {
   bool used_ = false;
 };
 
-// The beginning of a file in memory that processes share, filled block by block as it is asked for.
+// The beginning of a file in memory that processes share, filled block by block as it is read.
 class SharedCopy {
  public:
   SharedCopy(uint64_t file_size, uint64_t budget);
-  // What another process made.
+  // Opens what another process made.
   SharedCopy(uint64_t file_size, uint64_t budget, int file);
 
   size_t blocks() const { return blocks_; }
   int file() const { return segment_ ? segment_->file() : -1; }
-  // Copies bytes out of the memory, which are read from the file where they are not yet there; false where
-  // they lie behind the limit, or another worker is reading them at this moment.
+  // Copies bytes out of the memory, and reads them from the file first if they are not there; false if they
+  // lie behind the limit, or another worker is reading them at this moment.
   bool read(OpenFile& file, uint64_t place, uint8_t* out, size_t size);
-  // Reads a block if it is not there; false where another worker is reading it.
+  // Reads a block if it is not there; false if another worker is reading it.
   bool fill(OpenFile& file, size_t block);
-  // The bytes that are there.
+  // How many bytes are there.
   uint64_t filled() const;
 
  private:
@@ -81,10 +81,10 @@ class SharedCopy {
   uint8_t* data_ = nullptr;
 };
 
-// The samples of one file, read by their places.
+// The samples of one file: its lines, or the records of a table.
 class LineFile : public TextSource {
  public:
-  // What is the same for all views of a file.
+  // Shared by all views of a file.
   struct File {
     std::string path;
     Split split;
@@ -97,8 +97,8 @@ class LineFile : public TextSource {
   LineFile(
       const std::string& path, Split split, char delimiter, size_t threads,
       const Scanned& scanned = [](uint64_t) {});
-  // What was found before, from start number `first` on, or one field of each record of it. The file is
-  // opened when it is needed.
+  // A view of what was found before: from start number `first` on, or one field of each record. The file is
+  // opened when it is first read.
   LineFile(std::shared_ptr<const File> file, size_t first, std::optional<size_t> column,
            std::shared_ptr<SharedCopy> copy);
   ~LineFile() override;

@@ -12,12 +12,12 @@ namespace foreload {
 
 namespace {
 
-// Short segments skip more; but each takes a marker, and begins without a neighbour to predict from.
-constexpr int kLeast = 3, kMost = 6, kUsual = 4;
+// Short intervals skip more, but each takes a marker, and begins without a neighbour to predict from.
+constexpr int kMin = 3, kMax = 6, kUsual = 4;
 
-// One that divides the row leaves no segment that is wanted for its neighbour's sake only.
+// If the interval divides the row, no interval reaches into the next one.
 unsigned interval_for(int columns) {
-  for (int interval = kLeast; interval <= kMost; ++interval) {
+  for (int interval = kMin; interval <= kMax; ++interval) {
     if (columns % interval == 0) return static_cast<unsigned>(interval);
   }
   return kUsual;
@@ -74,7 +74,7 @@ class Transcoder {
     return true;
   }
 
-  // Legal, and nothing that this library can read, or write with restart markers.
+  // Whether the file is legal, but libjpeg cannot read it, or write it with restart markers.
   bool is_unusual() const {
     const int code = handler_.base.msg_code;
     return code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED || code == JERR_ARITH_NOTIMPL ||

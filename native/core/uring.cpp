@@ -18,20 +18,20 @@ namespace foreload {
 
 namespace {
 
-// What each slot has for most samples, and what is registered with the kernel.
+// The buffer of each slot, enough for most samples, which is registered with the kernel.
 constexpr size_t kUsualBytes = 64 << 10;
-constexpr uint64_t kMostAtOnce = 1 << 30;
-// Large reads wait for one another, and give their memory back.
-constexpr uint64_t kMostUnderWay = 64 << 20, kMostKept = 2 << 20;
+constexpr uint64_t kMaxAtOnce = 1 << 30;
+// Large reads wait for each other, and their memory is freed.
+constexpr uint64_t kMaxUnderWay = 64 << 20, kMaxKept = 2 << 20;
 
-// Each read of a file takes a descriptor while it is under way. What the process may have must do for all
-// threads, and for others.
+// Returns a depth that the process can afford: each read of a file takes a descriptor while it is under way,
+// and its limit must be enough for all threads and the rest of the process.
 unsigned affordable(unsigned depth) {
-  constexpr unsigned kLeast = 4;
+  constexpr unsigned kMin = 4;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return depth;
   const rlim_t share = limit.rlim_cur / 4 / std::max(1U, std::thread::hardware_concurrency());
-  return std::min(depth, std::max(kLeast, static_cast<unsigned>(std::min<rlim_t>(share, depth))));
+  return std::min(depth, std::max(kMin, static_cast<unsigned>(std::min<rlim_t>(share, depth))));
 }
 
 class UringReader : public Reader {
@@ -43,7 +43,7 @@ class UringReader : public Reader {
       slot.usual.reserve(kUsualBytes);
       buffers.push_back({slot.usual.data(), slot.usual.size()});
     }
-    // Pages that are pinned once need not be for every read. The limit on locked memory may forbid it.
+    // Pages that are pinned once need not be pinned for every read. The limit on locked memory may forbid it.
     registered_ = ring_.register_buffers(buffers);
   }
 
@@ -53,16 +53,16 @@ class UringReader : public Reader {
     samples_ = samples;
     places_ = places;
     done_ = &done;
-    const std::vector<Piece> pieces = join_neighbours(files, samples, order_);
+    const std::vector<ReadRange> ranges = join_neighbours(files, samples, order_);
     size_t next = 0, under_way = 0;
     free_.clear();
     for (size_t i = 0; i < slots_.size(); ++i) free_.push_back(i);
-    while (next < pieces.size() || under_way > 0) {
-      while (next < pieces.size() && !free_.empty()) {
-        const Piece& piece = pieces[next++];
-        if (give_kept(piece)) continue;
+    while (next < ranges.size() || under_way > 0) {
+      while (next < ranges.size() && !free_.empty()) {
+        const ReadRange& range = ranges[next++];
+        if (give_kept(range)) continue;
         const size_t slot = free_.back();
-        if (begin(slot, piece)) {
+        if (begin(slot, range)) {
           free_.pop_back();
           ++under_way;
         }
@@ -81,39 +81,39 @@ class UringReader : public Reader {
 
  private:
   struct Slot {
-    Piece piece;
+    ReadRange range;
     Opened file;
     uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
-    uint64_t under_way = 0;                   // its part of bytes_under_way_
-    uint8_t* memory = nullptr;                // one of these two
-    Blocks usual, large;
+    uint64_t under_way = 0;                   // its share of bytes_under_way_
+    uint8_t* memory = nullptr;                // in `usual`, `large` or the place
+    AlignedBuffer usual, large;
   };
 
-  // Most runs have one sample to a piece, and nothing kept.
-  bool give_kept(const Piece& piece) {
-    if (piece.count != 1) return false;
-    const size_t i = order_[piece.first];
+  // Hands out a sample that is kept in memory.
+  bool give_kept(const ReadRange& range) {
+    if (range.count != 1) return false;
+    const size_t i = order_[range.first];
     const auto known = files_->kept(samples_[i]);
     if (known.empty()) return false;
     (*done_)(i, known, nullptr);
     return true;
   }
 
-  bool begin(size_t number, const Piece& piece) {
+  bool begin(size_t number, const ReadRange& range) {
     Slot& slot = slots_[number];
-    slot.piece = piece;
+    slot.range = range;
     slot.got = slot.wanted = 0;
-    slot.begin = direct_ ? piece.offset / kDirectBlock * kDirectBlock : piece.offset;
+    slot.begin = direct_ ? range.offset / kDirectBlock * kDirectBlock : range.offset;
     if (!files_->in_shards()) {
       io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
       entry.fd = AT_FDCWD;
-      entry.addr = reinterpret_cast<uint64_t>(files_->path(samples_[order_[piece.first]]).c_str());
+      entry.addr = reinterpret_cast<uint64_t>(files_->path(samples_[order_[range.first]]).c_str());
       entry.open_flags = O_RDONLY | O_CLOEXEC | (direct_ ? O_DIRECT : 0);
       return true;
     }
     try {
-      slot.file = files_->shard(piece.file, direct_);
-      slot.wanted = piece.offset + piece.length - slot.begin;
+      slot.file = files_->shard(range.file, direct_);
+      slot.wanted = range.offset + range.length - slot.begin;
       if (slot.wanted == 0) {
         slot.file = {};
         finish(slot, nullptr);
@@ -127,7 +127,7 @@ class UringReader : public Reader {
     }
   }
 
-  // What has ended; how many pieces are done with that.
+  // Handles the operations that have ended; returns how many ranges are done.
   size_t reap(bool waited) {
     size_t ended = 0;
     io_uring_cqe entry;
@@ -151,23 +151,23 @@ class UringReader : public Reader {
     Slot& slot = slots_[number];
     bytes_under_way_ -= std::exchange(slot.under_way, 0);
     slot.file = {};
-    if (slot.large.size() > kMostKept) slot.large = {};
+    if (slot.large.size() > kMaxKept) slot.large = {};
     free_.push_back(number);
   }
 
-  // Begins those reads whose size is known, and for which there is room; how many failed at that.
+  // Begins the reads whose size is known and for which there is room; returns how many have failed.
   size_t read_waiting() {
     size_t ended = 0;
     while (!waiting_.empty()) {
       const size_t number = waiting_.back();
       Slot& slot = slots_[number];
-      if (bytes_under_way_ > 0 && bytes_under_way_ + slot.wanted > kMostUnderWay) break;
+      if (bytes_under_way_ > 0 && bytes_under_way_ + slot.wanted > kMaxUnderWay) break;
       waiting_.pop_back();
       bytes_under_way_ += slot.under_way = slot.wanted;
       try {
         slot.memory = place_of(slot);
         if (slot.memory == nullptr) {
-          Blocks& room = slot.wanted <= kUsualBytes ? slot.usual : slot.large;
+          AlignedBuffer& room = slot.wanted <= kUsualBytes ? slot.usual : slot.large;
           room.reserve(slot.wanted <= kUsualBytes ? kUsualBytes : slot.wanted + kDirectBlock);
           slot.memory = room.data();
         }
@@ -181,22 +181,22 @@ class UringReader : public Reader {
     return ended;
   }
 
-  // Where a sample is wanted, if it can be read to there: alone, and in whole blocks where that matters.
+  // Returns the place of a sample, if it can be read into directly: alone, and in whole blocks for O_DIRECT.
   uint8_t* place_of(const Slot& slot) const {
-    if (places_.empty() || slot.piece.count != 1) return nullptr;
-    const Place& place = places_[order_[slot.piece.first]];
-    if (place.size != slot.wanted || files_->keeps(samples_[order_[slot.piece.first]])) return nullptr;
+    if (places_.empty() || slot.range.count != 1) return nullptr;
+    const Place& place = places_[order_[slot.range.first]];
+    if (place.size != slot.wanted || files_->keeps(samples_[order_[slot.range.first]])) return nullptr;
     const auto address = reinterpret_cast<uintptr_t>(place.memory);
-    const bool in_blocks = (address | slot.wanted | (slot.piece.offset - slot.begin)) % kDirectBlock == 0;
+    const bool in_blocks = (address | slot.wanted | (slot.range.offset - slot.begin)) % kDirectBlock == 0;
     return direct_ && !in_blocks ? nullptr : place.memory;
   }
 
-  // Whether the piece needs another operation, now that one has ended.
+  // Takes the result of an operation; returns whether the range needs another one.
   bool go_on(size_t number, int result) {
     Slot& slot = slots_[number];
-    const std::string& path = files_->path(samples_[order_[slot.piece.first]]);
+    const std::string& path = files_->path(samples_[order_[slot.range.first]]);
     if (slot.file < 0) {
-      // A file system that has no O_DIRECT.
+      // The file system has no O_DIRECT.
       if (result == -EINVAL && direct_) result = open_file(path, false);
       if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
       slot.file = {result, Descriptor(result)};
@@ -228,7 +228,7 @@ class UringReader : public Reader {
     Slot& slot = slots_[number];
     const uint64_t left = slot.wanted - slot.got;
     const uint64_t length =
-        std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMostAtOnce);
+        std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMaxAtOnce);
     const bool fixed = registered_ && slot.memory == slot.usual.data();
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
     entry.fd = slot.file;
@@ -238,10 +238,10 @@ class UringReader : public Reader {
     entry.buf_index = fixed ? static_cast<uint16_t>(number) : 0;
   }
 
-  // Hands out the samples of a piece.
+  // Hands out the samples of a range.
   void finish(Slot& slot, std::exception_ptr error) {
-    for (size_t k = 0; k < slot.piece.count; ++k) {
-      const size_t i = order_[slot.piece.first + k];
+    for (size_t k = 0; k < slot.range.count; ++k) {
+      const size_t i = order_[slot.range.first + k];
       if (error) {
         (*done_)(i, {}, error);
         continue;
@@ -265,7 +265,7 @@ class UringReader : public Reader {
   Ring ring_;
   std::vector<Slot> slots_;
   std::vector<size_t> free_, order_;
-  std::vector<size_t> waiting_;  // slots that know what to read, and have not begun
+  std::vector<size_t> waiting_;  // slots whose size is known and whose read has not begun
   uint64_t bytes_under_way_ = 0;
   std::vector<uint8_t> sizeless_;
   Files* files_ = nullptr;

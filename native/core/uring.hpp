@@ -7,7 +7,7 @@
 
 namespace foreload {
 
-// nullptr where the system has no io_uring, or does not grant it (as many containers' seccomp profiles).
+// Returns nullptr if the system has no io_uring, or does not grant it (as in many containers).
 std::unique_ptr<Reader> make_uring_reader(bool direct, unsigned depth);
 
 }  // namespace foreload

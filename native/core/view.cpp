@@ -7,7 +7,7 @@ namespace foreload {
 
 namespace {
 
-// Ten tries at a box of the drawn area and shape; then the largest box in the middle that the shapes allow.
+// Tries ten boxes of random area and shape; then takes the largest box in the middle that the shapes allow.
 Box random_box(const Transform& transform, int width, int height, Random& random) {
   const double area = static_cast<double>(width) * height;
   const double low = std::log(transform.ratio[0]), high = std::log(transform.ratio[1]);

@@ -1,4 +1,4 @@
-// What a transform shows of an image: which box of it, at which size, mirrored or not.
+// The view that a transform takes of an image: which box of it, at which size, mirrored or not.
 #pragma once
 
 #include "jitter.hpp"
@@ -23,17 +23,24 @@ struct Transform {
   double flip = 0;
   bool fast = false;
   Jitter jitter;
-  Store store;
+  OutputFormat output;
+
+  // The bytes of one image in the batch.
+  size_t sample_bytes() const {
+    const size_t values = static_cast<size_t>(height) * static_cast<size_t>(width) * 3;
+    return values * (output.normalise ? sizeof(float) : 1);
+  }
 };
 
 struct View {
   Box box;                              // of the upright image
   int full_height = 0, full_width = 0;  // the size that the box is resized to
-  int top = 0, left = 0;                // where in that the output's height x width begins
+  int top = 0, left = 0;                // where the output's height x width begins in that
   bool mirrored = false;
 };
 
-// The same draws, in the same order, for every sample: `random` may be used further.
+// Draws the view of a sample. The draws are the same, in the same order, for every sample; `random` may be
+// used further.
 View choose_view(const Transform& transform, int width, int height, Random& random);
 
 }  // namespace foreload

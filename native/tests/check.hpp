@@ -1,4 +1,4 @@
-// A failed check says where and ends the test.
+// Checks that print where they failed, and end the test.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@
     }                                                                                \
   } while (false)
 
-// The error of kind `kind` that the expression must throw.
+// Checks that an expression throws an Error of this kind.
 #define CHECK_THROWS(expression, expected)                \
   do {                                                    \
     bool thrown = false;                                  \

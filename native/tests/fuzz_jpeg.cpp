@@ -1,5 +1,5 @@
-// Mutated JPEGs through the whole image path: whatever comes in, only Error may come out, and a good file
-// loads as before.
+// Loads mutated JPEGs through the whole image path: whatever the bytes are, only Error may be thrown, and a
+// good file loads as before.
 //   fuzz_jpeg SECONDS [SEED [FILE...]]
 #include <algorithm>
 #include <chrono>
@@ -26,7 +26,7 @@ size_t below(size_t count) {
   return count == 0 ? 0 : generator() % count;
 }
 
-// Values at which arithmetic goes wrong, and any others.
+// Values at which arithmetic overflows, and any others.
 uint8_t any_byte() {
   constexpr uint8_t kEdges[] = {0, 1, 2, 3, 4, 7, 8, 0x11, 0x22, 0x41, 63, 64, 0x7F, 0x80, 0xFE, 0xFF};
   return below(2) ? kEdges[below(sizeof(kEdges))] : static_cast<uint8_t>(generator());
@@ -80,7 +80,7 @@ void change_bytes(Bytes& bytes) {
   }
 }
 
-// A field of a header: its meaning lies in its first bytes.
+// Changes a field of a header: what matters is in its first bytes.
 void change_field(Bytes& bytes) {
   const auto all = segments(bytes);
   if (all.empty()) return;
@@ -89,7 +89,7 @@ void change_field(Bytes& bytes) {
   if (at < bytes.size()) bytes[at] = any_byte();
 }
 
-// A whole segment goes, comes twice, or comes from another file.
+// Removes a whole segment, doubles it, or takes it from another file.
 void move_segment(Bytes& bytes, const Bytes& other) {
   const auto own = segments(bytes), others = segments(other);
   if (own.empty() || others.empty()) return;
@@ -147,8 +147,8 @@ Transform any_transform() {
   transform.shorter = 60 + static_cast<int>(below(20));
   transform.flip = 0.5;
   transform.fast = below(2) == 0;
-  transform.store.normalise = below(2) == 0;
-  transform.store.channels_last = below(2) == 0;
+  transform.output.normalise = below(2) == 0;
+  transform.output.channels_last = below(2) == 0;
   if (below(3) == 0) transform.jitter = {0.4F, 0.4F, 0.4F, 0.1F};
   return transform;
 }
@@ -174,7 +174,7 @@ std::vector<Bytes> seeds() {
     for (const int size : {8, 40, 130}) {
       kind.orientation = static_cast<int>(below(9));
       made.push_back(jpegs::encode(size, size * 3 / 4 + 1, kind));
-      // A crop of these passes over damaged segments, and begins behind them.
+      // A crop of these skips damaged intervals, and begins behind them.
       made.push_back(tile_jpeg(made.back(), static_cast<int>(below(5))));
     }
   }
@@ -195,9 +195,9 @@ int main(int count, char** arguments) {
   const auto path = std::filesystem::temp_directory_path() / ("foreload_fuzz_" + std::to_string(getpid()));
   ImageLoader loader;
   const auto load = [&](const Bytes& bytes, const Transform& transform, uint64_t seed) {
-    // Exactly as large as it must be, so that a write past the end is seen.
+    // Exactly as large as needed, so that a write past the end is seen.
     const size_t values = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width) * 3;
-    Bytes out(transform.store.normalise ? values * sizeof(float) : values);
+    Bytes out(transform.output.normalise ? values * sizeof(float) : values);
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     Files files({path.string()}, 0);
@@ -206,7 +206,7 @@ int main(int count, char** arguments) {
   };
 
   const Transform plain;
-  std::vector<Bytes> good;  // but for the last seed, which is CMYK
+  std::vector<Bytes> good;  // except for the last one, which is CMYK
   for (size_t i = 0; i + 1 < seeds().size(); ++i) good.push_back(load(corpus[i], plain, 0));
 
   const auto started = std::chrono::steady_clock::now();

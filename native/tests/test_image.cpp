@@ -77,16 +77,16 @@ int main() {
   loader.show(whole, 0, transform, {1, 2}, shown.data());
   CHECK(shown == first);
 
-  // What was kept is there without its file; what was not, is not.
+  // An image that is kept is loaded without its file; one that is not kept is not.
   std::filesystem::remove(good);
   CHECK(first == load(files, 0, {1, 2}));
   Files unkept({good}, 0);
   CHECK_THROWS(load(unkept, 0, {}), system);
 
   // The same pixels, normalised, and with channels last; jitter of nothing changes nothing.
-  transform.store.normalise = true;
-  transform.store.channels_last = true;
-  for (float& scale : transform.store.scale) scale = 0.5F;
+  transform.output.normalise = true;
+  transform.output.channels_last = true;
+  for (float& scale : transform.output.scale) scale = 0.5F;
   std::vector<float> floats(32 * 32 * 3);
   loader.load(files, 0, transform, {1, 2}, refuse, floats.data());
   for (size_t i = 0; i < 32 * 32; ++i) {

@@ -116,7 +116,7 @@ int main(int count, char** arguments) {
   CHECK(foreload::exif_orientation(jpeg) == 1);
   CHECK(foreload::exif_orientation(jpegs::encode(20, 20, {.orientation = 6})) == 6);
 
-  // Cut anywhere in its picture, a file is an error, even where the box lies before the cut.
+  // Cut anywhere in its picture, a file is an error, even if the box lies before the cut.
   for (size_t size = jpeg.size() - 10; size > jpeg.size() / 2; size -= 97) {
     const jpegs::Bytes cut(jpeg.begin(), jpeg.begin() + static_cast<ptrdiff_t>(size));
     CHECK(decoder.open(cut));

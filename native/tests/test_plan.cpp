@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "bits.hpp"
+#include "bit_tree.hpp"
 #include "check.hpp"
 #include "error.hpp"
 #include "plan.hpp"

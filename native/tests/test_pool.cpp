@@ -87,7 +87,7 @@ int main() {
     for (int i = 0; i < 1000; ++i) workers.pool.submit(std::make_shared<Counting>(10, 1), completions);
   }
   {
-    // The number of those who work changes all the time; nothing is lost, and who rests makes nothing.
+    // The number of workers changes all the time; nothing is lost, and those that rest make nothing.
     Workers workers(6);
     const auto completions = std::make_shared<Completions>();
     size_t open = 0;

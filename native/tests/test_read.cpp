@@ -1,4 +1,4 @@
-// Every reader gives what an ifstream gives, of files and of extents in shards, and fails as the others do.
+// Every reader reads what an ifstream reads, of files and of extents in shards, and fails as the others do.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -76,7 +76,7 @@ struct Outcome {
   std::string message, file;
 };
 
-// Tells of each sample once, in the thread that asked.
+// Calls back once for each sample, in the calling thread.
 template <typename Reads>
 std::vector<Outcome> outcomes(Reads& reader, Files& files, const std::vector<size_t>& samples) {
   std::vector<Outcome> all(samples.size());
@@ -140,7 +140,7 @@ void whole_files(const Folder& folder) {
       }
     }
   }
-  // What the system tells no size of is read to its end.
+  // A file without a size is read to its end.
   Files unsized({"/proc/self/status"}, 0);
   for (auto& reader : readers()) {
     for (const Outcome& one : outcomes(*reader, unsized, {0})) CHECK(!one.failed && one.bytes.size() > 100);
@@ -276,7 +276,7 @@ void many_threads(const Folder& folder, bool direct) {
   for (uint64_t i = 0; i < 100; ++i) extents.push_back({0, 2900 * i, 2900 + i});
   Files files({path}, extents, {stamp_of(path)}, 20);
   const Bytes content = by_stream(path);
-  Reading reading(direct, kDepth);
+  AdaptiveReader reader(direct, kDepth);
   std::vector<std::thread> threads;
   for (unsigned seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&, seed] {
@@ -284,7 +284,7 @@ void many_threads(const Folder& folder, bool direct) {
       for (int repeat = 0; repeat < 20; ++repeat) {
         std::vector<size_t> samples(1 + random() % 40);
         for (size_t& sample : samples) sample = random() % extents.size();
-        const auto all = outcomes(reading, files, samples);
+        const auto all = outcomes(reader, files, samples);
         for (size_t i = 0; i < samples.size(); ++i) {
           const Extent& extent = extents[samples[i]];
           CHECK(!all[i].failed && all[i].bytes.size() == extent.length);
@@ -302,9 +302,9 @@ void fork_beside_idle_readers(const Folder& folder) {
   const std::string path = made(folder / "forked", 50000);
   const Bytes content = by_stream(path);
   for (const bool child_reads : {true, false}) {
-    auto reading = std::make_unique<Reading>(true, kDepth);
+    auto reader = std::make_unique<AdaptiveReader>(true, kDepth);
     Files files({path}, 0);
-    const auto right = [&] { return outcomes(*reading, files, {0, 0, 0})[2].bytes == content; };
+    const auto right = [&] { return outcomes(*reader, files, {0, 0, 0})[2].bytes == content; };
     CHECK(right());
     const pid_t child = ::fork();
     if (child == 0) {
@@ -315,7 +315,7 @@ void fork_beside_idle_readers(const Folder& folder) {
         own.push_back(static_cast<uint8_t*>(memory));
         *own.back() = static_cast<uint8_t>(i);
       }
-      reading.reset();
+      reader.reset();
       for (size_t i = 0; i < own.size(); ++i) {
         if (*own[i] != i) ::_exit(2);
       }

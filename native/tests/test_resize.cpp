@@ -34,11 +34,11 @@ void check(int width, int height, int out_width, int out_height, bool mirrored, 
   vertical.plan(height, out_height, 0, out_height, false);
   horizontal.plan(width, out_width, 0, out_width, mirrored);
   foreload::Resizer resizer;
-  foreload::Store store;
-  store.channels_last = last;
+  foreload::OutputFormat format;
+  format.channels_last = last;
   const size_t area = static_cast<size_t>(out_width) * static_cast<size_t>(out_height);
   std::vector<uint8_t> out(3 * area);
-  resizer.resize(image.data(), static_cast<size_t>(width) * 3, vertical, horizontal, store, out.data());
+  resizer.resize(image.data(), static_cast<size_t>(width) * 3, vertical, horizontal, format, out.data());
   for (int c = 0; c < 3; ++c) {
     std::vector<std::vector<double>> rows;
     for (int y = 0; y < height; ++y) {

@@ -38,7 +38,7 @@ bool put(Spill& spill, size_t sample) {
   return spill.write(sample, 2, parts);
 }
 
-// Whether it is there; if it is, it must be right.
+// Returns whether a record is there; if it is, it must be right.
 bool get(Spill& spill, size_t sample) {
   std::vector<uint8_t> buffer;
   size_t size = 0;

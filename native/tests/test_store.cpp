@@ -32,7 +32,7 @@ bool is_right(const SampleStore::Found& found, size_t sample) {
   return true;
 }
 
-// Whether it was a hit. Where reading fails, nothing is reserved.
+// Returns whether it was a hit. If `fails`, nothing is reserved.
 bool load(SampleStore& store, size_t sample, bool fails = false) {
   {
     SampleStore::Section section(store);
@@ -110,12 +110,12 @@ void test_plan_is_followed() {
 
 void test_recent() {
   const auto store = SampleStore::create(10, 1 << 20, 0, 3);
-  store->follow(Keeping::recent);
+  store->follow(Rule::recent);
   for (const size_t sample : {0, 1, 2, 0, 3}) load(*store, sample);
   CHECK(store->contains(0) && !store->contains(1) && store->contains(2) && store->contains(3));
 }
 
-void test_threads(Keeping keeping) {
+void test_threads(Rule rule) {
   constexpr size_t kSamples = 200;
   const auto store = SampleStore::create(kSamples, 100'000, 100'000, 0);
   std::vector<int64_t> accesses;
@@ -125,10 +125,10 @@ void test_threads(Keeping keeping) {
     accesses.push_back(static_cast<int64_t>(random() % kSamples));
     keep.push_back(random() % 2);
   }
-  if (keeping == Keeping::planned) {
+  if (rule == Rule::planned) {
     store->follow(accesses.data(), accesses.size(), keep.data(), none.data());
   } else {
-    store->follow(keeping);
+    store->follow(rule);
   }
   std::vector<std::thread> threads;
   for (size_t worker = 0; worker < 4; ++worker) {
@@ -148,7 +148,7 @@ void test_threads(Keeping keeping) {
 // Workers are killed while they fill, read and allocate; the others go on and see nothing wrong.
 void test_kills() {
   const auto store = SampleStore::create(50, 40'000, 0, 0);
-  store->follow(Keeping::recent);
+  store->follow(Rule::recent);
   std::mt19937 random(3);
   for (int round = 0; round < 30; ++round) {
     const pid_t child = fork();
@@ -165,7 +165,7 @@ void test_kills() {
   CHECK(counts.peak <= counts.room && counts.hits > 0);
 }
 
-// With less room, what is over is dropped, the rest is read as before, and the memory goes back to the
+// With less room, what is over is dropped, the rest is read as before, and the memory is returned to the
 // system.
 void test_limit() {
   const auto store = SampleStore::create(100, 1 << 20, 0, 0);
@@ -202,7 +202,7 @@ int main() {
   test_arena();
   test_plan_is_followed();
   test_recent();
-  for (const Keeping keeping : {Keeping::planned, Keeping::all, Keeping::recent}) test_threads(keeping);
+  for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule);
   test_limit();
   test_another_process();
 #ifndef __SANITIZE_THREAD__

@@ -1,4 +1,4 @@
-// A set of positions that finds the last one up to a limit; 64 children per node, as deep as it must be.
+// A set of positions that finds the last one up to a limit: a tree of bits with 64 children per node.
 #pragma once
 
 #include <bit>

@@ -1,0 +1,98 @@
+#include "huffman.hpp"
+
+#include <algorithm>
+
+namespace foreload {
+
+namespace {
+
+// No value of 8-bit samples is longer; and two of them fit into what a refill gives.
+constexpr int kMaxValueBits = 11;
+
+constexpr uint32_t entry_of(int value_bits, uint32_t run, int code_bits) {
+  return static_cast<uint32_t>(value_bits) << 24 | static_cast<uint32_t>(code_bits) << 16 | run << 8 |
+         static_cast<uint32_t>(code_bits + value_bits);
+}
+
+// The entry of a symbol of an AC table (a DC table's have no run). A symbol without a value ends the block,
+// except the one that stands for 16 zeros.
+constexpr uint32_t ac_entry_of(int symbol, int code_bits) {
+  const int value_bits = symbol & 15;
+  const bool ends = value_bits == 0 && symbol != 0xF0;
+  return entry_of(value_bits, ends ? HuffmanTable::kRunToEnd : static_cast<uint32_t>(symbol >> 4), code_bits);
+}
+
+// What can be skipped at an index of `skips`.
+uint16_t skip_of(const HuffmanTable& table, size_t index) {
+  constexpr uint32_t kBits = HuffmanTable::kBits, kSkipBits = HuffmanTable::kSkipBits;
+  constexpr size_t kMask = (size_t{1} << kSkipBits) - 1;
+  uint32_t used = 0, steps = 0, ended = 0;
+  while (used < kSkipBits && !ended) {
+    // The bits beyond the index are unknown: only codes that are within it count.
+    const uint32_t found = table.entries[(index << used & kMask) << (kBits - kSkipBits)];
+    if (found == 0 || used + (found >> 16 & 0xFF) > kSkipBits) break;
+    const uint32_t run = found >> 8 & 0xFF;
+    used += found & 0xFF;
+    if (run == HuffmanTable::kRunToEnd) {
+      ended = 1;
+    } else {
+      steps += run + 1;
+    }
+  }
+  return steps > 63 ? 0 : static_cast<uint16_t>(ended << 15 | steps << 8 | used);
+}
+
+}  // namespace
+
+bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, bool ac) {
+  int total = 0;
+  for (int length = 1; length <= 16; ++length) total += new_counts[length];
+  if (total < 1 || total > 256) return false;
+  if (valid && std::equal(counts.begin() + 1, counts.end(), new_counts + 1) &&
+      std::equal(new_symbols, new_symbols + total, symbols.begin())) {
+    return true;
+  }
+  valid = false;
+  std::copy(new_counts, new_counts + 17, counts.begin());
+  std::copy(new_symbols, new_symbols + total, symbols.begin());
+  entries.fill(0);
+  int code = 0, at = 0;
+  for (int length = 1; length <= 16; ++length, code <<= 1) {
+    offset[static_cast<size_t>(length)] = at - code;
+    for (int i = 0; i < counts[static_cast<size_t>(length)]; ++i, ++code, ++at) {
+      if (code >= 1 << length) return false;
+      const int symbol = symbols[static_cast<size_t>(at)];
+      if ((ac ? symbol & 15 : symbol) > kMaxValueBits) return false;
+      if (length > kBits) continue;
+      const auto first = entries.begin() + (code << (kBits - length));
+      std::fill(first, first + (1 << (kBits - length)),
+                ac ? ac_entry_of(symbol, length) : entry_of(symbol, 0, length));
+    }
+    beyond[static_cast<size_t>(length)] = code << (16 - length);
+  }
+  beyond[17] = 1 << 30;
+  if (ac) {
+    for (size_t index = 0; index < skips.size(); ++index) skips[index] = skip_of(*this, index);
+  }
+  valid = true;
+  return true;
+}
+
+int HuffmanTable::long_symbol(uint64_t bits, int& length) const {
+  const auto code = static_cast<int32_t>(bits >> 48);
+  length = kBits + 1;
+  while (length <= 16 && code >= beyond[static_cast<size_t>(length)]) ++length;
+  if (length > 16) {
+    length = 16;
+    return 0;
+  }
+  return symbols[static_cast<size_t>((code >> (16 - length)) + offset[static_cast<size_t>(length)]) & 255];
+}
+
+uint32_t HuffmanTable::long_entry(uint64_t bits) const {
+  int length;
+  const int symbol = long_symbol(bits, length);
+  return ac_entry_of(symbol, length);
+}
+
+}  // namespace foreload

@@ -1,0 +1,32 @@
+// The restart intervals of a JPEG's picture data, each found and made ready without looking at those before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace foreload {
+
+class RestartIntervals {
+ public:
+  // Finds them in entropy-coded data, which must outlive its use here. Without restart markers there is one.
+  void find(std::span<const uint8_t> data);
+  size_t size() const { return intervals_.size(); }
+
+  // An interval without the bytes stuffed into it. Behind it can be read what a block of codes takes at most;
+  // behind the last one, what an MCU takes.
+  std::span<const uint8_t> unstuffed(size_t number);
+
+ private:
+  struct Interval {
+    size_t begin, end;  // in the data
+    size_t plain_end;   // in `plain_`; 0 before it is there
+  };
+
+  std::span<const uint8_t> data_;
+  std::vector<uint8_t> plain_;  // each interval where it begins in the data
+  std::vector<Interval> intervals_;
+};
+
+}  // namespace foreload
