@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreload.cli.main.profile import nsys
 
 from foreload.cli.profile import Profile, profile
+from foreload.cli.profile.script import nsys_command
 
 SCRIPTS = Path(__file__).with_name("scripts")
 COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
@@ -396,7 +396,7 @@ def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: py
     assert {"--osrt-file-access=true", f"--output={tmp_path / 'out'}"} <= set(asked)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(FileNotFoundError, match="needs NVIDIA Nsight Systems"):
-        nsys.nsys_command(["x"], tmp_path)
+        nsys_command(["x"], tmp_path)
 
 
 def test_loaders_that_try_out_workers_are_not_the_scripts(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     Attributes:
         errors: the samples that failed, as :class:`~foreload.batch.failure.SampleError`.
+        published: the name of this loader in ``foreload serve`` ("": its dataset's class); None: not published.
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
@@ -192,7 +193,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._tuner: Tuner | None = None
         self._retuner = Retuner(self._tuning)
         self._epoch = 0
-        self._published: str | None = None  # the name it has on the page of `foreload serve`, "" for the usual one
+        self.published: str | None = None
         self._buffers: Buffers | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
         self._pool: ThreadPool | ProcessPool | None = None
@@ -330,7 +331,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
-        if self._published is not None:
+        if self.published is not None:
             from foreload.export.publish import renew
 
             renew(self)

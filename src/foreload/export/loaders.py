@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Watched", "named"]
+__all__ = ["LoaderRefs", "named"]
 
 
 def named(loaders: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def named(loaders: Any) -> dict[str, Any]:
     return by_name
 
 
-class Watched:
+class LoaderRefs:
     """Loaders, as long as somebody else keeps them.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from foreload.export.loaders import Watched
+from foreload.export.loaders import LoaderRefs
 from foreload.record.stats import Stats
 
 __all__ = ["StatsLog", "log_stats"]
@@ -53,7 +53,7 @@ class StatsLog:
         self._ending: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended = self._warned = False
         self._thread: threading.Thread | None = None
-        self._watched = Watched(loaders, self._over)
+        self._loaders = LoaderRefs(loaders, self._over)
         if every is not None:
             self._thread = threading.Thread(target=self._run, name="foreload-log", daemon=True)
             self._thread.start()
@@ -64,12 +64,12 @@ class StatsLog:
         Raises:
             OSError: they cannot be written.
         """
-        if not self._watched.is_here:
+        if not self._loaders.is_here:
             return
         with self._lock:
             if self._ended:
                 return
-            for name, loader in self._watched.alive().items():
+            for name, loader in self._loaders.alive().items():
                 stats = loader.stats()
                 if stats["batches"] != self._batches.get(name, 0):
                     self._write(name, stats)
@@ -77,7 +77,7 @@ class StatsLog:
 
     def close(self) -> None:
         """Write once more, and end."""
-        if not self._watched.is_here:
+        if not self._loaders.is_here:
             return
         self._ending.put(None)
         if self._thread is not None:
@@ -107,12 +107,12 @@ class StatsLog:
                 return
             self._try()
             self._ended = True
-            self._watched.release()
+            self._loaders.release()
             if self._end is not None:
                 self._end()
 
     def _over(self) -> None:
-        if self._watched.alive():  # then the interpreter exits
+        if self._loaders.alive():  # then the interpreter exits
             self.close()
         self._ending.put(None)  # whoever lets go of the last loader does not wait
 

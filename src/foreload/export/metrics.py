@@ -9,7 +9,7 @@ from contextlib import suppress
 from socketserver import BaseRequestHandler, TCPServer
 from typing import Any, Self
 
-from foreload.export.loaders import Watched
+from foreload.export.loaders import LoaderRefs
 
 __all__ = ["LoaderCollector", "MetricsServer", "serve_metrics"]
 
@@ -62,7 +62,7 @@ class LoaderCollector:
     """
 
     def __init__(self, loaders: Any) -> None:
-        self._watched = loaders if isinstance(loaders, Watched) else Watched(loaders, lambda: None)
+        self._loaders = loaders if isinstance(loaders, LoaderRefs) else LoaderRefs(loaders, lambda: None)
         self._lock = threading.Lock()
 
     def collect(self) -> Iterator[Any]:
@@ -70,7 +70,7 @@ class LoaderCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         with self._lock:  # many clients at once shall not take time from the loop
-            stats: dict[str, Any] = {name: loader.stats() for name, loader in self._watched.alive().items()}
+            stats: dict[str, Any] = {name: loader.stats() for name, loader in self._loaders.alive().items()}
         for kind, metrics in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, path, meaning in metrics:
                 family = kind(f"foreload_{name}", meaning, labels=["loader"])
@@ -117,14 +117,14 @@ class MetricsServer:
             from prometheus_client import CollectorRegistry, MetricsHandler
         except ImportError as error:
             raise ImportError("serve_metrics needs prometheus_client: pip install 'foreload[metrics]'") from error
-        self._watched = Watched(loaders, self._over)
+        self._loaders = LoaderRefs(loaders, self._over)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(LoaderCollector(self._watched))
+        registry.register(LoaderCollector(self._loaders))
         handler = type("Handler", (MetricsHandler,), {"registry": registry, "timeout": _PATIENCE})
         try:
             self._server = _Server(host, port, handler)
         except OSError as error:
-            self._watched.release()
+            self._loaders.release()
             raise OSError(
                 error.errno, f"cannot serve metrics on {host}:{port}: {error.strerror}; port=0 takes any free port"
             ) from error
@@ -135,15 +135,15 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop listening, and leave clients that have not read all."""
-        if not self._watched.is_here:
+        if not self._loaders.is_here:
             return
-        self._watched.release()
+        self._loaders.release()
         self._server.stop()
         self._thread.join()
         self._server.leave_clients()
 
     def _over(self) -> None:
-        if self._watched.alive():  # then the interpreter exits
+        if self._loaders.alive():  # then the interpreter exits
             self.close()
         self._server.stop()  # whoever lets go of the last loader does not wait
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from foreload.record.spans import Stage
 
-__all__ = ["FORMAT", "publish", "renew", "runtime_folder", "tell"]
+__all__ = ["FORMAT", "publish", "renew", "runtime_folder", "snapshot"]
 
 L = TypeVar("L")
 
@@ -67,15 +67,15 @@ def publish(loader: L, *, name: str | None = None) -> L:
     except OSError as error:
         published = None
         warnings.warn(f"foreload serve cannot see this loader: {error}", RuntimeWarning, stacklevel=2)
-    if hasattr(loader, "_published"):
-        loader._published = published
+    if hasattr(loader, "published"):
+        loader.published = published  # is pickled with it; see renew()
     return loader
 
 
 def renew(loader: Any) -> None:
     """Publish a loader again that was published in another process, from which it was forked or pickled."""
     if _publisher is None or not _publisher.has(loader):
-        publish(loader, name=loader._published or None)
+        publish(loader, name=loader.published or None)
 
 
 def runtime_folder() -> Path:
@@ -153,7 +153,7 @@ class _Publisher:
     def _document(self) -> dict[str, Any]:
 
         alive = ((number, name, reference()) for number, (name, reference) in list(self._loaders.items()))
-        return tell(entry for entry in alive if entry[2] is not None)
+        return snapshot(entry for entry in alive if entry[2] is not None)
 
     def _retire(self) -> bool:
         """End where no loader is left."""
@@ -233,10 +233,10 @@ _SPANS = 600
 _ERRORS = 20
 
 
-def tell(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
+def snapshot(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
     """Give the document about loaders of this process: their numbers, names (None: the usual one) and themselves.
 
-    >>> tell([])["loaders"]
+    >>> snapshot([])["loaders"]
     []
     """
     return {

@@ -18,7 +18,7 @@ from foreload.machine import open_memory
 
 __all__ = ["SPAN", "TOTAL", "Lane", "Spans", "Stage"]
 
-Kind = Literal["consumer", "thread", "process"]
+LaneKind = Literal["consumer", "thread", "process"]
 
 SPAN = np.dtype(
     [
@@ -73,7 +73,7 @@ class Lane(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: LaneKind
     native: _native.Lane
     offset: int = -1
 
@@ -100,17 +100,17 @@ class Spans:
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
-        self._free: dict[Kind, list[int]] = {"consumer": [], "thread": [], "process": []}
+        self._free: dict[LaneKind, list[int]] = {"consumer": [], "thread": [], "process": []}
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
         self._lock = threading.RLock()  # the garbage collector may give a lane back in the middle of anything
 
-    def take(self, kind: Kind, count: int = 1) -> list[Lane]:
+    def take(self, kind: LaneKind, count: int = 1) -> list[Lane]:
         """Lend lanes to writers: those that nobody writes to any more, or new ones."""
         with self._lock:
             return [self._take(kind) for _ in range(count)]
 
-    def _take(self, kind: Kind) -> Lane:
+    def _take(self, kind: LaneKind) -> Lane:
         if self._free[kind]:
             return self.lanes[heapq.heappop(self._free[kind])]
         number = self._counts[kind]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreload.record.units import size
 from foreload.tune.costs import Costs
-from foreload.tune.predict import Keep, hit_bytes, predict
+from foreload.tune.predict import HitForm, hit_bytes, predict
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
@@ -125,7 +125,7 @@ def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     yield best
 
 
-def _kept(stats: Any, costs: Costs, now: float, keep: Keep) -> Advice | None:
+def _kept(stats: Any, costs: Costs, now: float, keep: HitForm) -> Advice | None:
     memory = stats["memory"]
     free = _FOR_CACHE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
     each, kept = hit_bytes(stats, costs, keep), (stats["cache"] or {}).get("samples", 0)

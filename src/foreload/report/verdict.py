@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Kind", "Verdict", "verdict"]
+__all__ = ["Verdict", "VerdictKind", "verdict"]
 
-Kind = Literal[
+VerdictKind = Literal[
     "consumer-bound",
     "read-bound",
     "decode-bound",
@@ -56,7 +56,7 @@ class Verdict:
         advice: what to change, best first.
     """
 
-    kind: Kind
+    kind: VerdictKind
     sentence: str
     evidence: list[str] = field(default_factory=list)
     advice: list[Advice] = field(default_factory=list)
@@ -84,7 +84,7 @@ def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
     return Verdict(kind, _sentence(kind, stats, costs), _evidence(kind, stats, costs), advise(kind, stats, costs))
 
 
-def _kind(stats: Any, costs: Costs) -> Kind:
+def _kind(stats: Any, costs: Costs) -> VerdictKind:
     if stats["wait_share"] < _IN_TIME:
         return "consumer-bound"
     if stats["epochs"] * stats["first_batch_seconds"] >= _START * stats["seconds"]:
@@ -93,8 +93,8 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         return "memory-bound"
     parts = shares(stats, costs)
     main = max(parts["device"], parts["main"])
-    if costs.crew.workers:
-        limits, pace = bounds(costs.demand, costs.crew), measured_pace(stats)
+    if costs.servers.workers:
+        limits, pace = bounds(costs.demand, costs.servers), measured_pace(stats)
         if pace >= _FULL * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
         is_full = "lock" in limits and (
@@ -102,7 +102,7 @@ def _kind(stats: Any, costs: Costs) -> Kind:
         )
         if is_full and costs.demand.locked > costs.demand.handing:
             return "python-bound" if parts["batch"] < parts["sample"] + parts["decode"] else "batch-bound"
-    groups: dict[Kind, float] = {
+    groups: dict[VerdictKind, float] = {
         "read-bound": parts["read"] + parts["blocked"],
         "decode-bound": parts["decode"] + parts["sample"],
         "batch-bound": parts["batch"] + parts["main"],
@@ -115,10 +115,10 @@ def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
     """Whether the lock is all that workers use, on cores that others use too: it is passed on less often then."""
     locked, free = costs.demand.locked, costs.demand.free
     return (
-        costs.crew.workers > 1
+        costs.servers.workers > 1
         and locked >= _FULL * (locked + free)
         and locked > costs.demand.blocked
-        and costs.crew.cores < _FULL * stats["cpu"]["cores"]
+        and costs.servers.cores < _FULL * stats["cpu"]["cores"]
     )
 
 
@@ -156,9 +156,9 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
     }
 
 
-def _sentence(kind: Kind, stats: Any, costs: Costs) -> str:
+def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
     waits = f"Your loop waits for data {percent(stats['wait_share'])} of the time"
-    count, processes = costs.crew.workers, stats["workers"]["kind"] == "processes"
+    count, processes = costs.servers.workers, stats["workers"]["kind"] == "processes"
     own = "its own thread" if count == 0 else quantity(count, "worker", "workers")
     match kind:
         case "consumer-bound":
@@ -198,7 +198,7 @@ def _sentence(kind: Kind, stats: Any, costs: Costs) -> str:
             return f"{waits}, and mostly for the first batch of each epoch, which takes {seconds(first)} to come."
 
 
-def _evidence(kind: Kind, stats: Any, costs: Costs) -> list[str]:
+def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
     loop = stats["loop_seconds"] / stats["samples"]
     lines = [
         f"{number(stats['samples_per_second'])} samples/s; the loop alone could take "
@@ -220,7 +220,7 @@ def _evidence(kind: Kind, stats: Any, costs: Costs) -> list[str]:
         lines.append("per sample: " + ", ".join(f"{named[name]} {seconds(parts[name])}" for name in largest))
     cores = stats["cpu"]["cores"]
     who = "no workers"
-    if costs.crew.workers:
+    if costs.servers.workers:
         one, many = ("thread", "threads") if stats["workers"]["kind"] != "processes" else ("process", "processes")
         who = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
     lines.append(f"{who}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")

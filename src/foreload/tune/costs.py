@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.queueing import Crew, Demand, bounds, throughput
+from foreload.tune.queueing import Demand, Servers, bounds, throughput
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
@@ -69,7 +69,7 @@ class Costs:
         gap: seconds of a worker per batch that nothing explains.
         gain: what the model has to be multiplied with to give what was measured.
         batch: samples per batch.
-        crew: who worked.
+        servers: who worked.
         depth: batches kept in the making.
         native: whether the native core assembles the batches.
     """
@@ -81,7 +81,7 @@ class Costs:
     loop: float
     away: float
     batch: float
-    crew: Crew
+    servers: Servers
     depth: int
     native: bool
     blocked: float = 1.0
@@ -117,14 +117,14 @@ class Costs:
 
     def limits(self) -> dict[str, float]:
         """Samples per second that nothing can exceed; see :func:`~foreload.tune.queueing.bounds`."""
-        return bounds(self.demand, self.crew)
+        return bounds(self.demand, self.servers)
 
     def pace(self) -> float:
         """Samples per second, by the model."""
-        reached = throughput(self.demand, self.crew)
+        reached = throughput(self.demand, self.servers)
         if self.gain <= 1:
             return self.gain * reached
-        return max(reached, min(self.gain * reached, *bounds(self.demand, self.crew).values()))
+        return max(reached, min(self.gain * reached, *bounds(self.demand, self.servers).values()))
 
     @classmethod
     def of(cls, stats: Stats | Mapping[str, Any]) -> Costs:
@@ -152,16 +152,16 @@ class Costs:
             loop=loop_cpu / samples,
             away=(stats["loop_seconds"] - loop_cpu + _moving(stats)) / samples,
             batch=samples / batches,
-            crew=crew(count, "threads" if threads else "processes", _free_cores(stats), depth),
+            servers=make_servers(count, "threads" if threads else "processes", _free_cores(stats), depth),
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
         return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), held(stats))
 
 
-def crew(count: int, kind: WorkerKind, cores: float, depth: int) -> Crew:
-    """Make the crew; workers beyond the batches in the making have nothing to do."""
-    return Crew(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
+def make_servers(count: int, kind: WorkerKind, cores: float, depth: int) -> Servers:
+    """Make the servers; workers beyond the batches in the making have nothing to do."""
+    return Servers(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
 
 
 def measured_pace(stats: Stats | Mapping[str, Any]) -> float:
@@ -246,11 +246,11 @@ def held(stats: Any) -> float | None:
 def _locked(stats: Any, costs: Costs) -> float:
     """Give the share of the workers' Python that holds the lock: all, where nothing is known about it."""
     python = costs.python
-    if not costs.crew.one_lock or python <= 0:
+    if not costs.servers.one_lock or python <= 0:
         return 1.0
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
-    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.crew.workers else 1.0
+    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.servers.workers else 1.0
     taken = held(stats)
     return most if taken is None else min(most, taken / (pace * python))
 
@@ -260,11 +260,11 @@ def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
     alone = replace(costs, blocked=0.0)
     # Where the lock is always taken, what is idle waits for that.
     near = 1.0 if taken is None or taken < LOCK_FULL else _NEAR_LOCK
-    if costs.crew.workers == 0 or alone.pace() <= pace * near:
-        costs = costs if costs.crew.workers == 0 else alone
+    if costs.servers.workers == 0 or alone.pace() <= pace * near:
+        costs = costs if costs.servers.workers == 0 else alone
         return replace(costs, gain=pace / costs.pace())
     if costs.pace() > pace:
-        limits = bounds(costs.demand, costs.crew)
+        limits = bounds(costs.demand, costs.servers)
         if limits["workers"] > _NEAR * min(limits.values()):
             # Something else than workers is used up; what is lost there (switching, cold caches) is lost again.
             return replace(costs, gain=pace / costs.pace())
@@ -272,7 +272,7 @@ def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
         return replace(
             costs,
             gap=_bisect(
-                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.crew.workers
+                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.servers.workers
             ),
         )
     # What is idle is blocked, or waits for cores or for the lock.

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.costs import Cost, Costs, WorkerKind, crew, measured_pace
+from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Keep", "hit_bytes", "predict"]
+__all__ = ["HitForm", "hit_bytes", "predict"]
 
-Keep = Literal["encoded", "decoded"]
+HitForm = Literal["encoded", "decoded"]
 
 # Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
 _COPY = 4e9
@@ -50,7 +50,7 @@ def predict(
     workers: int | None = None,
     kind: WorkerKind | None = None,
     cache: float | None = None,
-    keep: Keep | None = None,
+    keep: HitForm | None = None,
     source: Literal["packed"] | None = None,
     cores: float | None = None,
     batch_size: int | None = None,
@@ -95,12 +95,18 @@ def predict(
         costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED))
     if batch_size is not None:
         costs = _batched(costs, batch_size)
-    costs = _crewed(stats, costs, workers, kind or ("threads" if costs.crew.one_lock else "processes"), cores)
+    costs = _with_servers(
+        stats, costs, workers, kind or ("threads" if costs.servers.one_lock else "processes"), cores
+    )
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    starts = costs.crew.workers and not costs.crew.one_lock and (before.crew.one_lock or not before.crew.workers)
-    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts else 0.0)
+    starts = (
+        costs.servers.workers
+        and not costs.servers.one_lock
+        and (before.servers.one_lock or not before.servers.workers)
+    )
+    return _with_start(stats, pace, _START + _START_EACH * costs.servers.workers if starts else 0.0)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -124,15 +130,15 @@ def _with(costs: Costs, **stages: Cost) -> Costs:
     return replace(costs, stages={**costs.stages, **stages})
 
 
-def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cores: float | None) -> Costs:
+def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cores: float | None) -> Costs:
     count = int(stats["workers"]["count"]) if workers is None else workers
-    was: WorkerKind = "threads" if costs.crew.one_lock else "processes"
-    cores = costs.crew.cores if cores is None else cores
-    if (count, kind, cores) == (int(stats["workers"]["count"]), was, costs.crew.cores):
+    was: WorkerKind = "threads" if costs.servers.one_lock else "processes"
+    cores = costs.servers.cores if cores is None else cores
+    if (count, kind, cores) == (int(stats["workers"]["count"]), was, costs.servers.cores):
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    had, stock = costs.crew.workers, bool(stats["loader"].get("stock"))
+    had, stock = costs.servers.workers, bool(stats["loader"].get("stock"))
     if count and (kind != was or not had):
         more = _handing(count, kind, stock) - _handing(had, was, stock)
         costs = replace(
@@ -144,7 +150,7 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
     elif had and not count:
         order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
         costs = replace(costs, handing=min(costs.handing, max(_CUT, order)), dispatch=0.0, gap=0.0, gain=1.0)
-    return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
+    return replace(costs, servers=make_servers(count, kind, cores, depth), depth=depth)
 
 
 def _handing(count: int, kind: WorkerKind, stock: bool) -> float:
@@ -166,7 +172,7 @@ def _batched(costs: Costs, batch_size: int) -> Costs:
     return replace(more, gain=1 / (1 + lost / batch_size * more.pace()))
 
 
-def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) -> Costs:
+def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None) -> Costs:
     """Let hits save what they save: reading; decoding too, where samples are kept decoded."""
     had = stats["cache"]["hit_rate"] if stats["cache"] else 0.0
     rate = had if cache is None else cache
@@ -187,7 +193,7 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
     return replace(costs, stages=stages)
 
 
-def hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
+def hit_bytes(stats: Any, costs: Costs, keep: HitForm) -> float:
     """Guess how many bytes a cache keeps of a sample, and goes through for a hit."""
     read = stats["stages"].get("read", {"bytes": 0, "samples": 0})
     encoded = float(read["bytes"] / read["samples"]) if read["samples"] else 0.0

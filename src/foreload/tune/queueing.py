@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Crew", "Demand", "bounds", "throughput"]
+__all__ = ["Demand", "Servers", "bounds", "throughput"]
 
 # Where the bisection of a rate and the fixed point of the stretches end.
 _STEPS, _ROUNDS, _CLOSE = 25, 100, 1e-5
@@ -46,7 +46,7 @@ class Demand(NamedTuple):
     away: float = 0.0
 
 
-class Crew(NamedTuple):
+class Servers(NamedTuple):
     """Who does the work.
 
     Attributes:
@@ -60,59 +60,59 @@ class Crew(NamedTuple):
     one_lock: bool = True
 
 
-def bounds(demand: Demand, crew: Crew) -> dict[str, float]:
+def bounds(demand: Demand, servers: Servers) -> dict[str, float]:
     """Give the samples per second that nothing can exceed, by what sets each limit.
 
     Returns:
         ``workers``, ``cores``, ``lock``, ``loop``: what each of them could do if nothing else held it up.
 
-    >>> bounds(Demand(free=0.01, loop=0.002), Crew(workers=4, cores=2))["workers"]
+    >>> bounds(Demand(free=0.01, loop=0.002), Servers(workers=4, cores=2))["workers"]
     400.0
     """
     work = demand.locked + demand.free + demand.blocked
     consumer = demand.handing + demand.loop + demand.away
     cpu = demand.locked + demand.free + demand.handing + demand.loop
-    if crew.workers == 0:
+    if servers.workers == 0:
         return {"loop": _rate(1, work + consumer)}
     limits = {
-        "workers": _rate(crew.workers, work),
-        "cores": _rate(crew.cores, cpu),
+        "workers": _rate(servers.workers, work),
+        "cores": _rate(servers.cores, cpu),
         "loop": _rate(1, consumer),
     }
-    if crew.one_lock:
+    if servers.one_lock:
         limits["lock"] = _rate(1, demand.locked + demand.handing)
     return limits
 
 
-def throughput(demand: Demand, crew: Crew) -> float:
-    """Give the samples per second that the crew reaches: the highest pace at which nobody's time runs out.
+def throughput(demand: Demand, servers: Servers) -> float:
+    """Give the samples per second that the servers reaches: the highest pace at which nobody's time runs out.
 
-    >>> round(throughput(Demand(blocked=0.01), Crew(workers=8, cores=2)))   # waiting takes no core
+    >>> round(throughput(Demand(blocked=0.01), Servers(workers=8, cores=2)))   # waiting takes no core
     800
-    >>> round(throughput(Demand(locked=0.01), Crew(workers=8, cores=8)))   # one lock, one at a time
+    >>> round(throughput(Demand(locked=0.01), Servers(workers=8, cores=8)))   # one lock, one at a time
     100
     """
-    most = min(bounds(demand, crew).values())
-    if crew.workers == 0 or most == float("inf"):
+    most = min(bounds(demand, servers).values())
+    if servers.workers == 0 or most == float("inf"):
         return most
     reached, count = 0.0, 0
     # Some workers more are at worst some that idle.
-    while count < crew.workers:
-        count = min(crew.workers, count + max(1, count // 8))
-        reached = _reached(demand, crew._replace(workers=count), reached)
+    while count < servers.workers:
+        count = min(servers.workers, count + max(1, count // 8))
+        reached = _reached(demand, servers._replace(workers=count), reached)
     return reached
 
 
-def _reached(demand: Demand, crew: Crew, low: float) -> float:
+def _reached(demand: Demand, servers: Servers, low: float) -> float:
     """Give the highest pace from ``low`` on at which nobody's time runs out."""
-    high = min(bounds(demand, crew).values()) * (1 - _CLOSE)
-    if high <= low or _fits(high, demand, crew):
+    high = min(bounds(demand, servers).values()) * (1 - _CLOSE)
+    if high <= low or _fits(high, demand, servers):
         return max(high, low)
-    if not _fits(low * (1 + _CLOSE), demand, crew):
+    if not _fits(low * (1 + _CLOSE), demand, servers):
         return low
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _fits(middle, demand, crew) else (low, middle)
+        low, high = (middle, high) if _fits(middle, demand, servers) else (low, middle)
     return low
 
 
@@ -120,10 +120,10 @@ def _rate(servers: float, seconds: float) -> float:
     return servers / seconds if seconds > 0 else float("inf")
 
 
-def _fits(pace: float, demand: Demand, crew: Crew) -> bool:
+def _fits(pace: float, demand: Demand, servers: Servers) -> bool:
     """Whether workers and consumer have time for so many samples a second, with all that they wait for."""
-    workers, cores = crew.workers, crew.cores
-    locked, free, handing, loop = _by_lock(demand, crew)
+    workers, cores = servers.workers, servers.cores
+    locked, free, handing, loop = _by_lock(demand, servers)
     others = (workers - 1) / workers
     slow = [1.0, 1.0, 1.0]  # how much longer work takes because cores are taken: locked, free, the loop's
     for _ in range(_ROUNDS):
@@ -140,28 +140,28 @@ def _fits(pace: float, demand: Demand, crew: Crew) -> bool:
         ]
         change = max(new - old for new, old in zip(stretched, slow, strict=True))
         slow = stretched
-        if not _has_time(pace, demand, crew, others, slow):
+        if not _has_time(pace, demand, servers, others, slow):
             return False  # and it only gets worse
         if change < _CLOSE:
             return True
     return True
 
 
-def _has_time(pace: float, demand: Demand, crew: Crew, others: float, slow: list[float]) -> bool:
-    locked, free, handing, loop = _by_lock(demand, crew)
+def _has_time(pace: float, demand: Demand, servers: Servers, others: float, slow: list[float]) -> bool:
+    locked, free, handing, loop = _by_lock(demand, servers)
     with_lock, of_consumer = pace * locked * slow[0], pace * handing * slow[0]
     if others * with_lock >= 1:
         return False
     # A worker that asks for the lock meets the others that do, of whom one is half through, and the consumer.
     queued = (1 - others * with_lock / 2 + of_consumer * (1 + with_lock) / 2) / (1 - others * with_lock)
-    busy = pace * (locked * slow[0] * queued + free * slow[1] + demand.blocked) / crew.workers
+    busy = pace * (locked * slow[0] * queued + free * slow[1] + demand.blocked) / servers.workers
     taken = of_consumer * (1 + with_lock / 2) + pace * (loop * slow[2] + demand.away)
     return busy <= 1 and taken <= 1
 
 
-def _by_lock(demand: Demand, crew: Crew) -> tuple[float, float, float, float]:
+def _by_lock(demand: Demand, servers: Servers) -> tuple[float, float, float, float]:
     """Give the CPU times of workers with and without a lock that is shared, and of the consumer."""
-    if crew.one_lock:
+    if servers.one_lock:
         return demand.locked, demand.free, demand.handing, demand.loop
     return 0.0, demand.locked + demand.free, 0.0, demand.handing + demand.loop
 

@@ -22,10 +22,10 @@ from foreload.cli.profile.outside import Tree
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.spans import SPAN
 
-__all__ = ["Counted", "Loaded", "Seen", "read_records"]
+__all__ = ["LaneFile", "LoaderRecord", "StockLoader", "read_records"]
 
 
-class Lane(NamedTuple):
+class LaneName(NamedTuple):
     """A thread.
 
     Attributes:
@@ -38,7 +38,7 @@ class Lane(NamedTuple):
 
 
 @dataclass
-class Loaded:
+class LoaderRecord:
     """What is known of a loader.
 
     Attributes:
@@ -52,10 +52,10 @@ class Loaded:
     where: str
     stats: dict[str, Any]
     spans: npt.NDArray[Any]
-    lanes: list[Lane]
+    lanes: list[LaneName]
 
 
-class Counted:
+class LaneFile:
     """The numbers of one file.
 
     Attributes:
@@ -87,7 +87,7 @@ class Counted:
 
 
 @dataclass
-class Seen:
+class StockLoader:
     """A loader that a script has iterated.
 
     Attributes:
@@ -97,8 +97,8 @@ class Seen:
     """
 
     about: dict[str, Any]
-    loop: Counted
-    others: list[Counted] = field(default_factory=list)
+    loop: LaneFile
+    others: list[LaneFile] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -110,13 +110,15 @@ class Seen:
             f"iterated at {about['where']}"
         )
 
-    def recent(self) -> tuple[npt.NDArray[Any], list[Lane]]:
+    def recent(self) -> tuple[npt.NDArray[Any], list[LaneName]]:
         """Give the spans of its threads, sorted by their begin, and whose they are."""
-        lanes = [Lane("consumer 0", "consumer")]
+        lanes = [LaneName("consumer 0", "consumer")]
         spans = [self.loop.spans(0)]
         for number, lane in enumerate(self.others, 1):
             process, thread = lane.name.split("-")[:2]
-            lanes.append(Lane(f"worker {process}", "process") if process == thread else Lane("pinning", "thread"))
+            lanes.append(
+                LaneName(f"worker {process}", "process") if process == thread else LaneName("pinning", "thread")
+            )
             spans.append(lane.spans(number))
         together = np.concatenate(spans)
         return together[np.argsort(together["begin"], kind="stable")], lanes
@@ -246,11 +248,11 @@ _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", 
 _BLOCKING = _FETCHING[:3]
 
 
-def _fetched(lane: Counted) -> int:
+def _fetched(lane: LaneFile) -> int:
     return int(lane.stages[_FETCHING, 1].sum())
 
 
-def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
+def _move_idle(lane: LaneFile, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
     """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
 
     The rest of it, the thread waited for something else: the stage ``waits_for``. Where the loop loads its
@@ -268,35 +270,36 @@ def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *
     return float(idle.sum() - blocked)
 
 
-def read_records(folder: Path, tree: Tree) -> list[Loaded]:
+def read_records(folder: Path, tree: Tree) -> list[LoaderRecord]:
     """Read what the processes have left in a folder: loaders that gave batches, the longest first."""
     loaders = [
-        Loaded(seen.title, seen.about["where"], seen.stats(tree), *seen.recent()) for seen in _read_stock(folder)
+        LoaderRecord(seen.title, seen.about["where"], seen.stats(tree), *seen.recent())
+        for seen in _read_stock(folder)
     ]
     for path in folder.glob("*.ours"):
         note = json.loads(path.read_text())
         if note["stats"]["batches"]:
             kept = path.with_suffix(".npy")
             spans = np.load(kept) if kept.exists() else np.zeros(0, SPAN)
-            lanes = [Lane(*lane) for lane in note["lanes"]]
-            loaders.append(Loaded(note["title"], note["where"], note["stats"], spans, lanes))
+            lanes = [LaneName(*lane) for lane in note["lanes"]]
+            loaders.append(LoaderRecord(note["title"], note["where"], note["stats"], spans, lanes))
     return sorted(loaders, key=lambda loader: -loader.stats["seconds"])
 
 
-def _read_stock(folder: Path) -> list[Seen]:
+def _read_stock(folder: Path) -> list[StockLoader]:
     lanes = {path.name: path for path in folder.glob("*.lane")}
     seen = []
     for path in folder.glob("*.loader"):
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         if not lines or f"{path.name}.lane" not in lanes:
             continue
-        found = Seen(lines[0], Counted(lanes[f"{path.name}.lane"]))
+        found = StockLoader(lines[0], LaneFile(lanes[f"{path.name}.lane"]))
         process = str(lines[0]["pid"])
         ids = {str(number) for line in lines[1:] for number in line.get("ids", ())}
         for name, lane in sorted(lanes.items()):
             parts = name.split("-")
             if len(parts) == 3 and parts[1] in ids and parts[0] in (process, parts[1]):
-                found.others.append(Counted(lane))
+                found.others.append(LaneFile(lane))
         if found.loop.counters["batches"]:
             seen.append(found)
     return seen

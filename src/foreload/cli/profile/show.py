@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from foreload.cli.profile.records import Loaded
+from foreload.cli.profile.records import LoaderRecord
 from foreload.report.report import Report
 
 __all__ = ["Profile"]
@@ -40,7 +40,7 @@ class Profile:
         reports: one for each.
     """
 
-    def __init__(self, command: Sequence[str], code: int, seconds: float, loaders: Sequence[Loaded]) -> None:
+    def __init__(self, command: Sequence[str], code: int, seconds: float, loaders: Sequence[LoaderRecord]) -> None:
         self.command = list(command)
         self.code = code
         self.seconds = seconds

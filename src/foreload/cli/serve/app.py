@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from foreload.cli.serve.guard import guards, is_loopback
-from foreload.cli.serve.trial import Trial, arguments
+from foreload.cli.serve.trial import BenchRun, arguments
 from foreload.cli.serve.watch import LoaderDiscovery
 from foreload.export.publish import runtime_folder
 
@@ -77,8 +77,8 @@ class _Server(uvicorn.Server):
     """The page's server; lets viewers go when it ends, who would never go by themselves."""
 
     def __init__(self, guards: list[Middleware]) -> None:
-        self._watch = LoaderDiscovery(lambda: {"bench": self._trial.state})
-        self._trial = Trial(self._watch.tell)
+        self._discovery = LoaderDiscovery(lambda: {"bench": self._bench_run.state})
+        self._bench_run = BenchRun(self._discovery.notify)
         app = Starlette(
             routes=[
                 Route("/events", self._events),
@@ -97,39 +97,39 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all event streams, then the rest."""
-        await self._watch.end()
+        await self._discovery.end()
         await super().shutdown(sockets)
 
     @asynccontextmanager
     async def _while_up(self, _: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(self._watch.run())
+        watching = asyncio.create_task(self._discovery.run())
         try:
             yield
         finally:
-            await self._trial.stop()
+            await self._bench_run.stop()
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
 
     async def _events(self, _: Request) -> Response:
-        return StreamingResponse(self._watch.events(), media_type="text/event-stream")
+        return StreamingResponse(self._discovery.events(), media_type="text/event-stream")
 
     async def _state(self, _: Request) -> Response:
-        return Response(self._watch.text, media_type="application/json")
+        return Response(self._discovery.text, media_type="application/json")
 
     async def _bench(self, request: Request) -> Response:
-        if self._trial.running:
+        if self._bench_run.running:
             return JSONResponse({"error": "a benchmark is running already"}, 409)
         try:
             wanted = arguments(json.loads(await _body(request)))
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        self._trial.start(wanted)
-        await self._watch.tell()
+        self._bench_run.start(wanted)
+        await self._discovery.notify()
         return JSONResponse({}, 202)
 
     async def _stop(self, _: Request) -> Response:
-        await self._trial.stop()
+        await self._bench_run.stop()
         return JSONResponse({})
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from foreload.report.report import Report
 
-__all__ = ["POINTS", "Point", "Seen"]
+__all__ = ["POINTS", "LoaderView", "Point"]
 
 # How much of a loader's past is kept: a quarter of an hour, while somebody watches.
 POINTS = 900
@@ -55,7 +55,7 @@ class _Totals(NamedTuple):
         )
 
 
-class Seen:
+class LoaderView:
     """One loader, and what was seen of it.
 
     Attributes:
@@ -72,7 +72,7 @@ class Seen:
         self._totals: deque[_Totals] = deque(maxlen=120)
         self._verdict: dict[str, Any] | None = None
 
-    def saw(self, about: dict[str, Any]) -> None:
+    def update(self, about: dict[str, Any]) -> None:
         """Take in what the loader tells now."""
         self._about, self.state, self.until = about, "running", time.time()
         stats = about.get("stats")
@@ -88,7 +88,7 @@ class Seen:
         self._totals.append(now)
         self._verdict = _judge(stats)
 
-    def tell(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Give what the page shows."""
         return {
             **self._about,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Trial", "arguments"]
+__all__ = ["BenchRun", "arguments"]
 
 _KINDS = ("photos", "folder", "tensors")
 _PATIENCE = 2.0  # seconds that a benchmark which is stopped may take to end
@@ -58,7 +58,7 @@ def _count(wish: dict[str, Any], name: str, usual: int, most: int) -> str:
     return str(value)
 
 
-class Trial:
+class BenchRun:
     """Runs one benchmark at a time, and remembers the last.
 
     Args:

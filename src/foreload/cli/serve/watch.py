@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foreload.cli.serve.seen import Seen
+from foreload.cli.serve.seen import LoaderView
 from foreload.export.publish import FORMAT, runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
@@ -43,7 +43,7 @@ class LoaderDiscovery:
 
     def __init__(self, also: Callable[[], dict[str, Any]]) -> None:
         self._also = also
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, LoaderView] = {}
         self._news = asyncio.Condition()
         self._ended = False
         self._asked: dict[Path, asyncio.Task[Answer]] = {}
@@ -58,30 +58,30 @@ class LoaderDiscovery:
                     await self._news.wait_for(lambda: self.viewers > 0)
                 began = time.monotonic()
                 await self._look()
-                await self.tell()
+                await self.notify()
                 await asyncio.sleep(_EVERY - (time.monotonic() - began))
         finally:
             for task in self._asked.values():
                 task.cancel()
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """Tell the viewers how things stand."""
         state = {
             "time": time.time(),
             "machine": {"name": socket.gethostname(), "cores": granted_cores(), "memory": granted_memory()},
-            "loaders": [{"id": key, **seen.tell()} for key, seen in self._seen.items()],
+            "loaders": [{"id": key, **seen.to_dict()} for key, seen in self._seen.items()],
             "viewers": self.viewers,
             **self._also(),
         }
         self.text = json.dumps(state)
-        await self._notify()
+        await self._wake_viewers()
 
     async def end(self) -> None:
         """Let all viewers go."""
         self._ended = True
-        await self._notify()
+        await self._wake_viewers()
 
-    async def _notify(self) -> None:
+    async def _wake_viewers(self) -> None:
         async with self._news:
             self._news.notify_all()
 
@@ -89,7 +89,7 @@ class LoaderDiscovery:
         """Give the events of one viewer (server-sent events): the past, then how things stand, again and again."""
         self.viewers += 1
         try:
-            await self._notify()
+            await self._wake_viewers()
             past = {key: [point._asdict() for point in seen.points] for key, seen in self._seen.items()}
             yield f"retry: 2000\nevent: past\ndata: {json.dumps(past)}\n\n"
             told = self.text
@@ -116,7 +116,7 @@ class LoaderDiscovery:
                 process = {key: answer[key] for key in ("pid", "script", "rank")} if answer else {}
                 found[f"{path.stem}.{about['number']}"] = {**process, **about}
         for key, about in found.items():
-            self._seen.setdefault(key, Seen()).saw(about)
+            self._seen.setdefault(key, LoaderView()).update(about)
         silent = {path.stem for path, answer in answers.items() if answer is None}
         self._miss([key for key in self._seen if key not in found], silent)
 

@@ -41,8 +41,8 @@ def patch_foreload(session: Session, module: Any) -> None:
         except BaseException as error:
             hide(error)
             raise
-        # Those that try out workers are not the script's.
-        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("foreload.workers."):
+        # Loaders that foreload makes to measure workers are not the script's.
+        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("foreload.tune."):
             notes.begin(self, epoch, where)
         if session.mark is not None and type(epoch) not in marked:
             marked.add(type(epoch))

@@ -13,7 +13,7 @@ from typing import Any
 
 from .lanes import Here, Lane
 
-__all__ = ["Loader", "Loop", "Session", "where_of"]
+__all__ = ["LoaderCounts", "LoopCounts", "Session", "where_of"]
 
 # The last waits, from which the times between batches are known.
 _WAITS = 1 << 14
@@ -33,7 +33,7 @@ class Session:
         self.spans = spans
         self.mark = mark
         self.here = Here()
-        self.loaders: list[Loader] = []
+        self.loaders: list[LoaderCounts] = []
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -48,7 +48,7 @@ class Session:
             lane = self.here.own = Lane(os.path.join(self.folder, name), self.spans, self.mark)
         return lane
 
-    def loader(self, loader: Any) -> Loader:
+    def loader(self, loader: Any) -> LoaderCounts:
         """Give what is counted of a loader; one that is made anew for each epoch goes on with what is there."""
         where = where_of(2)
         key = (where, type(loader).__name__, type(loader.dataset).__name__, loader.batch_size, loader.num_workers)
@@ -59,11 +59,11 @@ class Session:
             if known.key == key and known.loader() is None:
                 known.loader = weakref.ref(loader)
                 return known
-        self.loaders.append(Loader(self, loader, key, len(self.loaders)))
+        self.loaders.append(LoaderCounts(self, loader, key, len(self.loaders)))
         return self.loaders[-1]
 
 
-class Loader:
+class LoaderCounts:
     """What is counted of a loader in one process."""
 
     def __init__(self, session: Session, loader: Any, key: tuple[Any, ...], number: int) -> None:
@@ -141,10 +141,10 @@ def _rows(batch: Any, most: int) -> int:
     return min(most, len(batch)) if isinstance(batch, list) else most
 
 
-class Loop:
+class LoopCounts:
     """One iterator: what its loop waits for, and does in between."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: LoaderCounts) -> None:
         self.loader = loader
         self.lengths: deque[int] = deque()
         self.begin()

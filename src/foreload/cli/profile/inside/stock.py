@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .session import Loop, Session
+from .session import LoopCounts, Session
 from .timed import hide, timed, unseen
 
 __all__ = ["patch_loaders"]
@@ -49,7 +49,7 @@ def _patch_iterator(session: Session, kind: Any) -> None:
     @unseen
     @functools.wraps(init)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        self._profiled = Loop(session.loader(loader))
+        self._profiled = LoopCounts(session.loader(loader))
         _patch_copies(session)
         try:
             init(self, loader, *args, **options)
