@@ -172,5 +172,5 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
 
 
 def test_nothing_loaded_predicts_nothing() -> None:
-    with pytest.raises(ValueError, match="nothing was loaded yet"):
+    with pytest.raises(ValueError, match="nothing has been loaded yet"):
         predict(stats(samples=0))

@@ -81,6 +81,6 @@ def idle_share(device: torch.device | None) -> float | None:
         return None
     try:
         busy = torch.cuda.utilization(device if device is not None and device.type == "cuda" else None)
-    except (ImportError, RuntimeError):  # NVML's errors are RuntimeErrors
+    except (ImportError, RuntimeError):  # torch raises NVML's errors as one of these
         return None
     return 1 - busy / 100
