@@ -44,8 +44,8 @@ class Trials(Generic[S]):
     """Tries settings, each once, and keeps one only if it is faster than the one before.
 
     It has neither a clock nor a loader: it observes the work done in windows of time, and answers with settings.
-    At most 4 settings are tried, each followed by at most one step back; then the setting is frozen. If the
-    pace then changes greatly for long, it is unfrozen, at most twice. There are never more than 24 changes, so it cannot
+    At most 4 settings are tried, each followed by at most one step back; then the setting is frozen. A pace that
+    changes greatly for long unfreezes it, at most twice. There are never more than 24 changes, so it cannot
     oscillate. After a prediction that did not come true, later ones are discounted by as much.
 
     Args:

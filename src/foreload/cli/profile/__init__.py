@@ -1,8 +1,8 @@
 """``foreload profile``: find the data-loading bottleneck of an unchanged training script.
 
 The script runs in a Python process of its own, as its user would start it (``script.py``). A module that Python
-imports at its start (``inside/``) makes the loaders and image decoders that the script imports record what they
-do, in that process and in every Python process that it starts. Each thread writes to a file of its own, mapped into
+imports first (``inside/``) makes the loaders and image decoders that the script imports record what they do, in
+that process and in every Python process that it starts. Each thread writes to a file of its own, mapped into
 memory, so that a killed process loses nothing; meanwhile the command samples the processes from outside
 (``outside.py``). At the end the records are combined (``records.py``) and shown (``show.py``).
 """

@@ -1,4 +1,4 @@
-// The benchmark: what to start, how far it is, and what came out.
+// The benchmark: its form, its progress and its results.
 
 import { bars } from "./plots.js";
 import { $, build, bytes, count, element, many, say, seconds, text } from "./words.js";
