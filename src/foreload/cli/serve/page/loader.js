@@ -178,7 +178,7 @@ function settings({ loader = {}, workers = {}, memory = {}, cache }) {
     ["Collated", loader.native == null ? null : loader.native ? "by the native core" : "by Python"],
     ["Page-locked", loader.pin_memory == null ? null : loader.pin_memory ? "yes" : "no"],
     ["Largest batch", memory.batch_bytes ? text(bytes(memory.batch_bytes)) : null],
-    ["Memory budget", memory.limit == null ? "none: the granted memory" : text(bytes(memory.limit))],
+    ["Memory budget", memory.limit == null ? "all granted memory" : text(bytes(memory.limit))],
     ["Cached", cache ? many(cache.samples, "sample") : null],
     ...(workers.tuning ?? []).map((change) => ["Tuned", change]),
     ...(memory.decisions ?? []).map((decision) => ["Decided", String(decision)]),
