@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.record.units import number, percent, quantity, seconds
 from foreload.report.advice import Advice, advise
-from foreload.tune.costs import LOCK_FULL, Costs, held, measured_pace
+from foreload.tune.costs import LOCK_FULL, Costs, lock_held_share, measured_pace
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _kind(stats: Any, costs: Costs) -> VerdictKind:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
         is_full = "lock" in limits and (
             pace >= _USED_UP * limits["lock"]
-            or (held(stats) or 0.0) >= LOCK_FULL
+            or (lock_held_share(stats) or 0.0) >= LOCK_FULL
             or _lock_lacks_cores(stats, costs)
         )
         if is_full and costs.demand.locked > costs.demand.handing:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "held", "measured_pace"]
+__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "lock_held_share", "measured_pace"]
 
 WorkerKind = Literal["threads", "processes"]
 
@@ -158,7 +158,7 @@ class Costs:
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
-        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), held(stats))
+        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), lock_held_share(stats))
 
 
 def make_servers(count: int, kind: WorkerKind, cores: float, depth: int) -> Servers:
@@ -239,7 +239,7 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     return own / batches, max(0.0, min(loose - own, between)) / batches
 
 
-def held(stats: Any) -> float | None:
+def lock_held_share(stats: Any) -> float | None:
     """Return the share of looks that found the interpreter's lock taken by workers; None if there were too few."""
     lock = stats.get("lock")
     return None if not lock or lock["looks"] < _MIN_LOOKS else float(lock["held_share"])
@@ -253,7 +253,7 @@ def _locked(stats: Any, costs: Costs) -> float:
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
     most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.servers.workers else 1.0
-    taken = held(stats)
+    taken = lock_held_share(stats)
     return most if taken is None else min(most, taken / (pace * python))
 
 

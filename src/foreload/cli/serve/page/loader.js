@@ -1,7 +1,7 @@
 // One loader: its verdict, figures, curves, stages, failures and settings.
 
 import { areas, curve, memory, timeline } from "./plots.js";
-import { $, build, bytes, count, element, many, percent, say, seconds, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, percent, setText, seconds, text } from "./words.js";
 
 const MEANING = {
   order: "drawing the order, planning the cache",
@@ -20,8 +20,8 @@ let held = false;
 export function showLoader(loader, points, name, now) {
   const stats = loader.stats ?? {};
   const { pid, rank, script } = loader;
-  say("name", name);
-  say("who", [script, `process ${pid}`, rank && `rank ${rank[0]} of ${rank[1]}`].filter(Boolean).join(", "));
+  setText("name", name);
+  setText("process", [script, `process ${pid}`, rank && `rank ${rank[0]} of ${rank[1]}`].filter(Boolean).join(", "));
   $("loader").className = loader.state;
   showNotice(loader, now);
   showVerdict(loader.verdict, stats);
@@ -41,7 +41,7 @@ function showNotice(loader, now) {
     running: loader.failure ? `Its figures cannot be read: ${loader.failure}` : "",
   }[loader.state];
   $("notice").hidden = !words;
-  say("notice", words);
+  setText("notice", words);
 }
 
 function showVerdict(verdict, stats) {
@@ -49,8 +49,8 @@ function showVerdict(verdict, stats) {
   if (!verdict) return;
   const tone = { "consumer-bound": "good", "too-short": "" }[verdict.kind] ?? "warn";
   $("verdict").className = `card ${tone} ${verdict.advice.length ? "" : "alone"}`;
-  say("kind", verdict.kind[0].toUpperCase() + verdict.kind.slice(1));
-  say("sentence", verdict.sentence);
+  setText("kind", verdict.kind[0].toUpperCase() + verdict.kind.slice(1));
+  setText("sentence", verdict.sentence);
   build($("evidence"), verdict.evidence, (lines) => lines.map((line) => element("li", {}, line)));
   $("changes").hidden = verdict.advice.length === 0;
   const speed = stats.samples_per_second;
@@ -69,13 +69,13 @@ function figures(stats, point) {
   const [read, unit] = bytes(point.read);
   return [
     ["Throughput", count(point.samples_per_second), "samples/s", `${count(stats.samples_per_second)} on average`],
-    ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${many(stats.epochs, "epoch")}`],
+    ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${quantity(stats.epochs, "epoch")}`],
     ["Batch time", ...seconds(times.median), `95 % within ${text(seconds(times.p95))}, 99 % within ${text(seconds(times.p99))}`],
     ["First batch after", ...seconds(stats.first_batch_seconds), "in the latest epoch"],
     ["Waiting for data", ...percent(point.wait_share ?? stats.wait_share), `${text(percent(stats.wait_share))} since the start`],
     ["Cache hits", ...percent(cache ? (point.hit_rate ?? cache.hit_rate) : null), cache ? `${text(percent(cache.hit_rate))} since the start` : "no cache is set"],
     ["Memory", ...bytes(stats.memory?.tree_bytes), granted ? `of ${text(bytes(granted))} granted` : "in all its processes"],
-    ["Processor", ...percent(cpu?.share), cpu ? `of ${many(cpu.cores, "core")}` : ""],
+    ["Processor", ...percent(cpu?.share), cpu ? `of ${quantity(cpu.cores, "core")}` : ""],
     ["Reading", read, unit && `${unit}/s`, `${text(bytes(stats.bytes_read))} since the start`],
     ...(gpu ? [["GPU idle", ...percent(gpu.idle_share), "since the start"]] : []),
   ];
@@ -104,14 +104,14 @@ function showCurves(stats, known) {
   $("hits").hidden = !stats.cache;
   $("no-hits").hidden = Boolean(stats.cache);
   if (stats.cache) curve("hits", points, pick("hit_rate"), { share: true, name: "Cache hits" });
-  say("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, in all its processes`);
+  setText("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, in all its processes`);
   areas("busy", points);
 }
 
 function showSpans(spans) {
   const some = spans?.begin.length > 0;
   $("spans").hidden = !some;
-  if (some) say("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
+  if (some) setText("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
 }
 
 $("hold").onclick = () => {
@@ -149,37 +149,37 @@ function stageTable(stages) {
 function trouble([errors, list, restarts]) {
   if (!errors && !restarts.length) return element("p", { class: "fine" }, "No sample has failed, and no worker process was replaced.");
   const made = [];
-  const tell = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
+  const addList = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
   if (errors) {
     const items = list.slice(-5).reverse().map(({ action, error, index, source }) => {
       const where = `${index == null ? "a sample of a stream" : `sample ${index}`}${source ? `, ${source}` : ""}`;
       return element("li", {}, error, element("div", { class: "where" }, `${where}: ${action === "skip" ? "skipped" : "replaced"}`));
     });
-    tell(`${many(errors, "sample")} could not be loaded`, items);
+    addList(`${quantity(errors, "sample")} could not be loaded`, items);
   }
   if (restarts.length) {
     const items = restarts.slice(-5).reverse().map(({ exitcode, pid, worker }) => {
       const end = exitcode < 0 ? `was killed by signal ${-exitcode}` : `ended with exit code ${exitcode}`;
       return element("li", {}, `Worker ${worker} (process ${pid}) ${end}`);
     });
-    tell(`${many(restarts.length, "worker process", "worker processes")} replaced`, items);
+    addList(`${quantity(restarts.length, "worker process", "worker processes")} replaced`, items);
   }
   return made;
 }
 
 function settings({ loader = {}, workers = {}, memory = {}, cache }) {
   const kind = { processes: "process", threads: "thread" }[workers.kind] ?? workers.kind;
-  const pool = workers.count ? many(workers.count, kind, workers.kind) : "none: the loop's own thread makes the batches";
+  const pool = workers.count ? quantity(workers.count, kind, workers.kind) : "none: the loop's own thread makes the batches";
   return [
     ["Dataset", loader.dataset],
     ["Batch size", loader.batch_size],
     ["Workers", workers.kind && (workers.count && workers.why ? `${pool}, ${workers.why}` : pool)],
-    ["Prefetch depth", workers.depth == null ? null : many(workers.depth, "batch", "batches")],
+    ["Prefetch depth", workers.depth == null ? null : quantity(workers.depth, "batch", "batches")],
     ["Collated", loader.native == null ? null : loader.native ? "by the native core" : "by Python"],
     ["Page-locked", loader.pin_memory == null ? null : loader.pin_memory ? "yes" : "no"],
     ["Largest batch", memory.batch_bytes ? text(bytes(memory.batch_bytes)) : null],
     ["Memory budget", memory.limit == null ? "all granted memory" : text(bytes(memory.limit))],
-    ["Cached", cache ? many(cache.samples, "sample") : null],
+    ["Cached", cache ? quantity(cache.samples, "sample") : null],
     ...(workers.tuning ?? []).map((change) => ["Tuned", change]),
     ...(memory.decisions ?? []).map((decision) => ["Decided", String(decision)]),
   ].filter(([, value]) => value != null);

@@ -2,7 +2,7 @@
 
 import { showTrial } from "./bench.js";
 import { showLoader } from "./loader.js";
-import { $, build, bytes, count, element, many, percent, say, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, percent, setText, text } from "./words.js";
 
 const POINTS = 900;
 
@@ -40,13 +40,13 @@ function remember(loaders) {
 
 function link(mood, words) {
   $("link").className = mood;
-  say("link-words", words);
+  setText("link-words", words);
 }
 
 function show() {
   if (!state) return;
   const { loaders, machine } = state;
-  say("machine", `${machine.name}, ${many(machine.cores, "core")}, ${text(bytes(machine.memory))}`);
+  setText("machine", `${machine.name}, ${quantity(machine.cores, "core")}, ${text(bytes(machine.memory))}`);
   const running = loaders.filter((loader) => loader.state !== "ended");
   const chosen = loaders.find((loader) => `#${loader.id}` === location.hash) ?? running[0] ?? loaders.at(-1);
   document.title = chosen ? `${named(chosen)}: ${pace(chosen)} · foreload` : "foreload";

@@ -1,6 +1,6 @@
 // Curves, areas, bars and the timeline, drawn by plotly in the colours of the page.
 
-import { $, bytes, count, many, seconds, text } from "./words.js";
+import { $, bytes, count, quantity, seconds, text } from "./words.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`) || colour("stock");
 const wide = (node) => node.clientWidth > 600;
@@ -138,7 +138,7 @@ export function timeline(id, spans) {
 
 function about(spans, stage, i) {
   const more = [`batch ${spans.batch[i]}`];
-  if (spans.samples[i]) more.push(many(spans.samples[i], "sample"));
+  if (spans.samples[i]) more.push(quantity(spans.samples[i], "sample"));
   if (spans.bytes[i]) more.push(text(bytes(spans.bytes[i])));
   return `${stage}, ${text(seconds(spans.length[i] / 1e6))}<br>${more.join(", ")}`;
 }

@@ -12,7 +12,7 @@ export function element(tag, attributes = {}, ...children) {
 }
 
 // Sets changed text only, so that a selection survives.
-export function say(id, words) {
+export function setText(id, words) {
   if ($(id).textContent !== words) $(id).textContent = words;
 }
 
@@ -26,7 +26,7 @@ export function build(node, what, make) {
   node.replaceChildren(...[make(what)].flat());
 }
 
-export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
+export const quantity = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
 
 const NONE = ["–", ""];
 const missing = (value) => value === null || value === undefined;
