@@ -279,7 +279,7 @@ def _budgets(texts: list[str] | None, total: int) -> list[int]:
         f"{5 * step}%" for step in range(1, 21)
     ]
     try:
-        # A number without a unit is in bytes, or in samples.
+        # A number without a unit means bytes, or samples if DIR_OR_N is a number.
         amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

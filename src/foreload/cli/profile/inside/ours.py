@@ -89,7 +89,8 @@ class _Notes:
         if all(known() is not loader for known, _, _ in self._known):
             path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}")
             self._known.append((weakref.ref(loader), path, where))
-        # The epoch may be the last to keep its loader; but a loader with persistent workers keeps the epoch.
+        # Keeps the loader until its epoch ends, as the loop may hold the epoch only. But a loader with persistent
+        # workers holds its epoch, and the two would keep each other.
         held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
         weakref.finalize(epoch, self._note, held).atexit = False
         if self._thread is None:
