@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from foreload.tune.queueing import Crew, Demand
+from foreload.tune.queueing import Demand, Servers
 
 Steps = deque[tuple[str, float]]
 
@@ -13,14 +13,14 @@ Steps = deque[tuple[str, float]]
 class Simulation:
     """Runs until so many samples are taken; services vary evenly by half of their mean."""
 
-    def __init__(self, demand: Demand, crew: Crew, *, seed: int = 0) -> None:
-        self.demand, self.crew = demand, crew
+    def __init__(self, demand: Demand, servers: Servers, *, seed: int = 0) -> None:
+        self.demand, self.servers = demand, servers
         self.random = random.Random(seed)
-        self.room = 2 * crew.workers + 4  # samples made and not taken
-        self.consumer = crew.workers
-        self.todo: list[Steps] = [deque() for _ in range(crew.workers + 1)]
+        self.room = 2 * servers.workers + 4  # samples made and not taken
+        self.consumer = servers.workers
+        self.todo: list[Steps] = [deque() for _ in range(servers.workers + 1)]
         self.doing: list[list[object] | None] = [None] * (
-            crew.workers + 1
+            servers.workers + 1
         )  # a kind of step, and what is left of it
         self.queue: deque[int] = deque()  # for the lock
         self.holder: int | None = None
@@ -33,7 +33,7 @@ class Simulation:
             while any(self.advance(who) for who in range(self.consumer + 1)):
                 pass  # somebody may go on where another one has begun
             running = sum(step is not None and step[0] != "away" for step in self.doing)
-            rate = min(1.0, self.crew.cores / running) if running else 1.0
+            rate = min(1.0, self.servers.cores / running) if running else 1.0
             speeds = [0.0 if step is None else 1.0 if step[0] == "away" else rate for step in self.doing]
             passed = min(step[1] / speed for step, speed in zip(self.doing, speeds, strict=True) if step)  # type: ignore[operator]
             self.clock += passed
@@ -72,7 +72,7 @@ class Simulation:
         return True
 
     def new(self, who: int) -> bool:
-        demand, lock = self.demand, "lock" if self.crew.one_lock else "core"
+        demand, lock = self.demand, "lock" if self.servers.one_lock else "core"
         if who == self.consumer:
             if not self.ready:
                 return False

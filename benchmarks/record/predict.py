@@ -41,7 +41,7 @@ def show(stats: Any) -> None:
             print(f"      {name:10}", {key: round(value, 4) for key, value in entry.items()})
     print("     ", {name: stats[name] for name in ("seconds", "loop_seconds", "loop_cpu_seconds", "cpu", "lock")})
     costs = Costs.of(stats)
-    print("     ", costs.demand, costs.crew)
+    print("     ", costs.demand, costs.servers)
     print("     ", replace(costs, stages={}), flush=True)
 
 

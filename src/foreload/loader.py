@@ -75,6 +75,7 @@ class DataLoader(EpochSource[T_co]):
 
     Attributes:
         errors: the samples that failed, as :class:`~foreload.batch.failure.SampleError`.
+        published: the name of this loader in ``foreload serve`` ("": its dataset's class); None: not published.
 
     An exception in the dataset reaches the loop as it is, with a note that names the sample.
 
@@ -139,7 +140,7 @@ class DataLoader(EpochSource[T_co]):
         self._prefetch_given = prefetch_factor is not None
         self._deepens = prefetch_factor is None
         self._epoch = 0
-        self._published: str | None = None  # its name on the page of `foreload serve`, "" for the usual one
+        self.published: str | None = None
         self._resumed: dict[str, Any] | None = None
         self._begin_anew()
         super().__init__(
@@ -290,7 +291,7 @@ class DataLoader(EpochSource[T_co]):
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
-        if self._published is not None:
+        if self.published is not None:
             from foreload.export.publish import renew
 
             renew(self)

@@ -156,7 +156,7 @@ def test_without_a_loader_that_is_said_and_the_code_is_the_scripts(
             os.close(before)
     assert found.code == code
     found.show()
-    assert "iterated no DataLoader" in " ".join(capsys.readouterr().out.split())
+    assert "took no batch from a DataLoader" in " ".join(capsys.readouterr().out.split())
 
 
 VARIETY = """
@@ -243,7 +243,7 @@ def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signa
     assert process.returncode == -number
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
     assert "foreload/cli/profile" not in errors
-    assert f"was ended by {number.name}" in out
+    assert f"was killed by {number.name}" in out
     record = json.loads(kept.read_text())
     assert record["exit_code"] == -number
     assert record["loaders"][0]["stats"]["epochs"] >= 3

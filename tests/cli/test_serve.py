@@ -229,8 +229,8 @@ def test_a_benchmark_runs_once_at_a_time_and_can_be_stopped(server: Client) -> N
     ("wish", "words"),
     [
         ([], "kind must be one of"),
-        ({"kind": "folder", "folder": "/no/such"}, "there is none at '/no/such'"),
-        ({"kind": "folder", "folder": ""}, "say where the images are"),
+        ({"kind": "folder", "folder": "/no/such"}, "folder '/no/such' does not exist"),
+        ({"kind": "folder", "folder": ""}, "folder is missing"),
         ({"kind": "tensors", "rows": True}, "rows must be a whole number"),
         ({"kind": "photos", "images": 0}, "images must be a whole number from 1"),
     ],
@@ -243,7 +243,7 @@ def test_wrong_wishes_are_named(wish: Any, words: str) -> None:
 def test_a_port_in_use_and_a_host_that_is_not_here(folder: Path, server: Client) -> None:
     for options, words in (
         (["--port", str(server.port)], f"port {server.port}: Address already in use; choose another"),
-        (["--port", "0", "--host", "192.0.2.1"], "cannot listen at 192.0.2.1"),
+        (["--port", "0", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
         (["--port", "0", "--host", "no.such.name.invalid"], "give a name or address of this machine"),
     ):
         found = python("-m", "foreload", "serve", *options, timeout=PATIENCE)

@@ -356,10 +356,10 @@ def test_ranges_are_where_the_loop_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_nvtx_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    with pytest.warns(RuntimeWarning, match="marks nothing: this torch comes without CUDA.*pip install nvtx"):
+    with pytest.warns(RuntimeWarning, match="marks nothing: this torch has no CUDA.*pip install nvtx"):
         loader = fl.nvtx_ranges([1, 2])
     assert list(loader) == [1, 2]
-    with pytest.raises(TypeError, match="something to iterate over, got int"):
+    with pytest.raises(TypeError, match="must be iterable, got int"):
         fl.nvtx_ranges(3)  # type: ignore[arg-type]
 
 

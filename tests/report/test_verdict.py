@@ -132,7 +132,7 @@ STREAM = {"iterable": True}
 
 def test_streams_are_told_what_can_be_done_with_streams() -> None:
     found = advice(stats(2, stages={"read": stage(10.0, 0.1, size=10**8)}, loader=STREAM))
-    assert any(change.endswith("each of which must give a part of its own") for change in found)
+    assert any(change.endswith("(each worker must deliver a part of its own)") for change in found)
     assert not any("cache=" in change or "__getitems__" in change for change in found)
 
 

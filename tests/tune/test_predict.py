@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foreload.report.verdict import verdict
 from foreload.tune.costs import Costs
 from foreload.tune.predict import predict
-from foreload.tune.queueing import Crew, Demand, bounds, throughput
+from foreload.tune.queueing import Demand, Servers, bounds, throughput
 from tests.made_stats import stage, stats
 from tests.queue_simulation import Simulation
 
@@ -20,54 +20,54 @@ times = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0])
 demands = st.builds(Demand, times, times, times, st.sampled_from([0.0, 0.02, 0.1]), times, times).filter(
     lambda demand: sum(demand[:3]) > 0
 )
-crews = st.builds(Crew, st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.booleans())
+server_kinds = st.builds(Servers, st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.booleans())
 
 
-@given(demands, crews)
-def test_nothing_exceeds_a_bound(demand: Demand, crew: Crew) -> None:
-    pace = throughput(demand, crew)
-    assert 0 < pace <= min(bounds(demand, crew).values())
-    assert bounds(demand, crew)["workers"] == pytest.approx(crew.workers / sum(demand[:3]))
+@given(demands, server_kinds)
+def test_nothing_exceeds_a_bound(demand: Demand, servers: Servers) -> None:
+    pace = throughput(demand, servers)
+    assert 0 < pace <= min(bounds(demand, servers).values())
+    assert bounds(demand, servers)["workers"] == pytest.approx(servers.workers / sum(demand[:3]))
 
 
 @given(demands, st.sampled_from([1, 2, 4]), st.booleans())
 def test_more_cores_never_harm(demand: Demand, workers: int, one_lock: bool) -> None:
-    paces = [throughput(demand, Crew(workers, cores, one_lock)) for cores in (1, 1.5, 2, 3, 4, 8, 64)]
+    paces = [throughput(demand, Servers(workers, cores, one_lock)) for cores in (1, 1.5, 2, 3, 4, 8, 64)]
     assert all(after >= before * (1 - 1e-4) for before, after in itertools.pairwise(paces))
 
 
 @given(demands, st.sampled_from([1, 2, 4]), st.booleans())
 def test_more_workers_never_harm(demand: Demand, cores: int, one_lock: bool) -> None:
-    paces = [throughput(demand, Crew(workers, cores, one_lock)) for workers in (1, 2, 3, 4, 8, 16)]
+    paces = [throughput(demand, Servers(workers, cores, one_lock)) for workers in (1, 2, 3, 4, 8, 16)]
     assert all(after >= before * (1 - 1e-4) for before, after in itertools.pairwise(paces))
 
 
 @pytest.mark.parametrize(
-    ("demand", "crew", "pace"),
+    ("demand", "servers", "pace"),
     [
-        (Demand(blocked=0.5), Crew(8, 1), 16),  # waiting takes no core
-        (Demand(free=0.5), Crew(8, 4), 8),  # four cores
-        (Demand(free=0.5), Crew(2, 4), 4),  # two workers
-        (Demand(locked=0.5), Crew(8, 4), 2),  # one lock
-        (Demand(locked=0.5), Crew(4, 4, one_lock=False), 8),  # a lock each
-        (Demand(free=0.1, away=0.5), Crew(4, 4), 2),  # the loop
-        (Demand(free=0.25, loop=0.25), Crew(0, 4), 2),  # the consumer does it all
-        (Demand(free=0.2, blocked=0.3), Crew(1, 2), 2),
-        (Demand(free=0.5, loop=0.25), Crew(1, 64), 2),
+        (Demand(blocked=0.5), Servers(8, 1), 16),  # waiting takes no core
+        (Demand(free=0.5), Servers(8, 4), 8),  # four cores
+        (Demand(free=0.5), Servers(2, 4), 4),  # two workers
+        (Demand(locked=0.5), Servers(8, 4), 2),  # one lock
+        (Demand(locked=0.5), Servers(4, 4, one_lock=False), 8),  # a lock each
+        (Demand(free=0.1, away=0.5), Servers(4, 4), 2),  # the loop
+        (Demand(free=0.25, loop=0.25), Servers(0, 4), 2),  # the consumer does it all
+        (Demand(free=0.2, blocked=0.3), Servers(1, 2), 2),
+        (Demand(free=0.5, loop=0.25), Servers(1, 64), 2),
     ],
 )
-def test_extreme_cases_have_closed_forms(demand: Demand, crew: Crew, pace: float) -> None:
-    assert throughput(demand, crew) == pytest.approx(pace, rel=1e-4)
+def test_extreme_cases_have_closed_forms(demand: Demand, servers: Servers, pace: float) -> None:
+    assert throughput(demand, servers) == pytest.approx(pace, rel=1e-4)
 
 
-@given(demands, crews)
-def test_the_model_agrees_with_a_simulation(demand: Demand, crew: Crew) -> None:
-    if crew.one_lock:
+@given(demands, server_kinds)
+def test_the_model_agrees_with_a_simulation(demand: Demand, servers: Servers) -> None:
+    if servers.one_lock:
         demand = demand._replace(
             handing=0.0
         )  # (a lock that is queued for by sample is not how batches are handed)
-    simulated = Simulation(demand, crew).run(300)
-    assert 0.75 < throughput(demand, crew) / simulated < 1.2
+    simulated = Simulation(demand, servers).run(300)
+    assert 0.75 < throughput(demand, servers) / simulated < 1.2
 
 
 def test_what_was_measured_is_what_is_predicted_for_it() -> None:
@@ -173,5 +173,5 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
 
 
 def test_nothing_loaded_predicts_nothing() -> None:
-    with pytest.raises(ValueError, match="nothing was loaded yet"):
+    with pytest.raises(ValueError, match="nothing has been loaded yet"):
         predict(stats(samples=0))

@@ -1,1 +1,1 @@
-"""The ``foreload`` command."""
+"""The ``foreload`` command line."""

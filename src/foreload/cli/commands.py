@@ -1,4 +1,4 @@
-"""The commands of ``foreload``: parse, call, print."""
+"""The subcommands of ``foreload``: parse arguments, call, print."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ app = typer.Typer(
 
 @app.command()
 def synth(
-    folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")],
-    images: Annotated[int | None, typer.Option(help="How many photo-like JPEGs, in class folders.")] = None,
-    tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels y.npy.")] = None,
-    text: Annotated[int | None, typer.Option(help="How many lines of lines.txt.")] = None,
+    folder: Annotated[Path, typer.Argument(help="The folder to write to.", metavar="DIR")],
+    images: Annotated[int | None, typer.Option(help="Number of photo-like JPEGs, in class folders.")] = None,
+    tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels in y.npy.")] = None,
+    text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.")] = None,
     hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same data.", min=0)] = 0,
-    force: Annotated[bool, typer.Option(help="Write into a folder that holds other files.")] = False,
+    force: Annotated[bool, typer.Option(help="Write into a folder that has other files.")] = False,
 ) -> None:
     """Make synthetic data that loads like real data."""
     from foreload.bench import synth as data
 
     if all(kind is None for kind in (images, tensors, text, hdf5)):
-        raise typer.BadParameter("say what to make: --images, --tensors, --text or --hdf5")
+        raise typer.BadParameter("nothing to make: give --images, --tensors, --text or --hdf5")
     if images is not None:
         data.synth_images(folder, images, seed=seed, force=force)
     if tensors is not None:
@@ -59,19 +59,19 @@ def bench(
     folder: Annotated[
         Path | None, typer.Argument(help="Class folders of JPEGs; synthetic ones by default.", metavar="[DIR]")
     ] = None,
-    images: Annotated[int, typer.Option(help="How many to synthesise where no DIR is given.", min=1)] = 2000,
+    images: Annotated[int, typer.Option(help="Number of synthetic images if no DIR is given.", min=1)] = 2000,
     dataset_size: Annotated[
         str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
-    workers: Annotated[int | None, typer.Option(help="Workers; as many as cores by default.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; one per core by default.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", min=1)] = 3,
-    multi_seed: Annotated[bool, typer.Option("--multi-seed", help="At least ten seeds.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+    multi_seed: Annotated[bool, typer.Option("--multi-seed", help="Use at least ten seeds.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
     steps: Annotated[bool, typer.Option("--steps", hidden=True)] = False,  # for `foreload serve`
 ) -> None:
-    """Compare foreload with stock torch, on your images or in memory."""
+    """Compare foreload with stock torch, on images or on tensors in memory."""
     from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
     from foreload.bench.synth import synth_images
     from foreload.machine import granted_cores
@@ -98,17 +98,19 @@ def plan(
     what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
     budget: Annotated[
         list[str] | None,
-        typer.Option(help="Memory, such as 8GiB or 25%; several, or with commas. By default 5% to 100%."),
+        typer.Option(help="Cache budgets, such as 8GiB or 25%; repeat it or use commas. By default 5% to 100%."),
     ] = None,
-    order: Annotated[str, typer.Option(help="permutation, replacement, weighted or zipf.")] = "permutation",
-    epochs: Annotated[int, typer.Option(help="Epochs to look at; figures are of all but the first.", min=2)] = 8,
-    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, with a cache for each.", min=1)] = 1,
-    keep: Annotated[str, typer.Option(help="Images as: auto, encoded or decoded.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the order.", min=0)] = 0,
-    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a plot (PNG) here.")] = None,
+    order: Annotated[
+        str, typer.Option(help="Order of samples: permutation, replacement, weighted or zipf.")
+    ] = "permutation",
+    epochs: Annotated[int, typer.Option(help="Epochs to simulate; figures leave out the first.", min=2)] = 8,
+    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, each with a cache.", min=1)] = 1,
+    keep: Annotated[str, typer.Option(help="Form of cached images: auto, encoded or decoded.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the order.", min=0)] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
 ) -> None:
-    """Say what a cache of which size would give, with every policy, before anything is run."""
+    """Predict hit rate and time for every cache size and policy, without running anything."""
     from foreload.bench import curves
     from foreload.options import POLICIES
 
@@ -119,7 +121,7 @@ def plan(
     samples = _samples(what, keep, ranks)
     count = len(samples.sizes)
     if count < ranks:
-        raise typer.BadParameter(f"{count} samples are fewer than {ranks} ranks")
+        raise typer.BadParameter(f"--ranks must be at most the number of samples, {count}, got {ranks}")
     budgets = _budgets(budget, int(samples.sizes.sum()))
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
     with Progress("plans", len(budgets) * len(POLICIES)) as progress:
@@ -134,29 +136,33 @@ def plan(
         print(f"plot: {plot}")
     least = curves.enough(points)
     if least is None:
-        print("every budget here gains: even the last step saves 5 % or more of the time without a cache")
+        print("every step of memory pays: even the last saves 5 % or more of the time without a cache")
     else:
         amount = curves.amount(least, samples)
-        print(f"from {amount} on, all more memory saves less than 5 % of the time without a cache")
+        print(f"beyond {amount}, more memory saves less than 5 % of the time without a cache")
 
 
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def profile(
-    script: Annotated[Path, typer.Argument(help="A Python script, run as it is.", metavar="SCRIPT")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own.", metavar="[ARGS]...")] = None,
-    json: Annotated[Path | None, typer.Option(help="Keep every figure here.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write who did what when, for ui.perfetto.dev.")] = None,
+    script: Annotated[Path, typer.Argument(help="A Python script, run unchanged.", metavar="SCRIPT")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace of all workers to this file, for ui.perfetto.dev.")
+    ] = None,
     nsys: Annotated[
-        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with ranges for loading.")
+        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with NVTX ranges for loading.")
     ] = False,
 ) -> None:
-    """Run a training script, and say what its data loaders make it wait for.
+    """Run a training script, and report what it waits for in its data loaders.
 
-    Options come before SCRIPT; what comes after it is the script's. The exit code is the script's, too.
+    Options come before SCRIPT; everything after it goes to the script. The exit code is the script's.
     """
     from foreload.cli.profile import profile as run
 
-    # A script may run for hours: what cannot be written should be known before.
+    # A script may run for hours, so a file that cannot be written must fail before.
     for option, path in (("--json", json), ("--trace", trace)):
         try:
             if path is not None:
@@ -185,10 +191,10 @@ def profile(
 
             print(f"Nsight Systems: {script.stem}.nsys-rep")
             if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-                print("It has no NVTX ranges: this torch comes without CUDA")
+                print("It has no NVTX ranges: this torch has no CUDA")
         print(end="", flush=True)
     except OSError as error:
-        # Nobody reads any more, or the disk is full: how the script ended is still told.
+        # The pipe is closed, or the disk is full: the exit code must still be the script's.
         print(f"foreload: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     found.exit()
@@ -198,7 +204,7 @@ def profile(
 def doctor(
     path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
 ) -> None:
-    """Say what this machine offers for loading data, and what each absence costs."""
+    """Report what this machine offers for loading data, and what each missing feature costs."""
     from foreload.cli.doctor import FINDINGS, examine
 
     table = Table(show_header=False, box=None)
@@ -211,13 +217,15 @@ def doctor(
 
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(help="0 takes any that is free.", min=0, max=65535)] = 5000,
-    host: Annotated[str, typer.Option(help="Beyond this machine, a token is asked for.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; beyond this machine, a token is required.")
+    ] = "127.0.0.1",
     token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token here too: others work on this machine.")
+        bool, typer.Option("--token", help="Require a token here too, if others use this machine.")
     ] = False,
 ) -> None:
-    """Show the loaders that run on this machine, after loader.publish(), on a live page."""
+    """Show the published loaders of this machine (loader.publish()) on a live page."""
     try:
         from foreload.cli.serve.app import serve as run
     except ModuleNotFoundError as error:
@@ -230,20 +238,23 @@ def serve(
 @app.command()
 def pack(
     source: Annotated[Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC")],
-    folder: Annotated[Path, typer.Argument(help="Where the shards go.", metavar="DST")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the shards.", metavar="DST")],
     tiled: Annotated[
-        bool, typer.Option("--tiled", help="Let JPEGs be opened at the crop: same pixels, faster to crop.")
+        bool,
+        typer.Option(
+            "--tiled", help="Write JPEGs that can be decoded from the crop on: same pixels, faster to crop."
+        ),
     ] = False,
-    shard_size: Annotated[str, typer.Option(help="The size from which on a shard is full.")] = "256MiB",
+    shard_size: Annotated[str, typer.Option(help="The size from which a shard is full.")] = "256MiB",
     verify: Annotated[bool, typer.Option(help="Read each shard back and compare.")] = True,
 ) -> None:
-    """Write files as tar shards with an index for random access; go on where an earlier run was interrupted."""
+    """Write files as tar shards with an index for random access; resume an interrupted run."""
     from foreload.datasets.tar.pack import pack as make
     from foreload.options import parse_bytes
 
     size = parse_bytes(shard_size, name="--shard-size")
     packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
-    already = f", {packed.resumed} of them there already" if packed.resumed else ""
+    already = f", {packed.resumed} of them already there" if packed.resumed else ""
     tiles = f", {packed.tiled} tiled" if tiled else ""
     print(
         f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
@@ -256,7 +267,7 @@ def _samples(what: str, keep: str, ranks: int) -> Any:
 
     if what.isdigit():
         if int(what) < 1:
-            raise typer.BadParameter("there must be at least 1 sample")
+            raise typer.BadParameter("DIR_OR_N must be at least 1 sample, got 0")
         return Samples.alike(int(what), ranks)
     return measure_folder(Path(what), keep)  # type: ignore[arg-type]
 
@@ -268,7 +279,7 @@ def _budgets(texts: list[str] | None, total: int) -> list[int]:
         f"{5 * step}%" for step in range(1, 21)
     ]
     try:
-        # Digits alone are a number of bytes, or of samples.
+        # A number without a unit means bytes, or samples if DIR_OR_N is a number.
         amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -292,7 +303,7 @@ def _check_images(folder: Path) -> None:
         raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
     if next(folder.glob("*/*.jpg"), None) is None:
         raise FileNotFoundError(
-            f"no *.jpg in the class folders of {str(folder)!r}, which stock torch is given here"
+            f"no *.jpg in the class folders of {str(folder)!r}; the comparison with stock torch needs them"
         )
 
 

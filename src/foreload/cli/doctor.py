@@ -1,4 +1,4 @@
-"""What this machine offers for loading data, and what each absence costs."""
+"""Findings on what this machine offers for loading data, and what each missing feature costs."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from foreload.machine import granted_cores, granted_memory
 
 __all__ = ["FINDINGS", "Finding", "examine"]
 
-FINDINGS = 9  # how many there are
+FINDINGS = 9  # number of findings
 
 _GIB = 1 << 30
 
-# What reading is measured on: so many pieces each way, of at most so many bytes.
-_TRIED = 200
-_PIECE = 128 << 10
+# Reading is measured on this many pieces each way, of at most this many bytes.
+_NUM_PIECES = 200
+_MAX_PIECE_BYTES = 128 << 10
 
-# Many reads in flight are used where they are so much faster.
-_WORTH = 1.2
+# Many reads are kept in flight if that is faster by this factor.
+_MIN_SPEEDUP = 1.2
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     good: bool
     found: str
-    advice: str = ""  # what an absence costs, and the remedy
+    advice: str = ""  # cost of a missing feature, and the remedy
 
 
 def examine(path: Path) -> Iterator[Finding]:
-    """Look at the machine, and at the file system that ``path`` lies on.
+    """Check the machine, and the file system of ``path``.
 
     Raises:
         FileNotFoundError: there is no such path.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no {str(path)!r}; name a file or folder of your data")
+        raise FileNotFoundError(f"there is no {str(path)!r}; give a file or folder of your data")
     yield _cores()
     yield Finding("memory", True, f"{granted_memory() / _GIB:.1f} GiB granted to this process")
     yield _shared_memory()
@@ -64,7 +64,7 @@ def examine(path: Path) -> Iterator[Finding]:
 def _cores() -> Finding:
     cores, host = granted_cores(), os.cpu_count() or 1
     found = f"{cores} of {host}" if cores < host else f"{cores}"
-    return Finding("cores", cores > 1, found, "loading and training share one core; grant the container more")
+    return Finding("cores", cores > 1, found, "loading and training share one core; give the container more")
 
 
 def _shared_memory() -> Finding:
@@ -114,7 +114,7 @@ def _cuda() -> Finding:
 
 
 def _io_uring() -> Finding:
-    # io_uring_setup(0 entries) is refused before anything is made: EINVAL where it exists and is allowed.
+    # io_uring_setup with 0 entries fails before it makes anything: with EINVAL if it exists and is allowed.
     libc = ctypes.CDLL(None, use_errno=True)
     parameters = ctypes.create_string_buffer(120)
     libc.syscall(425, 0, parameters)
@@ -124,7 +124,7 @@ def _io_uring() -> Finding:
     why = (
         "not in this kernel"
         if code == errno.ENOSYS
-        else f"refused ({os.strerror(code)}): a container's seccomp profile?"
+        else f"refused ({os.strerror(code)}), maybe by the container's seccomp profile"
     )
     return Finding("io_uring", False, why, "many reads in flight need as many threads")
 
@@ -149,9 +149,9 @@ def _direct(path: Path) -> Finding:
 
 
 def _reading(path: Path) -> Finding:
-    """Measure how fast what lies at ``path`` is read where it is not in memory, and say how it will be."""
+    """Measure how fast files at ``path`` are read from storage, and report how they will be read."""
     name = "reading"
-    files = list(islice(_files(path), 3 * _TRIED))
+    files = list(islice(_files(path), 3 * _NUM_PIECES))
     if not files:
         return _nothing_to_try(name, path)
     pieces = _pieces(files)
@@ -160,17 +160,17 @@ def _reading(path: Path) -> Finding:
         _rate(pieces[i * each : (i + 1) * each] or pieces, direct=i == 2, many=i > 0) for i in range(3)
     )
     size = sum(length for _, _, length in pieces) / len(pieces) / 1024
-    will = "many at a time (io_uring)" if max(many, direct) > _WORTH * alone else "one after the other"
+    will = "many at a time (io_uring)" if max(many, direct) > _MIN_SPEEDUP * alone else "one after the other"
     return Finding(
         name,
         True,
-        f"{size:,.0f} KiB not in memory: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
-        f"flight, {direct:,.0f}/s with direct_io=True; where reads wait, they will be made {will}",
+        f"{size:,.0f} KiB from storage: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
+        f"flight, {direct:,.0f}/s with direct_io=True; reads that wait will be made {will}",
     )
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """List files that can be tried: there is something in them, they may be read, and they are not hidden."""
+    """List files to try: not empty, readable and not hidden."""
     for file in (path,) if path.is_file() else path.rglob("*"):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if not hidden and file.is_file() and os.access(file, os.R_OK) and file.stat().st_size > 0:
@@ -178,19 +178,19 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _nothing_to_try(name: str, path: Path) -> Finding:
-    return Finding(name, False, f"no file in {str(path)!r} to try it on", "name a folder with data in it")
+    return Finding(name, False, f"no file in {str(path)!r} to try it on", "give a folder with data in it")
 
 
 def _pieces(files: list[Path]) -> list[tuple[Path, int, int]]:
-    """Choose what to read: of each file, or at several places of a few large ones."""
+    """Choose pieces to read: one of each file, or several of a few large files."""
     random = Random(0)
     pieces = []
-    for number in range(max(len(files), _TRIED)):
+    for number in range(max(len(files), _NUM_PIECES)):
         file = files[number % len(files)]
         size = file.stat().st_size
-        if number >= len(files) and size <= _PIECE:
+        if number >= len(files) and size <= _MAX_PIECE_BYTES:
             break
-        length = min(size, _PIECE)
+        length = min(size, _MAX_PIECE_BYTES)
         pieces.append((file, random.randrange(size - length + 1), length))
     return pieces
 
@@ -199,14 +199,14 @@ def _rate(pieces: list[tuple[Path, int, int]], *, direct: bool, many: bool) -> f
     files = sorted({file for file, _, _ in pieces})
     for file in files:
         with open(file, "rb") as opened:
-            os.fsync(opened.fileno())  # what is not on the disk yet cannot be dropped from memory
+            os.fsync(opened.fileno())  # data not yet on the disk cannot be dropped from memory
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     extents = np.array([(files.index(file), offset, length) for file, offset, length in pieces], np.int64)
     stamps = np.array([(file.stat().st_size, file.stat().st_mtime_ns) for file in files], np.int64)
     source = _native.Files([os.fsencode(file) for file in files], 0, extents, stamps, direct)
     if many:
         source.expect_cold()
-    source.read(0)  # what readers set up is not what is measured
+    source.read(0)  # opens the readers, outside the measured time
     starts = np.concatenate([[0], np.cumsum(extents[:, 2])])
     job = _native.ReadJob(source, np.arange(len(pieces)), starts, np.zeros(int(starts[-1]), np.uint8))
     began = time.perf_counter()
@@ -219,5 +219,5 @@ def _no_direct(name: str, file: Path, error: OSError) -> Finding:
         name,
         False,
         f"{file}: {error.strerror}",
-        "reads go through the page cache, which they push other data out of",
+        "reads go through the page cache, and evict other data from it",
     )

@@ -1,4 +1,4 @@
-"""The ``foreload`` command."""
+"""Entry point of the ``foreload`` command."""
 
 from __future__ import annotations
 

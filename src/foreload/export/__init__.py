@@ -1,1 +1,1 @@
-"""What a loader recorded, in the formats of other tools."""
+"""Exporters: what loaders recorded, in the formats of other tools."""

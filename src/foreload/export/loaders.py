@@ -1,21 +1,37 @@
-"""The loaders that a log, a metrics page or a trace is about: by name, and without keeping them alive."""
+"""Loaders that a log, a metrics page or a trace observes: by name, and without keeping them alive."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Watched", "named"]
+from foreload.record.spans import Spans
+from foreload.record.stats import Stats
+
+__all__ = ["LoaderRefs", "ObservedLoader", "named"]
 
 
-def named(loaders: Any) -> dict[str, Any]:
-    """Give loaders by name: those of a dict, or the only one as ``"loader"``.
+class ObservedLoader(Protocol):
+    """What exporters need of a loader."""
+
+    @property
+    def spans(self) -> Spans:
+        """What each worker did and when."""
+        ...
+
+    def stats(self) -> Stats:
+        """Return the figures so far."""
+        ...
+
+
+def named(loaders: Any) -> dict[str, ObservedLoader]:
+    """Return loaders by name: those of a dict, or a single one as ``"loader"``.
 
     Raises:
-        TypeError: something is no loader of foreload's.
-        ValueError: there is none.
+        TypeError: something is not a foreload loader.
+        ValueError: the dict is empty.
     """
     by_name = dict(loaders) if isinstance(loaders, Mapping) else {"loader": loaders}
     if not by_name:
@@ -26,18 +42,18 @@ def named(loaders: Any) -> dict[str, Any]:
         if not callable(getattr(loader, "stats", None)) or not hasattr(loader, "spans"):
             raise TypeError(
                 f"{name!r} must be a foreload.DataLoader, got {type(loader).__name__}; "
-                "`foreload profile SCRIPT` looks at stock ones"
+                "`foreload profile SCRIPT` observes those of torch"
             )
     return by_name
 
 
-class Watched:
-    """Loaders, as long as somebody else keeps them.
+class LoaderRefs:
+    """Weak references to loaders, by name.
 
     Args:
         loaders: a loader, or a dict of names and loaders.
-        over: called when the last of them is gone (by the garbage collector, so possibly in the middle of
-            anything) or the interpreter exits, but not in a fork.
+        over: called when the last loader is gone (by the garbage collector, so at any point of the program) or
+            the interpreter exits; not called in a fork.
     """
 
     def __init__(self, loaders: Any, over: Callable[[], None]) -> None:
@@ -49,19 +65,19 @@ class Watched:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that began to watch: in a fork, threads and sockets are somebody else's."""
+        """Whether this is the process that made them: in a fork, threads and sockets are the parent's."""
         return os.getpid() == self._process
 
     def _gone(self) -> None:
         if self.is_here and not any(end.alive for end in self._ends):
             self._over()
 
-    def alive(self) -> dict[str, Any]:
-        """Give the loaders that are still there, by name."""
+    def alive(self) -> dict[str, ObservedLoader]:
+        """Return the loaders that still exist, by name."""
         there = {name: reference() for name, reference in self._loaders.items()}
         return {name: loader for name, loader in there.items() if loader is not None}
 
     def release(self) -> None:
-        """Watch no longer; ``over`` is not called any more."""
+        """Drop the references; ``over`` is not called any more."""
         for end in self._ends:
             end.detach()

@@ -1,4 +1,4 @@
-"""What loaders did, written down every few seconds; here as lines of JSON."""
+"""Logs of loaders' statistics, written every few seconds: JSON lines, and the base for other formats."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from foreload.export.loaders import Watched
+from foreload.export.loaders import LoaderRefs
 from foreload.record.stats import Stats
 
 __all__ = ["StatsLog", "log_stats"]
 
 
 class StatsLog:
-    """Writes the figures of loaders down at intervals, on a thread of its own.
+    """Writes the statistics of loaders at intervals, on a thread of its own.
 
     It ends when it is closed, with its block, with the interpreter, or when the loaders are gone, whichever is
-    first; it does not keep them. Before it ends, it writes what they have come to, if they are still there. A
-    loader that has given no batch since the last time is left out. In a fork it does nothing.
+    first; it does not keep them alive. Before it ends, it writes their last figures if they still exist. A loader
+    that has delivered no batch since the last write is left out. In a fork it does nothing.
 
     Args:
         loaders: a loader, or a dict of names and loaders.
-        write: takes a loader's name and its ``stats()``.
+        write: called with a loader's name and its ``stats()``.
         end: called when nothing more will be written.
-        every: seconds from one time to the next; None: only when :meth:`write` is called, and at the end.
+        every: seconds between writes; None: write only when :meth:`write` is called, and at the end.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument is invalid.
     """
 
     def __init__(
@@ -49,27 +49,27 @@ class StatsLog:
         self._end = end
         self._batches: dict[str, int] = {}
         self._lock = threading.RLock()
-        # Unlike an Event, it may be told the end by the garbage collector in the middle of its own waiting.
+        # Unlike an Event, it can be set by the garbage collector while the same thread waits on it.
         self._ending: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended = self._warned = False
         self._thread: threading.Thread | None = None
-        self._watched = Watched(loaders, self._over)
+        self._loaders = LoaderRefs(loaders, self._over)
         if every is not None:
             self._thread = threading.Thread(target=self._run, name="foreload-log", daemon=True)
             self._thread.start()
 
     def write(self) -> None:
-        """Write the figures as they are now, such as at the end of an epoch.
+        """Write the present figures, for example at the end of an epoch.
 
         Raises:
             OSError: they cannot be written.
         """
-        if not self._watched.is_here:
+        if not self._loaders.is_here:
             return
         with self._lock:
             if self._ended:
                 return
-            for name, loader in self._watched.alive().items():
+            for name, loader in self._loaders.alive().items():
                 stats = loader.stats()
                 if stats["batches"] != self._batches.get(name, 0):
                     self._write(name, stats)
@@ -77,7 +77,7 @@ class StatsLog:
 
     def close(self) -> None:
         """Write once more, and end."""
-        if not self._watched.is_here:
+        if not self._loaders.is_here:
             return
         self._ending.put(None)
         if self._thread is not None:
@@ -96,10 +96,10 @@ class StatsLog:
     def _try(self) -> None:
         try:
             self.write()
-        except Exception as error:  # a disk that is full may have room again: the log goes on
+        except Exception as error:  # a full disk may get room again, so the log goes on
             if not self._warned:
                 self._warned = True
-                warnings.warn(f"the figures of a loader could not be written: {error!r}", stacklevel=2)
+                warnings.warn(f"the statistics of a loader could not be written: {error!r}", stacklevel=2)
 
     def _finish(self) -> None:
         with self._lock:
@@ -107,17 +107,17 @@ class StatsLog:
                 return
             self._try()
             self._ended = True
-            self._watched.release()
+            self._loaders.release()
             if self._end is not None:
                 self._end()
 
     def _over(self) -> None:
-        if self._watched.alive():  # then the interpreter exits
+        if self._loaders.alive():  # then the interpreter exits
             self.close()
-        self._ending.put(None)  # whoever lets go of the last loader does not wait
+        self._ending.put(None)  # without waiting: this runs in the thread that dropped the last loader
 
     def __enter__(self) -> Self:
-        """Give the log, to be closed at the end of the block."""
+        """Return the log, which is closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,7 +126,7 @@ class StatsLog:
 
 
 def check_every(every: float | None) -> None:
-    """Raise TypeError or ValueError where this is no number of seconds, and not None."""
+    """Raise TypeError or ValueError unless ``every`` is a positive number of seconds or None."""
     if every is None:
         return
     if isinstance(every, bool) or not isinstance(every, (int, float)):
@@ -136,23 +136,23 @@ def check_every(every: float | None) -> None:
 
 
 def log_stats(loaders: Any, path: str | os.PathLike[str], *, every: float | None = 10.0) -> StatsLog:
-    """Append what ``loader.stats()`` gives to a file, a line of JSON each time.
+    """Append ``loader.stats()`` to a file every few seconds, as a line of JSON.
 
-    Each line has, beside what ``stats()`` has, ``time`` (seconds since 1970) and ``name``. Each is written whole:
-    a program that is killed leaves all of them up to then.
+    Each line has ``time`` (seconds since 1970) and ``name`` beside the statistics. Lines are written whole: a
+    program that is killed leaves all lines up to then.
 
     Args:
-        loaders: a loader, or a dict of names and loaders: then a line for each.
-        path: the file; what it holds stays.
-        every: seconds between lines; None: only when ``write()`` is called, such as after each epoch.
+        loaders: a loader, or a dict of names and loaders, which get a line each.
+        path: the file; its present content is kept.
+        every: seconds between lines; None: only when ``write()`` is called, for example after each epoch.
 
     Returns:
-        The log: ``write()`` and ``close()`` it, or use it as a context manager. It also ends by itself: after a
-        last line when the program ends, and when the loaders are gone, whom it does not keep.
+        The log: ``write()`` and ``close()`` it, or use it as a context manager. It also ends by itself: with a
+        last line when the program ends, and when the loaders are gone (it does not keep them alive).
 
     Raises:
-        OSError: the file cannot be written. (Later, that is a warning, once.)
-        ValueError, TypeError: an argument makes no sense.
+        OSError: the file cannot be written. (Later on, this is a warning, once.)
+        ValueError, TypeError: an argument is invalid.
 
     >>> import foreload, tempfile
     >>> loader = foreload.DataLoader(list(range(10)), batch_size=5)
@@ -178,6 +178,6 @@ def _append(path: Path, line: str) -> None:
     with path.open("ab+", buffering=0) as file:
         content = f"{line}\n".encode()
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-            content = b"\n" + content  # the disk was full, or somebody was killed, in the middle of a line
-        if file.write(content) != len(content):  # in one piece: others may append and read
+            content = b"\n" + content  # the disk was full, or a program was killed, in the middle of a line
+        if file.write(content) != len(content):  # one write call: other processes may append and read
             raise OSError(f"the disk of {path} is full")

@@ -1,4 +1,4 @@
-"""NVTX ranges, which Nsight Systems shows beside the GPU's work."""
+"""NVTX ranges around a loop's waits, which Nsight Systems shows beside the GPU's work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Range = Callable[[str], AbstractContextManager[Any]]
 
 
 class NVTXRanges:
-    """A loader whose epochs are marked; see :func:`nvtx_ranges`. What the loader has is found here too."""
+    """A loader with NVTX ranges; see :func:`nvtx_ranges`. Attributes of the loader are available here too."""
 
     def __init__(self, loader: Iterable[Any], mark: _Range) -> None:
         self.loader = loader
@@ -28,11 +28,11 @@ class NVTXRanges:
         return _marked(batches, self._mark)
 
     def __len__(self) -> int:
-        """Count the batches, where the loader knows."""
+        """Return the number of batches, if the loader knows it."""
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        """Give the loader's own attribute."""
+        """Return an attribute of the loader."""
         if name.startswith("__") or "loader" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.loader, name)
@@ -46,16 +46,16 @@ def _marked(batches: Iterator[Any], mark: _Range) -> Iterator[Any]:
             except StopIteration:
                 return
         yield batch
-        del batch  # its memory is free for another one while this waits
+        del batch  # its memory can be reused while this waits
 
 
 def nvtx_ranges(loader: Iterable[Any]) -> NVTXRanges:
-    """Mark for Nsight Systems when the loop waits for a batch.
+    """Show in Nsight Systems when the loop waits for a batch.
 
-    Iterate over what this gives instead of over the loader: any loader, also torch's. In the row of the loop's
-    thread there are ranges ``foreload: begin`` (of an epoch: workers start) and ``foreload: wait``; what lies
-    between them is the loop's own work. They are made by torch, or by the ``nvtx`` package where torch comes
-    without CUDA; where there is neither, a RuntimeWarning says that nothing is marked.
+    Iterate over the result instead of the loader (any loader, torch's too). The row of the loop's thread gets
+    ranges ``foreload: begin`` (an epoch starts its workers) and ``foreload: wait``; between them is the loop's own
+    work. Ranges come from torch, or from the ``nvtx`` package if torch has no CUDA; without either, a
+    RuntimeWarning says that nothing is marked.
 
     Raises:
         TypeError: ``loader`` cannot be iterated.
@@ -64,7 +64,7 @@ def nvtx_ranges(loader: Iterable[Any]) -> NVTXRanges:
     [1, 2]
     """
     if not hasattr(loader, "__iter__"):
-        raise TypeError(f"loader must be something to iterate over, got {type(loader).__name__}")
+        raise TypeError(f"loader must be iterable, got {type(loader).__name__}")
     return NVTXRanges(loader, _range())
 
 
@@ -75,7 +75,7 @@ def _range() -> _Range:
         from nvtx import annotate
     except ImportError:
         warnings.warn(
-            "nvtx_ranges marks nothing: this torch comes without CUDA, and the nvtx package is not there "
+            "nvtx_ranges marks nothing: this torch has no CUDA, and the nvtx package is not installed "
             "(pip install nvtx)",
             RuntimeWarning,
             stacklevel=3,

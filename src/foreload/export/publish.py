@@ -1,7 +1,7 @@
-"""Running loaders that ``foreload serve`` can see.
+"""Publishing of running loaders to ``foreload serve``, over a Unix socket.
 
-A process that publishes loaders has a Unix socket in a folder that only its user can enter. Whoever connects is
-given one JSON document about all of them and the end of the stream. Nothing is measured or sent while nobody asks.
+A process that publishes loaders has a socket in a folder that only its user can enter. Each connection receives
+one JSON document about all of them. Nothing is measured or sent without a connection.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ import numpy as np
 
 from foreload.record.spans import Stage
 
-__all__ = ["FORMAT", "publish", "renew", "runtime_folder", "tell"]
+__all__ = ["FORMAT", "publish", "renew", "runtime_folder", "snapshot"]
 
 L = TypeVar("L")
 
-# How long an onlooker that does not read is waited for.
-_PATIENCE = 1.0
+# Seconds to wait for a client that does not read.
+_CLIENT_TIMEOUT = 1.0
 
 
 def publish(loader: L, *, name: str | None = None) -> L:
     """Make a loader visible to ``foreload serve`` on this machine, for the user who runs it.
 
-    It stays so as long as it lives, and is not kept alive by it. In a process that is forked, or to which it is
-    pickled, it is published again when it is iterated there. Where the machine does not allow it, a RuntimeWarning
-    says why, and the loader runs on unseen.
+    It stays visible until it is gone, and is not kept alive by this. A copy of it in a forked process, or in one
+    that it was pickled to, is published when it is iterated there. If the machine does not allow publishing, a
+    RuntimeWarning says why, and the loader runs on unseen.
 
     Args:
         loader: a :class:`~foreload.DataLoader`, or anything with ``stats()`` like its.
         name: what to call it on the page; the class of its dataset by default.
 
     Returns:
-        the loader.
+        The loader.
 
     Raises:
-        TypeError: it has no ``stats()``, or the name is not a text.
+        TypeError: it has no ``stats()``, or ``name`` is not a str.
 
     >>> import foreload
     >>> loader = publish(foreload.DataLoader([1, 2, 3]), name="train")
@@ -67,22 +67,25 @@ def publish(loader: L, *, name: str | None = None) -> L:
     except OSError as error:
         published = None
         warnings.warn(f"foreload serve cannot see this loader: {error}", RuntimeWarning, stacklevel=2)
-    if hasattr(loader, "_published"):
-        loader._published = published
+    if hasattr(loader, "published"):
+        loader.published = published  # is pickled with it; see renew()
     return loader
 
 
 def renew(loader: Any) -> None:
-    """Publish a loader again that was published in another process, from which it was forked or pickled."""
+    """Publish a loader in this process if the process it was forked or unpickled from had published it.
+
+    ``loader.published`` is the name there ("": the default); it travels with the loader.
+    """
     if _publisher is None or not _publisher.has(loader):
-        publish(loader, name=loader._published or None)
+        publish(loader, name=loader.published or None)
 
 
 def runtime_folder() -> Path:
-    """Give the folder of the sockets, made where it is not there; it is the user's own, and nobody else's.
+    """Return the folder of the sockets, which only this user can enter; make it if needed.
 
     Raises:
-        PermissionError: what is there belongs to somebody else, or lets others in.
+        PermissionError: the folder belongs to another user, or is open to others.
     """
     folder = Path(tempfile.gettempdir()) / f"foreload-{os.getuid()}"
     with suppress(FileExistsError):
@@ -94,7 +97,7 @@ def runtime_folder() -> Path:
 
 
 class _Publisher:
-    """Tells about the published loaders of this process, in a thread that ends with the last of them."""
+    """Serves snapshots of this process's published loaders, in a thread that ends with the last of them."""
 
     def __init__(self) -> None:
         self._loaders: dict[int, tuple[str | None, weakref.ref[Any]]] = {}
@@ -115,16 +118,16 @@ class _Publisher:
 
     def start(self) -> None:
         self._thread.start()
-        # A daemon thread must not be in native code when the interpreter goes.
+        # A daemon thread must not be in native code when the interpreter exits.
         atexit.register(self.end)
 
     def end(self) -> None:
         self._ending = True
         self._wake()
-        self._thread.join(2 * _PATIENCE)
+        self._thread.join(2 * _CLIENT_TIMEOUT)
 
     def _wake(self, _: object = None) -> None:
-        # A full pipe, or one that is closed already, wakes as well.
+        # A full or closed pipe wakes the thread too.
         with suppress(OSError):
             self._waker.send(b".")
 
@@ -144,19 +147,18 @@ class _Publisher:
     def _answer(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has gone again
+        except OSError:  # the client has left
             return
         with connection, suppress(OSError):
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_CLIENT_TIMEOUT)
             connection.sendall(json.dumps(self._document(), default=str).encode())
 
     def _document(self) -> dict[str, Any]:
-
         alive = ((number, name, reference()) for number, (name, reference) in list(self._loaders.items()))
-        return tell(entry for entry in alive if entry[2] is not None)
+        return snapshot(entry for entry in alive if entry[2] is not None)
 
     def _retire(self) -> bool:
-        """End where no loader is left."""
+        """End if no loader is left; return whether it did."""
         global _publisher
         with _lock:
             self._loaders = {number: entry for number, entry in self._loaders.items() if entry[1]() is not None}
@@ -175,7 +177,7 @@ class _Publisher:
             opened.close()
 
 
-# A lock that no callback of a weak reference takes, so that it does not matter when those run.
+# No weak-reference callback takes this lock, so those may run at any time.
 _lock = threading.Lock()
 _publisher: _Publisher | None = None
 
@@ -207,7 +209,7 @@ def _listen(folder: Path) -> tuple[socket.socket, Path]:
     path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
     listener = socket.socket(socket.AF_UNIX)
     try:
-        # Under its name it must listen already: whoever finds that nobody does takes it for left behind.
+        # It must listen before it has its name: readers remove a socket on which nobody listens.
         listener.bind(str(path.with_suffix(".new")))
         path.with_suffix(".new").chmod(0o600)
         listener.listen(16)
@@ -219,24 +221,22 @@ def _listen(folder: Path) -> tuple[socket.socket, Path]:
     return listener, path
 
 
-# Of the document; who reads it must know the same.
+# Version of the document; readers must know it.
 FORMAT = 1
 
-
-# How much of the latest past is told, and of how many samples that failed.
-_SECONDS = 4
-
-
-_SPANS = 600
+# Limits of a snapshot: seconds of the latest spans, their number, and the number of failed samples.
+_SPAN_SECONDS = 4
+_MAX_SPANS = 600
+_MAX_ERRORS = 20
 
 
-_ERRORS = 20
+def snapshot(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
+    """Return the document about loaders of this process, as plain values.
 
+    Args:
+        loaders: of each its number, its name (None: the class of its dataset) and itself.
 
-def tell(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
-    """Give the document about loaders of this process: their numbers, names (None: the usual one) and themselves.
-
-    >>> tell([])["loaders"]
+    >>> snapshot([])["loaders"]
     []
     """
     return {
@@ -252,9 +252,9 @@ def _describe(loader: Any, name: str | None) -> dict[str, Any]:
     about: dict[str, Any] = {"name": name or type(getattr(loader, "dataset", loader)).__name__}
     try:
         about["stats"] = loader.stats()
-        about["errors"] = [_short(error) for error in list(getattr(loader, "errors", ()))[-_ERRORS:]]
+        about["errors"] = [_short(error) for error in list(getattr(loader, "errors", ()))[-_MAX_ERRORS:]]
         about["spans"] = _latest(getattr(loader, "spans", None))
-    except Exception as error:  # it is told, and the other loaders are still told of
+    except Exception as error:  # reported, so that the other loaders are still shown
         about["failure"] = f"{type(error).__name__}: {error}"
     return about
 
@@ -264,13 +264,13 @@ def _short(error: Any) -> dict[str, Any]:
 
 
 def _latest(spans: Any) -> dict[str, Any] | None:
-    """Give the latest spans, times in microseconds since the first of them."""
+    """Return the latest spans, with times in microseconds since the first of them."""
     if spans is None:
         return None
     rows = spans.recent()
     if len(rows):
-        rows = rows[rows["end"] > max(0, int(rows["end"].max()) - _SECONDS * 10**9)]
-        rows = rows[np.sort(np.argsort(rows["end"], kind="stable")[-_SPANS:])]
+        rows = rows[rows["end"] > max(0, int(rows["end"].max()) - _SPAN_SECONDS * 10**9)]
+        rows = rows[np.sort(np.argsort(rows["end"], kind="stable")[-_MAX_SPANS:])]
     begin = rows["begin"] - (rows["begin"].min() if len(rows) else np.uint64(0))
     length = np.maximum(rows["end"], rows["begin"]) - rows["begin"]
     return {
@@ -283,7 +283,7 @@ def _latest(spans: Any) -> dict[str, Any] | None:
 
 
 def _script() -> str:
-    """Name what runs, without its arguments, which may be nobody's business."""
+    """Name the running program, without its arguments, which may be private."""
     path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("python")
     if path.name == "__main__.py":
         return f"python -m {path.parent.name}"

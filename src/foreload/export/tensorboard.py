@@ -1,4 +1,4 @@
-"""What loaders did, as TensorBoard scalars."""
+"""Statistics of loaders as TensorBoard scalars."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["log_tensorboard", "scalars"]
 
 
 def log_tensorboard(loaders: Any, writer: Any, *, every: float | None = 10.0) -> StatsLog:
-    """Write how a loader is doing as TensorBoard scalars: each is of the time since the one before it.
+    """Write the statistics of a loader as TensorBoard scalars, each for the time since the point before it.
 
     Tags begin with the loader's name: ``loader/samples_per_second``, ``loader/wait_share``,
-    ``loader/stages/decode`` (how many workers were at it, on average) and so on; see :func:`scalars`. The step is
-    the number of batches given.
+    ``loader/stages/decode`` (workers in that stage, on average) and so on; see :func:`scalars`. The step is the
+    number of batches delivered.
 
     Args:
         loaders: a loader, or a dict of names and loaders.
         writer: a ``torch.utils.tensorboard.SummaryWriter`` (or anything with ``add_scalar``), which stays open; or
             a folder to write to.
-        every: seconds between points; None: only when ``write()`` is called, such as each hundred batches.
+        every: seconds between points; None: only when ``write()`` is called, for example every 100 batches.
 
     Returns:
         The log, as :func:`~foreload.log_stats` does.
 
     Raises:
-        ImportError: a folder is given, and TensorBoard is not installed.
-        ValueError, TypeError: an argument makes no sense.
+        ImportError: a folder was given, and TensorBoard is not installed.
+        ValueError, TypeError: an argument is invalid.
 
     >>> import foreload
     >>> class Writer:
@@ -44,7 +44,7 @@ def log_tensorboard(loaders: Any, writer: Any, *, every: float | None = 10.0) ->
     loader/errors 0.0 2
     """
     check_every(every)
-    loaders = named(loaders)  # before there is a file
+    loaders = named(loaders)  # raises before a file is made
     own = isinstance(writer, (str, os.PathLike))
     if not own and not callable(getattr(writer, "add_scalar", None)):
         raise TypeError(f"writer must be a SummaryWriter or a folder, got {type(writer).__name__}")
@@ -75,7 +75,7 @@ class _Points:
 
 
 def scalars(now: Stats, before: Stats | None = None) -> dict[str, float]:
-    """Flatten the figures of a loader, rates and shares being those since ``before``, which it gave earlier."""
+    """Return statistics as flat scalars; rates and shares are those since ``before``, earlier statistics of it."""
     seconds = now["seconds"] - _figure(before, "seconds")
 
     def rate(*path: str) -> float:
@@ -103,7 +103,7 @@ def scalars(now: Stats, before: Stats | None = None) -> dict[str, float]:
 
 
 def _figure(stats: Any, *path: str) -> float:
-    """Give a number out of ``stats()``; 0 where there is none, as of a cache that is not used yet."""
+    """Return a number from ``stats()``; 0 if it is missing, as for a cache that is not in use yet."""
     for key in path:
         stats = None if stats is None else stats[key]
     return 0.0 if stats is None else float(stats)

@@ -1,4 +1,4 @@
-"""Traces: who worked on which batch when, as a file that Perfetto and chrome://tracing open."""
+"""Traces of loaders' spans, as files for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from foreload.record.spans import Stage
 
 __all__ = ["Recording", "write_recordings", "write_trace"]
 
-# A rate is drawn in so many steps at most, of so many spans each at least.
-_STEPS = 200
-_SPANS_PER_STEP = 4
+# A rate counter has at most this many steps, each of at least this many spans.
+_MAX_RATE_STEPS = 200
+_MIN_SPANS_PER_STEP = 4
 
 _Array = npt.NDArray[Any]
 _Event = dict[str, Any]
@@ -38,12 +38,12 @@ class _Lane(Protocol):
 
 
 class Recording(NamedTuple):
-    """What was recorded of one loader.
+    """The recorded spans of one loader.
 
     Attributes:
-        name: what the trace calls it.
-        spans: as ``loader.spans.recent()`` gives them.
-        lanes: whose they are, as ``loader.spans.lanes``.
+        name: the loader's name in the trace.
+        spans: as from ``loader.spans.recent()``.
+        lanes: the lanes of the spans, as in ``loader.spans.lanes``.
     """
 
     name: str
@@ -52,13 +52,12 @@ class Recording(NamedTuple):
 
 
 def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
-    """Write what a loader's workers did lately, for ui.perfetto.dev (or chrome://tracing).
+    """Write the latest spans of a loader's workers, for ui.perfetto.dev (or chrome://tracing).
 
-    There is a row for the loop, one for each worker thread, and a process with a row for each worker process. On
-    it lie the stages, each with the number of its batch, samples and bytes; those that ran at the same time
-    and not one within the other, such as copies to the GPU, have another row, ``... (2)``. The counters are
-    ``samples/s`` given to the loop and ``read MiB/s``. What is written is what the rings still hold: the last
-    4,096 spans of each worker.
+    There is a row for the loop, one for each worker thread, and a process with a row for each worker process. A
+    row shows the stages, each with its batch number, samples and bytes; stages that overlap without nesting, such
+    as copies to the GPU, get another row, ``... (2)``. The counters are ``samples/s`` delivered to the loop and
+    ``read MiB/s``. Each worker keeps its last 4,096 spans; these are what is written.
 
     Args:
         loaders: a loader, or a dict of names and loaders, which are shown one below the other.
@@ -66,10 +65,10 @@ def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
             opens too. It is replaced if it exists, and is never seen half-written.
 
     Raises:
-        TypeError: something is no loader of foreload's.
+        TypeError: something is not a foreload loader.
         OSError: the file cannot be written.
 
-    Times are microseconds from the first span on; its ``time.monotonic_ns()`` is in ``otherData``.
+    Times are microseconds since the first span, whose ``time.monotonic_ns()`` is in ``otherData``.
 
     >>> import foreload, tempfile, torch
     >>> loader = foreload.DataLoader(torch.utils.data.TensorDataset(torch.arange(64.)), batch_size=8)
@@ -80,7 +79,7 @@ def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
     >>> "wait" in {event["name"] for event in events}
     True
     """
-    # The lanes afterwards: there may be more by then, never fewer.
+    # Lanes are read after the spans: there may be more by then, never fewer.
     write_recordings(
         [Recording(name, each.spans.recent(), list(each.spans.lanes)) for name, each in named(loaders).items()],
         path,
@@ -120,11 +119,11 @@ def _write(recordings: Sequence[Recording], file: IO[str]) -> None:
 
 
 def _events(recordings: Sequence[Recording], first: int) -> Iterator[_Event]:
-    """Give what there is to be named, then everything by time."""
-    numbers = itertools.count(1)  # of processes and threads: viewers mix up threads with the same
+    """Yield the names of rows, then all events by time."""
+    numbers = itertools.count(1)  # of processes and threads together: viewers mix up equal thread ids
     timed = []
     for recording in recordings:
-        # What is around others comes before them.
+        # Enclosing spans come before those inside them.
         spans = recording.spans[
             np.lexsort((-recording.spans["end"].astype(np.int64), recording.spans["begin"].astype(np.int64)))
         ]
@@ -143,11 +142,11 @@ def _events(recordings: Sequence[Recording], first: int) -> Iterator[_Event]:
 
 
 class _Rows:
-    """The rows that the spans of a recording lie on.
+    """The rows that show the spans of a recording.
 
     Attributes:
-        process: the number of the process that the loop is in.
-        places: process and thread of each lane and layer.
+        process: the number of the loop's process.
+        places: process and thread number of each lane and layer.
     """
 
     def __init__(self, recording: Recording, numbers: Iterator[int]) -> None:
@@ -157,7 +156,7 @@ class _Rows:
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
 
     def add(self, lane: int, layer: int) -> Iterator[_Event]:
-        """Number and name a row."""
+        """Number a row; yield the events that name it."""
         name, loader = self._recording.lanes[lane].name, self._recording.name
         process = self.process
         if not process:
@@ -178,7 +177,7 @@ def _named(what: str, process: int, thread: int, **args: Any) -> _Event:
 
 
 def _layers(spans: _Array) -> _Array:
-    """Give each span the first layer of its lane in which all lie within, or beside, each other."""
+    """Return for each span the first layer of its lane in which spans only nest or follow each other."""
     layers = np.zeros(len(spans), np.int64)
     under_way: dict[int, list[list[int]]] = defaultdict(list)  # the ends in each layer of a lane
     columns = (spans[field].tolist() for field in ("lane", "begin", "end"))
@@ -213,7 +212,7 @@ def _slices(spans: _Array, layers: _Array, rows: _Rows, first: int) -> Iterator[
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """Give microseconds from which Perfetto, which cuts fractions off, gets the very nanoseconds again.
+    """Return microseconds that Perfetto, which truncates fractions, turns back into exactly these nanoseconds.
 
     Otherwise a span might end after the next one begins.
 
@@ -225,11 +224,11 @@ def _microseconds(nanoseconds: int) -> float:
 
 
 def _rate(name: str, begins: _Array, ends: _Array, amounts: _Array, process: int, first: int) -> Iterator[_Event]:
-    """Count what came per second, each amount spread over its time."""
+    """Yield a counter of amounts per second, each spread evenly over its time."""
     if not len(amounts):
         return
     begins, ends = begins.astype(np.int64) - first, ends.astype(np.int64) - first
-    steps = min(_STEPS, max(1, len(amounts) // _SPANS_PER_STEP))
+    steps = min(_MAX_RATE_STEPS, max(1, len(amounts) // _MIN_SPANS_PER_STEP))
     edges = np.unique(np.linspace(begins.min(), max(ends.max(), begins.min() + 1), steps + 1).astype(np.int64))
     lengths = np.maximum(1, ends - begins)
     come = np.array([np.sum(np.clip((edge - begins) / lengths, 0, 1) * amounts) for edge in edges])

@@ -1,1 +1,1 @@
-"""What happens while data is loaded: memory, processors, throughput."""
+"""Recording of what happens while data is loaded: spans, counters, memory, cores."""

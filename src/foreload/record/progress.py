@@ -1,4 +1,4 @@
-"""Progress bars on long work: on a terminal with rich where it is installed, in notebooks, and nowhere else."""
+"""Progress bars for long work, on terminals (with rich if it is installed) and in notebooks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Progress", "track", "track_threads"]
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Seconds between two looks of a bar.
-_EVERY = 0.1
-_WIDEST = 40
+# Seconds between two redraws of a bar, and the characters in a full one.
+_REDRAW_SECONDS = 0.1
+_MAX_BAR_WIDTH = 40
 
-# Two bars would draw over each other: the second one is not shown.
+# Two bars would draw over each other, so a second one is not shown.
 _shown = threading.Lock()
 
 
 def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Iterator[T]:
-    """Iterate over ``items`` and show how many of ``total`` are done, as :class:`Progress` does.
+    """Iterate over ``items``, and show how many of ``total`` are done in a :class:`Progress`.
 
     >>> list(track([1, 2], "counting", total=2))
     [1, 2]
@@ -46,9 +46,9 @@ def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Ite
 def track_threads(
     work: Callable[[S], T], items: Sequence[S], what: str, *, threads: int | None = None, after: float = 0
 ) -> Iterator[T]:
-    """Call ``work`` with every item, in one thread per core, and give the results in order; as :func:`track`.
+    """Call ``work`` with each item in threads, one per core, and yield the results in order, with a progress bar.
 
-    Where the loop over it ends early, what has not begun is given up.
+    If the loop over it ends early, calls that have not begun are cancelled.
 
     >>> list(track_threads(abs, [-1, 2], "making positive"))
     [1, 2]
@@ -61,14 +61,14 @@ def track_threads(
 
 
 class Progress:
-    """Shows within a ``with`` block how much of the work is done, at what pace, and how long the rest takes.
+    """Progress bar for the length of a ``with`` block: the work done, its pace, and the time left.
 
-    On standard error where that is a terminal, or below the cell of a notebook; nowhere else, and not in worker
-    processes. When the block ends, however it ends, the bar is gone.
+    It is shown on standard error if that is a terminal, or below the cell of a notebook; nowhere else, and not in
+    worker processes. When the block ends, however it ends, the bar is removed.
 
     Args:
-        what: is done, in a word or two.
-        total: how many steps there are.
+        what: a word or two for the work.
+        total: the number of steps.
         after: seconds before anything is shown.
 
     >>> with Progress("packing", 3) as progress:
@@ -85,7 +85,7 @@ class Progress:
         self._began = self._next = math.inf
 
     def __enter__(self) -> Self:
-        """Let the time run from here."""
+        """Start the clock."""
         self._began = time.monotonic()
         self._next = self._began + self._after
         if self._after <= 0:
@@ -97,12 +97,12 @@ class Progress:
         return self
 
     def advance(self, count: int = 1) -> None:
-        """Say that so many more steps are done."""
+        """Count steps as done."""
         self._worked += count
         self._count(count)
 
     def skip(self, count: int = 1) -> None:
-        """Say that so many more steps need not be done, which the pace is not measured by."""
+        """Count steps that need no work, and that the pace leaves out."""
         self._count(count)
 
     def _count(self, count: int) -> None:
@@ -112,8 +112,8 @@ class Progress:
             self._show(now)
 
     def _show(self, now: float) -> None:
-        self._next = now + _EVERY
-        # A terminal that has gone away is no reason to stop the work.
+        self._next = now + _REDRAW_SECONDS
+        # A terminal that was closed is no reason to stop the work.
         with suppress(OSError):
             if self._bar is None:
                 self._bar = _open(self._what, self._total)
@@ -123,7 +123,7 @@ class Progress:
                 self._bar.show(self._done, _pace(self._done, self._worked, self._total, now - self._began))
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         bar, self._bar, self._next = self._bar, None, math.inf
         if bar is not None:
             try:
@@ -134,7 +134,7 @@ class Progress:
 
 
 def _pace(done: int, worked: int, total: int, seconds: float) -> str:
-    """Say how fast it goes and how long it will take.
+    """Format the pace and the time left.
 
     >>> _pace(50, 40, 130, 2.0), _pace(0, 0, 10, 1.0)
     ('20/s, 0:00:04 left', '')
@@ -153,7 +153,7 @@ class _Bar(Protocol):
 
 
 def _open(what: str, total: int) -> _Bar | None:
-    """Begin the bar that fits where we are; None where there is to be none."""
+    """Open the bar that suits the output; None if none is to be shown."""
     if multiprocessing.parent_process() is not None or not _shown.acquire(blocking=False):
         return None
     bar: _Bar | None = None
@@ -174,7 +174,7 @@ def _on_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this is a kernel, whose output is a web page."""
+    """Whether this is a notebook kernel, whose output is a web page."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -189,10 +189,10 @@ class _RichBar:
         columns = [progress.TextColumn("{task.description}"), progress.MofNCompleteColumn()]
         room = console.width - len(what) - 2 * len(str(total)) - 4
         if room >= 10:
-            columns.insert(1, progress.BarColumn(min(_WIDEST, room - 24 if room >= 34 else room)))
+            columns.insert(1, progress.BarColumn(min(_MAX_BAR_WIDTH, room - 24 if room >= 34 else room)))
         if room >= 34:
             columns.append(progress.TextColumn("{task.fields[pace]}"))
-        # What is printed meanwhile goes above the bar, unless it goes to a file or a pipe.
+        # Output printed meanwhile goes above the bar, unless it goes to a file or a pipe.
         to_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._progress = progress.Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal)
         self._task = self._progress.add_task(what, total=total, pace="")
@@ -220,7 +220,7 @@ class _PlainBar:
         self._stream.flush()
 
     def _filled(self, done: int, room: int) -> str:
-        room = max(0, min(_WIDEST, room))
+        room = max(0, min(_MAX_BAR_WIDTH, room))
         return ("#" * (room * min(done, self._total) // max(1, self._total))).ljust(room)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What each worker did and when, in memory that all of them write to and anybody may read at any time."""
+"""Spans of work, one lane per worker, in memory that can be read at any time while workers write to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foreload.machine import open_memory
 
 __all__ = ["SPAN", "TOTAL", "Lane", "Spans", "Stage"]
 
-Kind = Literal["consumer", "thread", "process"]
+LaneKind = Literal["consumer", "thread", "process"]
 
 SPAN = np.dtype(
     [
@@ -37,16 +37,16 @@ TOTAL = np.dtype(
 
 
 class Stage(enum.IntEnum):
-    """What a worker, or the loop, is at.
+    """A kind of work that a worker, or the loop, does.
 
     Attributes:
-        order: drawing and planning indices, for as many samples at a time as are drawn together.
-        read: getting bytes from a disk or a network.
-        decode: making pixels, rows or tokens of bytes.
-        cache: looking a sample up, copying it from there, keeping it there.
-        sample: the dataset's own ``__getitem__``, ``__getitems__`` or ``__iter__``, which cannot be looked into.
-        transform: the loader's ``transform=``, and native transforms that are a step of their own.
-        batch: putting samples together: ``collate_fn``, gathering rows, pinning.
+        order: drawing and planning indices; one span for all samples drawn together.
+        read: reading bytes from a disk or a network.
+        decode: turning bytes into pixels, rows or tokens.
+        cache: looking samples up in the cache, copying them from there, storing them there.
+        sample: the dataset's own ``__getitem__``, ``__getitems__`` or ``__iter__``, whose inside is not visible.
+        transform: the loader's ``transform=``, and native transforms that are a separate step.
+        batch: collating: ``collate_fn``, gathering rows, pinning.
         wait: the loop waits for a batch.
         device: copying a batch to the GPU.
     """
@@ -63,17 +63,17 @@ class Stage(enum.IntEnum):
 
 
 class Lane(NamedTuple):
-    """What one worker wrote.
+    """The spans of one writer: a worker, or the loop.
 
     Attributes:
         name: such as ``"thread 1"``.
-        kind: ``"consumer"`` (whose loop it is), ``"thread"`` or ``"process"``.
-        native: the lane itself, which one thread at a time may write to.
-        offset: where it lies in the shared file; -1: it is on the heap.
+        kind: ``"consumer"`` (the loop), ``"thread"`` or ``"process"``.
+        native: the lane itself; only one thread at a time may write to it.
+        offset: its offset in the shared file; -1: it is on the heap.
     """
 
     name: str
-    kind: Kind
+    kind: LaneKind
     native: _native.Lane
     offset: int = -1
 
@@ -82,12 +82,11 @@ class Spans:
     """The spans of a loader, by lanes: one for the loop, and one for each worker.
 
     A lane is lent to one writer at a time. It has the sums of all its spans, and the last 4,096 of them. Lanes of
-    worker processes lie in a file in memory: what a process wrote that was killed is still there, and the one that
-    replaces it goes on in the same lane. In a process that is forked from this one, loops go on in
-    lanes of their own.
+    worker processes are in a file in memory: the spans of a killed process are still there, and the process that
+    replaces it continues in the same lane. In a forked process, loops continue in lanes of their own.
 
     Attributes:
-        lanes: all that there are, in the order of their numbers.
+        lanes: all lanes, by number.
 
     >>> spans = Spans()
     >>> (lane,) = spans.take("thread")
@@ -100,17 +99,17 @@ class Spans:
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
-        self._free: dict[Kind, list[int]] = {"consumer": [], "thread": [], "process": []}
+        self._free: dict[LaneKind, list[int]] = {"consumer": [], "thread": [], "process": []}
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
-        self._lock = threading.RLock()  # the garbage collector may give a lane back in the middle of anything
+        self._lock = threading.RLock()  # the garbage collector may return a lane at any point
 
-    def take(self, kind: Kind, count: int = 1) -> list[Lane]:
-        """Lend lanes to writers: those that nobody writes to any more, or new ones."""
+    def take(self, kind: LaneKind, count: int = 1) -> list[Lane]:
+        """Lend lanes to writers: lanes that were given back, or new ones."""
         with self._lock:
             return [self._take(kind) for _ in range(count)]
 
-    def _take(self, kind: Kind) -> Lane:
+    def _take(self, kind: LaneKind) -> Lane:
         if self._free[kind]:
             return self.lanes[heapq.heappop(self._free[kind])]
         number = self._counts[kind]
@@ -132,32 +131,32 @@ class Spans:
 
     @property
     def file(self) -> int:
-        """The descriptor of the file that lanes of processes lie in; -1: there are none."""
+        """The descriptor of the file with the lanes of processes; -1: there are none."""
         return self._file
 
     def give_back(self, lanes: Iterable[Lane]) -> None:
-        """End a loan, when nobody writes to these lanes any more."""
+        """Take lanes back that their writers have finished with."""
         with self._lock:
             for lane in lanes:
                 if lane in self.lanes:  # not after a fork
                     heapq.heappush(self._free[lane.kind], self.lanes.index(lane))
 
     def queued_seconds(self) -> float:
-        """Give the time in which worker threads were ready to run, and others had the cores."""
+        """Return the time in which worker threads were ready to run, but had no core."""
         return sum(lane.native.queued_ns for lane in list(self.lanes)) * 1e-9
 
     def totals(self) -> Array:
-        """Give the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
+        """Return the sums of all spans: an array of :data:`TOTAL`, lanes x stages.
 
-        ``wall_ns`` is without spans within spans, except for ``wait``, which is all that the loop waited;
-        ``cpu_ns`` is the part of it that the thread was on a core, measured now and then. Both are nanoseconds.
+        ``wall_ns`` excludes nested spans, except for ``wait``, which is all the time that the loop waited;
+        ``cpu_ns`` is the part of it that the thread was on a core, which is sampled. Both are nanoseconds.
         """
         lanes = list(self.lanes)
         words = np.array([lane.native.totals() for lane in lanes], np.uint64).reshape(-1, len(Stage), 5)
         return np.ascontiguousarray(words).view(TOTAL)[:, :, 0]
 
     def recent(self) -> Array:
-        """Give the last spans of each lane, by when they began: an array of :data:`SPAN`.
+        """Return the last spans of each lane, by when they began: an array of :data:`SPAN`.
 
         ``lane`` is the number of a lane, ``batch`` of a batch in its epoch; ``begin`` and ``end`` are nanoseconds
         of ``time.monotonic_ns()``.
@@ -174,7 +173,7 @@ class Spans:
         return spans[np.argsort(spans["begin"], kind="stable")]
 
     def begin_anew(self) -> None:
-        """Forget everything, in a process that was just forked: its loops may go on, workers stayed behind."""
+        """Clear everything in a process that was just forked: its loops may continue, but it has no workers."""
         self._lock = threading.RLock()
         kept = [lane for lane in self.lanes if lane.kind == "consumer"]
         free = {self.lanes[number].name for number in self._free["consumer"]}

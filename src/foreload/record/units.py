@@ -1,4 +1,4 @@
-"""Figures as people write them."""
+"""Numbers, times and sizes as readable text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["number", "percent", "quantity", "seconds", "size", "workers"]
 
 
 def percent(share: float) -> str:
-    """Write a share.
+    """Format a share as a percentage.
 
     >>> percent(0.123), percent(0.004), percent(0.0), percent(0.998)
     ('12 %', 'under 1 %', '0 %', '99.8 %')
@@ -19,7 +19,7 @@ def percent(share: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Write a time with a unit that fits.
+    """Format a time with a fitting unit.
 
     >>> seconds(75), seconds(1.5), seconds(0.0123), seconds(4.2e-6), seconds(0)
     ('75 s', '1.5 s', '12 ms', '4.2 us', '0 s')
@@ -32,7 +32,7 @@ def seconds(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with two or three digits that count.
+    """Format a number with two or three significant digits.
 
     >>> number(12345.6), number(12.3), number(1.26), number(4)
     ('12,346', '12', '1.3', '4')
@@ -43,7 +43,7 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, one: str, many: str) -> str:
-    """Write a number of things.
+    """Format a number with a noun in the singular or plural.
 
     >>> quantity(1, "core", "cores"), quantity(3, "core", "cores")
     ('1 core', '3 cores')
@@ -52,7 +52,7 @@ def quantity(value: float, one: str, many: str) -> str:
 
 
 def workers(count: int, kind: str) -> str:
-    """Write a number of workers.
+    """Format a number of workers.
 
     >>> workers(2, "threads"), workers(1, "processes"), workers(0, "threads")
     ('2 threads', '1 process', 'none')
@@ -62,7 +62,7 @@ def workers(count: int, kind: str) -> str:
 
 
 def size(value: float) -> str:
-    """Write bytes.
+    """Format a number of bytes.
 
     >>> size(3 << 20), size(1 << 30), size(100)
     ('3 MiB', '1 GiB', '100 B')

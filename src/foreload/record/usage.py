@@ -1,4 +1,4 @@
-"""What this process and the processes below it take: memory and time on cores."""
+"""Memory, CPU time and GPU use of this process and its children."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from foreload.record.recorder import ended_children
 
 __all__ = ["children_seconds", "idle_share", "tree_bytes"]
 
-# A process's beginning is known to the second.
-_ROUNDING = 1.0
+# The kernel gives the start time of a process to the second.
+_START_TIME_ROUNDING = 1.0
 
 
 def tree_bytes(process: int | None = None) -> int:
-    """Add up the memory of a process and all below it; what several share counts once (PSS).
+    """Return the memory of a process and its children, in bytes; shared memory counts once (PSS).
 
     Args:
-        process: its number; None: this process.
+        process: its id; None: this process.
 
     Raises:
-        psutil.NoSuchProcess: there is none.
+        psutil.NoSuchProcess: there is no such process.
 
     >>> tree_bytes() > 1 << 20
     True
@@ -49,18 +49,18 @@ def _pss(process: Any) -> int:
 
 
 def children_seconds(since: float, before: float) -> float:
-    """Give the CPU seconds of processes below this one that were started since.
+    """Return the CPU seconds of this process's children that started after a given time.
 
     Args:
-        since: a time, as ``time.time()`` gives it.
-        before: the seconds of those that had ended by then.
+        since: that time, as from ``time.time()``.
+        before: the CPU seconds of children that had ended by then.
     """
     import psutil
 
     seconds = ended_children() - before
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.create_time() >= since - _ROUNDING:
+            if child.create_time() >= since - _START_TIME_ROUNDING:
                 spent = child.cpu_times()
                 seconds += spent.user + spent.system
         except (psutil.Error, OSError):  # it has just ended
@@ -69,18 +69,18 @@ def children_seconds(since: float, before: float) -> float:
 
 
 def idle_share(device: torch.device | None) -> float | None:
-    """Give the share of the last moment (up to a second) in which nothing ran on the GPU.
+    """Return the share of the last moment (up to a second) in which nothing ran on the GPU.
 
     Args:
-        device: which; None: the one in use.
+        device: the GPU; None: the one in use.
 
     Returns:
-        0 to 1; None where this process uses no GPU, or nvidia-ml-py is not there to ask it.
+        0 to 1; None if this process uses no GPU, or if nvidia-ml-py is not installed.
     """
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     try:
         busy = torch.cuda.utilization(device if device is not None and device.type == "cuda" else None)
-    except (ImportError, RuntimeError):  # NVML's own errors are among them
+    except (ImportError, RuntimeError):  # torch raises NVML's errors as one of these
         return None
     return 1 - busy / 100

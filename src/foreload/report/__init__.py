@@ -1,1 +1,1 @@
-"""What holds a loop back, in words, with advice."""
+"""Verdicts on what slows a training loop down, with advice."""

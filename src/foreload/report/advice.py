@@ -1,4 +1,4 @@
-"""What to change about a loader, with the gain that the model predicts for it."""
+"""Advice: changes to a loader, with the gain that the model predicts for each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreload.record.units import size
 from foreload.tune.costs import Costs
-from foreload.tune.predict import Keep, hit_bytes, predict
+from foreload.tune.predict import HitForm, hit_bytes, predict
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "advise"]
 
-# What gains less is not worth a change.
-_WORTH = 1.05
+# A smaller gain is not worth a change.
+_MIN_GAIN = 1.05
 
-# Of several settings, the smallest that gives this share of what the best one gives.
-_NEARLY = 0.95
+# Of several settings, the smallest that reaches this share of the best one's gain is advised.
+_NEAR_BEST = 0.95
 
-# Threads that wait cost next to nothing, but not nothing.
-_MOST_WORKERS = 32
+# Waiting threads cost little, but not nothing.
+_MAX_WORKERS = 32
 
 # The share of free memory that may be advised for a cache.
-_FOR_CACHE = 0.6
+_CACHE_SHARE = 0.6
 
-# From this share of all starts on, what choosing workers took is worth a word.
-_MUCH_OF_START = 0.3
+# Choosing workers is mentioned if it took this share of the starts of epochs.
+_MIN_CHOOSING_SHARE = 0.3
 
-# Datasets that read several samples at a time.
-_READY = (
+# Datasets that read several samples per request already.
+_BATCH_READERS = (
     "FileDataset", "HDF5Dataset", "HighPerformanceDataset", "ImageDataset", "MDSDataset", "ParquetDataset",
     "TarDataset", "TextDataset",
 )  # fmt: skip
@@ -41,9 +41,9 @@ class Advice(NamedTuple):
     """One thing to change.
 
     Attributes:
-        change: what, in words and in terms of the loader's arguments.
-        gain: the predicted samples per second over those of now (1.5: half as many again); None where nobody can
-            tell before it is tried.
+        change: the change, in terms of the loader's arguments.
+        gain: the predicted samples per second over the present ones (1.5: half as many again); None if it cannot
+            be predicted.
     """
 
     change: str
@@ -51,7 +51,7 @@ class Advice(NamedTuple):
 
 
 def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Advice]:
-    """List what is worth changing, the largest predicted gain first."""
+    """List the changes that are worth making, the largest predicted gain first."""
     if kind == "consumer-bound":
         return []
     rules = {
@@ -67,19 +67,19 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
     if stats["loader"].get("stock"):
         found.append(Advice("use foreload.DataLoader in place of torch's: same arguments, same batches"))
-    useful = [advice for advice in found if advice.gain is None or _WORTH <= advice.gain < float("inf")]
+    useful = [advice for advice in found if advice.gain is None or _MIN_GAIN <= advice.gain < float("inf")]
     return sorted(useful, key=lambda advice: -(advice.gain or 0.0))
 
 
 def _gain(stats: Any, now: float, **change: Any) -> float:
-    """Predict a gain; the loop cannot take more than it could with no waiting at all."""
+    """Predict a gain, which is at most that of a loop that never waits."""
     most = stats["seconds"] / stats["loop_seconds"] if stats["loop_seconds"] > 0 else float("inf")
     return min(predict(stats, **change) / now, most)
 
 
 def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     count = int(stats["workers"]["count"])
-    most = min(_MOST_WORKERS, max(4 * count, 8))
+    most = min(_MAX_WORKERS, max(4 * count, 8))
     kind = stats["workers"]["kind"]
     if kind == "processes" or stats["loader"].get("stock"):
         most = min(most, max(2 * int(stats["cpu"]["cores"]), 8))
@@ -88,8 +88,8 @@ def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     gains = {number: _gain(stats, now, workers=number) for number in tried}
     if gains:
         best = max(gains.values())
-        number = next(number for number in tried if gains[number] >= _NEARLY * best)
-        parts = ", each of which must give a part of its own" if number > 1 and _is_iterable(stats) else ""
+        number = next(number for number in tried if gains[number] >= _NEAR_BEST * best)
+        parts = " (each worker must deliver a part of its own)" if number > 1 and _is_iterable(stats) else ""
         yield Advice(f"num_workers={number} instead of {count}{parts}", gains[number])
 
 
@@ -102,7 +102,7 @@ def _kind(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         return
     count = max(int(stats["workers"]["count"]), int(stats["cpu"]["cores"]))
     yield Advice(
-        f'workers="processes", num_workers={count}: each process has an interpreter of its own',
+        f'workers="processes", num_workers={count} (each process has its own interpreter)',
         _gain(stats, now, workers=count, kind="processes"),
     )
 
@@ -118,20 +118,20 @@ def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if best is None:
         return
     if costs.stages["sample"].cpu + costs.stages["sample"].idle > 0:
-        # Nobody can see whether it gives the same each time.
+        # The user's code may return another sample each time.
         best = Advice(
-            f"{best.change}; for samples that are the same each time (what is random goes into transform=)"
+            f"{best.change}; only if samples are the same each time (move random transforms to transform=)"
         )
     yield best
 
 
-def _kept(stats: Any, costs: Costs, now: float, keep: Keep) -> Advice | None:
+def _kept(stats: Any, costs: Costs, now: float, keep: HitForm) -> Advice | None:
     memory = stats["memory"]
-    free = _FOR_CACHE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
+    free = _CACHE_SHARE * max(0, memory["granted_bytes"] - memory["tree_bytes"])
     each, kept = hit_bytes(stats, costs, keep), (stats["cache"] or {}).get("samples", 0)
     if keep == "decoded" and kept:
         each = max(each, stats["cache"]["used"] / kept)
-    # How much larger pictures are decoded is guessed, and room that is not needed is not taken.
+    # The size of decoded images is a guess, so leave spare room: a cache takes only what it needs.
     spare = 2.2 if keep == "decoded" and costs.native and not kept else 1.1
     wanted = spare * each * stats["samples"] / max(1, stats["epochs"])
     if wanted <= 0 or free <= 0:
@@ -148,7 +148,7 @@ def _kept(stats: Any, costs: Costs, now: float, keep: Keep) -> Advice | None:
 def _pack(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["loader"]["dataset"] in ("ImageDataset", "FileDataset", "HighPerformanceDataset"):
         yield Advice(
-            "foreload pack SRC DST, and TarDataset(DST): large files instead of one per sample",
+            "foreload pack SRC DST, then TarDataset(DST) (large files instead of one per sample)",
             _gain(stats, now, source="packed"),
         )
 
@@ -164,21 +164,21 @@ def _cores(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _alternatives_to_reading(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    if stats["loader"]["dataset"] not in _READY and not _is_iterable(stats):
-        yield Advice("load several samples per request: give the dataset a __getitems__(indices)")
+    if stats["loader"]["dataset"] not in _BATCH_READERS and not _is_iterable(stats):
+        yield Advice("read several samples per request: write a __getitems__(indices) for the dataset")
 
 
 def _alternatives_to_computing(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if costs.native:
-        yield Advice("foreload pack --tiled SRC DST: JPEGs that are decoded only where the crop is")
+        yield Advice("foreload pack --tiled SRC DST: JPEGs that need decoding only where the crop is")
     else:
         yield Advice(
-            "do once what is the same each time, and store the result; foreload.ImageDataset decodes natively"
+            "do repeated work once and store the result; for images, foreload.ImageDataset decodes natively"
         )
 
 
 def _alternatives_to_python(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    yield Advice("replace Python loops by numpy or torch operations on whole arrays, which let other threads run")
+    yield Advice("replace Python loops by NumPy or torch operations on whole arrays, which let other threads run")
 
 
 def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -188,17 +188,17 @@ def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     sizes = [given * factor for factor in (2, 4, 8, 16)]
     gains = {wanted: _gain(stats, now, batch_size=wanted) for wanted in sizes}
     best = max(gains.values())
-    wanted = next(wanted for wanted in sizes if gains[wanted] >= _NEARLY * best)
-    yield Advice(f"batch_size={wanted} instead of {given}, where training allows it", gains[wanted])
+    wanted = next(wanted for wanted in sizes if gains[wanted] >= _NEAR_BEST * best)
+    yield Advice(f"batch_size={wanted} instead of {given}, if training allows it", gains[wanted])
 
 
 def _alternatives_to_collating(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if costs.batch <= 1:
-        yield Advice("batches of several samples (batch_size=): each takes one hand-over")
+        yield Advice("batches of several samples (batch_size=): each batch is handed over once")
     elif not costs.native:
-        yield Advice("a lighter collate_fn: arrays of one size need none, and are put together natively")
+        yield Advice("a simpler collate_fn, or none: arrays of equal size are collated natively")
     if not costs.native and not stats["loader"].get("stock"):
-        yield Advice("tensors that fit in memory: foreload.CachedDataset gathers a batch in one call")
+        yield Advice("for tensors that fit in memory, foreload.CachedDataset: gathers a batch in one call")
 
 
 def _transfer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -207,16 +207,18 @@ def _transfer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     hidden = stats["seconds"] / rest if rest > 0 else None
     if stats["loader"].get("stock"):
         pin = "" if stats["loader"]["pin_memory"] else "pin_memory=True, and "
-        yield Advice(f'{pin}foreload.PrefetchLoader(loader, "cuda"): copies run beside the loop\'s work', hidden)
+        yield Advice(f'{pin}foreload.PrefetchLoader(loader, "cuda") (copies run during the loop\'s work)', hidden)
     elif not stats["loader"]["pin_memory"]:
-        yield Advice('device="cuda": batches are page-locked, and copied ahead beside the loop\'s work', hidden)
-    yield Advice("smaller batches to copy: uint8 images, normalised on the device, are a quarter of float32")
+        yield Advice('device="cuda" (batches are page-locked, and copied during the loop\'s work)', hidden)
+    yield Advice(
+        "smaller batches to copy: uint8 images, normalised on the device, are a quarter the size of float32"
+    )
 
 
 def _memory(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     limit, batch = stats["memory"]["limit"], stats["memory"]["batch_bytes"]
     if limit is not None and batch:
-        yield Advice(f'memory="{size(8 * batch).replace(" ", "")}" or more: room for some batches ahead')
+        yield Advice(f'memory="{size(8 * batch).replace(" ", "")}" or more: room to make batches ahead')
         yield Advice("a smaller batch_size")
     else:
         yield Advice("more memory for this container")
@@ -227,20 +229,20 @@ def _memory(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    who = stats["workers"]
-    if who["choosing_seconds"] > _MUCH_OF_START * stats["epochs"] * stats["first_batch_seconds"]:
+    pool = stats["workers"]
+    if pool["choosing_seconds"] > _MIN_CHOOSING_SHARE * stats["epochs"] * stats["first_batch_seconds"]:
         yield Advice(
-            f'num_workers={who["count"]}, workers="{who["kind"]}": then nothing is measured to choose them'
+            f'num_workers={pool["count"]}, workers="{pool["kind"]}": no time is spent on choosing workers'
         )
     start = stats["epochs"] * stats["first_batch_seconds"]
     rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:
-        yield Advice(
-            "nothing yet: let it run longer, and ask again. This was one epoch, and its first batch comes once"
-        )
+        yield Advice("nothing yet: this was one epoch, whose start counts once. Let it run longer, and ask again")
         return
     if stats["workers"]["kind"] == "processes":
-        yield Advice("persistent_workers=True: workers start once, not in each epoch", stats["seconds"] / rest)
+        yield Advice(
+            "persistent_workers=True (workers start once instead of in each epoch)", stats["seconds"] / rest
+        )
         if not stats["loader"].get("stock"):
-            yield Advice('workers="threads", which start at once')
-    yield Advice("longer epochs: let the sampler give several passes in one")
+            yield Advice('workers="threads" (threads start at once)')
+    yield Advice("longer epochs: let the sampler make several passes over the dataset in one epoch")

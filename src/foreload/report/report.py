@@ -1,4 +1,4 @@
-"""A loader's report: where the time went, what holds it back, what to change and what that would give."""
+"""The report on a loader: where the time went, the bottleneck, what to change and the predicted gain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foreload.record.units import number, percent, seconds, size, workers
+from foreload.record.units import number, percent, quantity, seconds, size, workers
 from foreload.report.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
@@ -24,32 +24,32 @@ _WIDTH = 100
 
 _HEADS = ("stage", "seconds", "per sample", "on a core", "bytes")
 
-# Stages as users know them.
+# Stages in words that users know.
 _NAMES = {
-    "order": "choosing the samples",
+    "order": "drawing the order",
     "read": "reading",
     "decode": "decoding",
     "cache": "cache",
     "sample": "your dataset",
     "transform": "transforms",
-    "batch": "putting batches together",
+    "batch": "collating",
     "wait": "the loop, waiting",
     "device": "copying to the device",
 }
 
 
 class Report:
-    """What a loader did, for people: print it, show it with rich, or leave it to a notebook.
+    """A readable report on a loader: print it, show it with rich, or display it in a notebook.
 
     Args:
         stats: from ``loader.stats()``.
 
     Attributes:
         stats: the same.
-        verdict: what holds the loop back, and what to change.
+        verdict: the bottleneck, and what to change.
 
     >>> print(Report({"samples": 0, "batches": 0, "seconds": 0.0}))
-    too-short: Too little was loaded to say what is slow.
+    too-short: Too little has been loaded to say what is slow.
     ...
     """
 
@@ -58,17 +58,17 @@ class Report:
         self.verdict: Verdict = verdict(stats)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON: ``stats`` and ``verdict``."""
+        """Return ``stats`` and ``verdict`` as plain values, for JSON."""
         own = asdict(self.verdict)
         own["advice"] = [advice._asdict() for advice in self.verdict.advice]
         return {"verdict": own, "stats": dict(self.stats)}
 
     def __repr__(self) -> str:
-        """Name it, with its kind."""
+        """Return a short form with the kind of verdict."""
         return f"<Report: {self.verdict.kind}>"
 
     def __str__(self) -> str:
-        """Give plain text, at most 100 columns wide."""
+        """Return plain text, at most 100 columns wide."""
         lines = _wrapped(f"{self.verdict.kind}: {self.verdict.sentence}", "")
         for title, points in (("Why:", self.verdict.evidence), ("What to change:", self._changes())):
             if points:
@@ -93,19 +93,19 @@ class Report:
         if not stats["samples"]:
             return []
         times = stats["batch_seconds"]
-        memory, restarts, who = stats["memory"], len(stats["restarts"]), stats["workers"]
+        memory, restarts, pool = stats["memory"], len(stats["restarts"]), stats["workers"]
         facts = [
             (
                 "speed",
                 f"{number(stats['samples_per_second'])} samples/s, "
                 f"{number(stats['batches_per_second'])} batches/s",
             ),
-            ("first batch", f"{seconds(stats['first_batch_seconds'])} after the epoch's start"),
+            ("first batch", f"{seconds(stats['first_batch_seconds'])} after the start of the epoch"),
             ("waited", f"{percent(stats['wait_share'])} of {seconds(stats['seconds'])}"),
             ("CPU", f"{percent(stats['cpu']['share'])} of {number(stats['cpu']['cores'])} cores"),
             ("memory", f"{size(memory['tree_bytes'])} in use, {size(memory['granted_bytes'])} granted"),
             ("read", size(stats["bytes_read"])),
-            ("workers", f"{workers(who['count'], who['kind'])}, {who['why']}"),
+            ("workers", f"{workers(pool['count'], pool['kind'])}, {pool['why']}"),
         ]
         if times["p99"] > 0:  # otherwise there was one batch
             text = f"{seconds(times['median'])} median, {seconds(times['p95'])} p95, {seconds(times['p99'])} p99"
@@ -117,7 +117,12 @@ class Report:
         if stats["errors"]:
             facts.append(("failed", f"{number(stats['errors'])} samples; see loader.errors"))
         if restarts:
-            facts.append(("restarts", f'{restarts} of worker processes; see stats()["restarts"]'))
+            facts.append(
+                (
+                    "restarts",
+                    f'{quantity(restarts, "process", "processes")} replaced; see stats()["restarts"]',
+                )
+            )
         return facts
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -134,7 +139,7 @@ class Report:
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show it with rich: the verdict first, in colour where there are colours."""
+        """Render with rich: the verdict first, in colour if the terminal has colours."""
         from rich.padding import Padding
         from rich.text import Text
 
@@ -172,7 +177,7 @@ class Report:
         return grid
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook."""
+        """Render as HTML, for notebooks."""
         safe = html.escape
         parts = [f"<p><b>{safe(self.verdict.kind)}</b>: {safe(self.verdict.sentence)}</p>"]
         for title, points in (("Why", self.verdict.evidence), ("What to change", self._changes())):

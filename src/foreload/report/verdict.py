@@ -1,4 +1,4 @@
-"""What holds a loop back, in words: a pure function of a loader's statistics."""
+"""Verdicts: the bottleneck of a loop in words, as a pure function of a loader's statistics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.record.units import number, percent, quantity, seconds
 from foreload.report.advice import Advice, advise
-from foreload.tune.costs import LOCK_FULL, Costs, held, measured_pace
+from foreload.tune.costs import LOCK_FULL, Costs, lock_held_share, measured_pace
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Kind", "Verdict", "verdict"]
+__all__ = ["Verdict", "VerdictKind", "verdict"]
 
-Kind = Literal[
+VerdictKind = Literal[
     "consumer-bound",
     "read-bound",
     "decode-bound",
@@ -29,80 +29,84 @@ Kind = Literal[
     "too-short",
 ]
 
-# Fewer batches say nothing; so few only if they took that long; and in less time than the last one nothing does.
-_FEWEST, _FEW, _LONG, _SHORTEST = 4, 10, 0.5, 0.02
+# A verdict needs at least this many batches and seconds, and more seconds if there are few batches.
+_MIN_BATCHES, _MIN_SECONDS = 4, 0.02
+_FEW_BATCHES, _MIN_SECONDS_IF_FEW = 10, 0.5
 
-# A loop that waits less than this has its data in time.
-_IN_TIME = 0.10
+# A loop that waits for a smaller share of its time has its data in time.
+_MAX_WAIT_IN_TIME = 0.10
 
-# The start of epochs is to blame from this share of all the time on.
-_START = 0.4
+# Starting epochs is the bottleneck from this share of the time on.
+_MIN_START_SHARE = 0.4
 
-# Something is used up from this share of what there is of it on.
-_FULL = 0.8
+# A resource counts as used up from this share of its limit on.
+_USED_UP = 0.8
 
-# Who uses so much of the memory has none left for batches.
-_NO_MEMORY = 0.95
+# Memory is short from this share of the granted memory on.
+_MEMORY_USED_UP = 0.95
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds a loop back.
+    """The bottleneck of a loop.
 
     Attributes:
-        kind: ``"consumer-bound"`` is good: the data are there in time.
+        kind: ``"consumer-bound"`` is good: the data is there in time.
         sentence: the same in plain words.
-        evidence: what was measured that says so, each a short sentence.
+        evidence: the measurements behind it, each a short sentence.
         advice: what to change, best first.
     """
 
-    kind: Kind
+    kind: VerdictKind
     sentence: str
     evidence: list[str] = field(default_factory=list)
     advice: list[Advice] = field(default_factory=list)
 
 
 def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
-    """Judge what a loop waits for, and what to change.
+    """Find what a loop waits for, and what to change.
 
     Args:
-        stats: of a loader, from ``loader.stats()``.
+        stats: from ``loader.stats()``.
 
     >>> verdict({"samples": 0, "batches": 0, "seconds": 0.0}).kind
     'too-short'
     """
     batches = stats["batches"]
-    if stats["samples"] < 1 or batches < _FEWEST or stats["seconds"] < (_LONG if batches < _FEW else _SHORTEST):
+    shortest = _MIN_SECONDS_IF_FEW if batches < _FEW_BATCHES else _MIN_SECONDS
+    if stats["samples"] < 1 or batches < _MIN_BATCHES or stats["seconds"] < shortest:
         return Verdict(
             "too-short",
-            "Too little was loaded to say what is slow.",
+            "Too little has been loaded to say what is slow.",
             [f"{quantity(batches, 'batch', 'batches')} in {seconds(stats['seconds'])}"],
-            [Advice("ask again after some more batches")],
+            [Advice("let it load some more batches, and ask again")],
         )
     costs = Costs.of(stats)
     kind = _kind(stats, costs)
     return Verdict(kind, _sentence(kind, stats, costs), _evidence(kind, stats, costs), advise(kind, stats, costs))
 
 
-def _kind(stats: Any, costs: Costs) -> Kind:
-    if stats["wait_share"] < _IN_TIME:
+def _kind(stats: Any, costs: Costs) -> VerdictKind:
+    if stats["wait_share"] < _MAX_WAIT_IN_TIME:
         return "consumer-bound"
-    if stats["epochs"] * stats["first_batch_seconds"] >= _START * stats["seconds"]:
+    if stats["epochs"] * stats["first_batch_seconds"] >= _MIN_START_SHARE * stats["seconds"]:
         return "startup-bound"
     if _is_short_of_memory(stats):
         return "memory-bound"
     parts = shares(stats, costs)
     main = max(parts["device"], parts["main"])
-    if costs.crew.workers:
-        limits, pace = bounds(costs.demand, costs.crew), measured_pace(stats)
-        if pace >= _FULL * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
+    if costs.servers.workers:
+        limits, pace = bounds(costs.demand, costs.servers), measured_pace(stats)
+        if pace >= _USED_UP * limits["loop"] and limits["loop"] <= min(limits.values()) * 1.05:
             return "transfer-bound" if parts["device"] >= main else "batch-bound"
         is_full = "lock" in limits and (
-            pace >= _FULL * limits["lock"] or (held(stats) or 0.0) >= LOCK_FULL or _lock_lacks_cores(stats, costs)
+            pace >= _USED_UP * limits["lock"]
+            or (lock_held_share(stats) or 0.0) >= LOCK_FULL
+            or _lock_lacks_cores(stats, costs)
         )
         if is_full and costs.demand.locked > costs.demand.handing:
             return "python-bound" if parts["batch"] < parts["sample"] + parts["decode"] else "batch-bound"
-    groups: dict[Kind, float] = {
+    groups: dict[VerdictKind, float] = {
         "read-bound": parts["read"] + parts["blocked"],
         "decode-bound": parts["decode"] + parts["sample"],
         "batch-bound": parts["batch"] + parts["main"],
@@ -112,31 +116,31 @@ def _kind(stats: Any, costs: Costs) -> Kind:
 
 
 def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
-    """Whether the lock is all that workers use, on cores that others use too: it is passed on less often then."""
+    """Whether workers need little but the lock, on cores shared with other programs, which slow its hand-over."""
     locked, free = costs.demand.locked, costs.demand.free
     return (
-        costs.crew.workers > 1
-        and locked >= _FULL * (locked + free)
+        costs.servers.workers > 1
+        and locked >= _USED_UP * (locked + free)
         and locked > costs.demand.blocked
-        and costs.crew.cores < _FULL * stats["cpu"]["cores"]
+        and costs.servers.cores < _USED_UP * stats["cpu"]["cores"]
     )
 
 
 def _is_short_of_memory(stats: Any) -> bool:
     memory = stats["memory"]
     limit, batch = memory["limit"], memory["batch_bytes"]
-    # One batch ahead, beside the two that the loop holds: less cannot be made ahead.
+    # Prefetching needs room for a batch ahead, beside the two that the loop holds.
     if limit is not None and batch and limit < 4 * batch:
         return True
-    return bool(memory["tree_bytes"] > _NO_MEMORY * memory["granted_bytes"])
+    return bool(memory["tree_bytes"] > _MEMORY_USED_UP * memory["granted_bytes"])
 
 
 def shares(stats: Any, costs: Costs) -> dict[str, float]:
-    """Give the seconds per sample of what a loader's time goes to.
+    """Split a loader's time: seconds per sample for each kind of work.
 
     Returns:
         ``read``, ``decode`` (and transforms), ``sample`` (the user's code, on a core), ``blocked`` (the user's
-        code, waiting for something), ``batch``, ``main`` (handing over), ``device``.
+        code, waiting for something), ``batch``, ``main`` (handing batches over), ``device``.
     """
     stages = costs.stages
 
@@ -156,54 +160,50 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
     }
 
 
-def _sentence(kind: Kind, stats: Any, costs: Costs) -> str:
+def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
     waits = f"Your loop waits for data {percent(stats['wait_share'])} of the time"
-    count, processes = costs.crew.workers, stats["workers"]["kind"] == "processes"
-    own = "its own thread" if count == 0 else quantity(count, "worker", "workers")
+    count, processes = costs.servers.workers, stats["workers"]["kind"] == "processes"
+    own = "a single thread" if count == 0 else quantity(count, "worker", "workers")
     match kind:
         case "consumer-bound":
             return (
                 f"All is well: your loop waits for data only {percent(stats['wait_share'])} of the time, so "
-                "faster loading would gain next to nothing. What takes the time is the loop's own work."
+                "faster loading would gain almost nothing. The loop's own work takes the time."
             )
         case "read-bound":
-            what = "the dataset is waiting for something else (a disk, a network)"
+            what = "your dataset waits for something (a disk, a network)"
             if shares(stats, costs)["read"] >= shares(stats, costs)["blocked"]:
-                what = "data are being read"
-            return f"{waits}, and mostly because {what}."
+                what = "reading the data takes long"
+            return f"{waits}, mostly because {what}."
         case "decode-bound":
-            what = "the dataset computes its samples" if costs.stages["sample"].cpu else "samples are decoded"
-            return f"{waits}, and mostly because {what}: {own} cannot make them as fast as the loop takes them."
+            what = "computing" if costs.stages["sample"].cpu else "decoding"
+            return f"{waits}, mostly because {what} samples takes long: {own} cannot keep up with the loop."
         case "python-bound":
             return (
-                f"{waits}, because the dataset is Python code and only one thread at a time can run Python (the "
-                f"interpreter's lock, GIL): {quantity(count, 'thread', 'threads')} load as fast as one."
+                f"{waits}, because your dataset is Python code and only one thread at a time can run Python (the "
+                f"interpreter's lock, GIL): {quantity(count, 'thread', 'threads')} load no faster than one."
             )
         case "batch-bound":
-            where = (
-                ""
-                if processes or shares(stats, costs)["batch"] > shares(stats, costs)["main"]
-                else " and handed over"
-            )
+            collated = processes or shares(stats, costs)["batch"] > shares(stats, costs)["main"]
+            work = "collating" if collated else "collating and handing over"
             return (
-                f"{waits}, and mostly because of the work that comes with each batch: samples are put together"
-                f"{where}, {number(costs.batch)} at a time."
+                f"{waits}, mostly because of the work per batch: {work} {number(costs.batch)} samples at a time."
             )
         case "transfer-bound":
-            return f"{waits}, and mostly because batches are copied to the device."
+            return f"{waits}, mostly because copying batches to the device takes long."
         case "memory-bound":
-            return f"{waits}, because there is no memory to make more batches ahead."
+            return f"{waits}, because there is no memory to make more batches ahead of it."
         case _:
             first = stats["first_batch_seconds"]
-            return f"{waits}, and mostly for the first batch of each epoch, which takes {seconds(first)} to come."
+            return f"{waits}, mostly for the first batch of each epoch, which takes {seconds(first)}."
 
 
-def _evidence(kind: Kind, stats: Any, costs: Costs) -> list[str]:
+def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
     loop = stats["loop_seconds"] / stats["samples"]
     lines = [
-        f"{number(stats['samples_per_second'])} samples/s; the loop alone could take "
-        + (f"{number(1 / loop)}" if loop > 0 else "any number"),
-        f"waited {seconds(stats['wait_seconds'])}, worked {seconds(stats['loop_seconds'])}",
+        f"{number(stats['samples_per_second'])} samples/s; the loop by itself could take "
+        + (f"{number(1 / loop)} samples/s" if loop > 0 else "any number"),
+        f"the loop waited for {seconds(stats['wait_seconds'])} and worked for {seconds(stats['loop_seconds'])}",
     ]
     parts = {name: value for name, value in shares(stats, costs).items() if value > 0}
     named = {
@@ -211,31 +211,31 @@ def _evidence(kind: Kind, stats: Any, costs: Costs) -> list[str]:
         "decode": "decoding and transforms",
         "sample": "your dataset, computing",
         "blocked": "your dataset, waiting",
-        "batch": "putting batches together",
-        "main": "handing over",
+        "batch": "collating",
+        "main": "handing batches over",
         "device": "copying to the device",
     }
     if parts:
         largest = sorted(parts, key=lambda name: -parts[name])[:3]
         lines.append("per sample: " + ", ".join(f"{named[name]} {seconds(parts[name])}" for name in largest))
     cores = stats["cpu"]["cores"]
-    who = "no workers"
-    if costs.crew.workers:
+    pool = "no workers"
+    if costs.servers.workers:
         one, many = ("thread", "threads") if stats["workers"]["kind"] != "processes" else ("process", "processes")
-        who = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
-    lines.append(f"{who}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
+        pool = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
+    lines.append(f"{pool}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
     lock = stats.get("lock")
     if kind == "python-bound" and lock:
-        lines.append(f"whenever the loop looked, the interpreter's lock was taken: {percent(lock['held_share'])}")
+        lines.append(f"the interpreter's lock was taken {percent(lock['held_share'])} of the times it was checked")
     if stats["cache"]:
-        lines.append(f"cache: {percent(stats['cache']['hit_rate'])} of the samples were there")
+        lines.append(f"{percent(stats['cache']['hit_rate'])} of the samples came from the cache")
     if stats.get("gpu"):
         lines.append(f"the GPU was idle {percent(stats['gpu']['idle_share'])} of the time")
     if kind == "memory-bound":
         lines += stats["memory"]["decisions"][-2:]
     if kind == "startup-bound":
         lines.append(
-            f"{quantity(stats['epochs'], 'epoch', 'epochs')} of {seconds(stats['seconds'] / stats['epochs'])}"
+            f"{quantity(stats['epochs'], 'epoch', 'epochs')} of {seconds(stats['seconds'] / stats['epochs'])} each"
         )
         if stats["workers"]["choosing_seconds"] > 0:
             lines.append(f"choosing the workers took {seconds(stats['workers']['choosing_seconds'])}, once")

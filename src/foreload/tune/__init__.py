@@ -1,1 +1,1 @@
-"""How many workers and batches ahead are best: a model, predictions, trials."""
+"""Tuning of workers and prefetch depth: a queueing model, predictions, trials."""

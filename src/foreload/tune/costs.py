@@ -1,4 +1,4 @@
-"""What a sample costs and who pays for it, taken from a loader's statistics."""
+"""Costs of a sample, in CPU time and waiting, derived from a loader's statistics."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.queueing import Crew, Demand, bounds, throughput
+from foreload.tune.queueing import Demand, Servers, bounds, throughput
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "held", "measured_pace"]
+__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "lock_held_share", "measured_pace"]
 
 WorkerKind = Literal["threads", "processes"]
 
-# Stages of a worker, in the order of a sample's journey; `order` and `device` are the consumer's.
+# Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")
 
-# The stages that run the user's Python, where the native core does not assemble the batches.
-_PYTHON = ("read", "decode", "sample", "transform", "batch")
+# The stages that run the user's Python, unless the native core assembles the batches.
+_PYTHON_STAGES = ("read", "decode", "sample", "transform", "batch")
 
-# So often must have been looked at the interpreter's lock before its share means anything.
-_LOOKS = 20
+# The share of looks that found the interpreter's lock taken needs at least this many looks.
+_MIN_LOOKS = 20
 
-# From this share on, the lock is what workers wait for.
+# Workers wait for the lock if it is held for this share of the time or more.
 LOCK_FULL = 0.85
 
-# Of two limits this near, either may be the one.
-_NEAR = 1.1
+# Limits within this factor of each other count as equal.
+_EQUAL_LIMITS = 1.1
 
-# What a lock that is always taken may lose by being handed from thread to thread.
-_NEAR_LOCK = 1.25
+# The factor that handing a contended lock from thread to thread may cost.
+_LOCK_CONTENTION = 1.25
 
-# Of the cores' time: nobody else uses them.
-_ALL_USED = 0.9
+# From this share of the cores' time on, no other program uses them.
+_CORES_USED_UP = 0.9
 
-_STEPS = 25
+_BISECTION_STEPS = 25
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a stage per sample that passes it.
+    """Seconds that a stage takes for each sample that passes it.
 
     Attributes:
         cpu: on a core.
         idle: not on one.
-        share: of all samples, those that pass it.
+        share: the share of all samples that pass it.
     """
 
     cpu: float = 0.0
@@ -57,20 +57,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a sample costs.
+    """Costs of a sample, by stage and by who pays them.
 
     Attributes:
-        stages: of the workers.
+        stages: the workers' stages.
         locked: the share of the workers' Python CPU time that holds the interpreter's lock.
-        handing: CPU seconds of the consumer per batch, for asking for it and taking it over.
-        dispatch: CPU seconds of the workers per batch, for taking the order and giving the batch.
+        handing: CPU seconds of the consumer per batch, for requesting it and taking it over.
+        dispatch: CPU seconds of the workers per batch, for taking the request and handing the batch over.
         loop, away: seconds of the loop's own work per sample, on a core and off it.
-        blocked: the share of the stages' idle time in which workers are blocked, and not waiting for each other.
+        blocked: the share of the stages' idle time in which workers are blocked, not waiting for each other.
         gap: seconds of a worker per batch that nothing explains.
-        gain: what the model has to be multiplied with to give what was measured.
+        gain: the factor from the modelled to the measured pace.
         batch: samples per batch.
-        crew: who worked.
-        depth: batches kept in the making.
+        servers: the workers and cores.
+        depth: batches in flight.
         native: whether the native core assembles the batches.
     """
 
@@ -81,7 +81,7 @@ class Costs:
     loop: float
     away: float
     batch: float
-    crew: Crew
+    servers: Servers
     depth: int
     native: bool
     blocked: float = 1.0
@@ -91,13 +91,13 @@ class Costs:
     @property
     def python(self) -> float:
         """CPU seconds per sample in which workers run Python, or what Python calls."""
-        names = () if self.native else _PYTHON
+        names = () if self.native else _PYTHON_STAGES
         own = sum(self.stages[name].share * self.stages[name].cpu for name in names)
         return own + self.dispatch / self.batch
 
     @property
     def demand(self) -> Demand:
-        """What one sample costs, for the queueing model."""
+        """The cost of one sample, for the queueing model."""
         cpu = sum(cost.share * cost.cpu for cost in self.stages.values()) + self.dispatch / self.batch
         idle = sum(cost.share * cost.idle for cost in self.stages.values())
         return Demand(
@@ -110,39 +110,41 @@ class Costs:
         )
 
     def deeper(self, depth: int, other: int) -> Costs:
-        """Give them with ``other`` batches in the making, not ``depth``: what nothing explains is workers who wait
-        for the loop and a loop that waits for workers, since batches differ; so many batches even that out.
+        """Return the costs with ``other`` batches in flight instead of ``depth``.
+
+        The unexplained gap comes from batches that differ, so that workers and loop wait for each other in turn; a
+        deeper queue evens that out.
         """
         return replace(self, gap=self.gap * depth / other, depth=other)
 
     def limits(self) -> dict[str, float]:
-        """Samples per second that nothing can exceed; see :func:`~foreload.tune.queueing.bounds`."""
-        return bounds(self.demand, self.crew)
+        """Return upper limits of samples per second; see :func:`~foreload.tune.queueing.bounds`."""
+        return bounds(self.demand, self.servers)
 
     def pace(self) -> float:
-        """Samples per second, by the model."""
-        reached = throughput(self.demand, self.crew)
+        """Return the samples per second that the model expects."""
+        reached = throughput(self.demand, self.servers)
         if self.gain <= 1:
             return self.gain * reached
-        return max(reached, min(self.gain * reached, *bounds(self.demand, self.crew).values()))
+        return max(reached, min(self.gain * reached, *bounds(self.demand, self.servers).values()))
 
     @classmethod
     def of(cls, stats: Stats | Mapping[str, Any]) -> Costs:
-        """Take them from statistics.
+        """Derive the costs from statistics.
 
         Raises:
-            ValueError: no sample was loaded yet.
+            ValueError: no sample has been loaded yet.
         """
         samples, batches = stats["samples"], stats["batches"]
         if samples < 1 or batches < 1 or stats["seconds"] <= 0:
-            raise ValueError("nothing was loaded yet: iterate the loader for some batches first")
+            raise ValueError("nothing has been loaded yet: iterate over the loader for some batches first")
         workers = stats["workers"]
         count = int(workers["count"])
         depth = int(workers.get("depth") or 2 * max(1, count))
         stages = _stages(stats)
         handing, dispatch = _around(stats, stages)
         loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
-        # (Torch's own workers are processes.)
+        # Torch's own workers are processes.
         threads = workers["kind"] != "processes" and not stats["loader"].get("stock")
         costs = cls(
             stages=stages,
@@ -152,20 +154,20 @@ class Costs:
             loop=loop_cpu / samples,
             away=(stats["loop_seconds"] - loop_cpu + _moving(stats)) / samples,
             batch=samples / batches,
-            crew=crew(count, "threads" if threads else "processes", _free_cores(stats), depth),
+            servers=make_servers(count, "threads" if threads else "processes", _free_cores(stats), depth),
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
-        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), held(stats))
+        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), lock_held_share(stats))
 
 
-def crew(count: int, kind: WorkerKind, cores: float, depth: int) -> Crew:
-    """Make the crew; workers beyond the batches in the making have nothing to do."""
-    return Crew(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
+def make_servers(count: int, kind: WorkerKind, cores: float, depth: int) -> Servers:
+    """Return the model's servers; worker processes beyond the batches in flight have nothing to do."""
+    return Servers(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
 
 
 def measured_pace(stats: Stats | Mapping[str, Any]) -> float:
-    """Give the samples per second once the first batch of an epoch was there."""
+    """Return the samples per second after the first batch of an epoch."""
     batches, epochs = stats["batches"], max(1, stats["epochs"])
     first = min(stats["first_batch_seconds"] * epochs, 0.9 * stats["seconds"])
     if batches <= 2 * epochs:
@@ -174,7 +176,7 @@ def measured_pace(stats: Stats | Mapping[str, Any]) -> float:
 
 
 def _stages(stats: Any) -> dict[str, Cost]:
-    """Give the costs of the workers' stages; where no CPU time was taken, an even share of what there was."""
+    """Return the costs of the workers' stages; stages without a measured CPU time share what is left evenly."""
     samples = stats["samples"]
     entries = {name: stats["stages"].get(name) for name in WORK}
     known = {name: entry for name, entry in entries.items() if entry is not None}
@@ -188,39 +190,39 @@ def _stages(stats: Any) -> dict[str, Cost]:
         cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
         passed = entry["samples"] or samples
         stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
-    # Who waits for a core is not blocked by what the stage does.
+    # A thread that waits for a core is not blocked by its stage.
     idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
     left = max(0.0, 1 - _queued(stats) / idle) if idle > 0 else 1.0
     return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
 
 
 def _queued(stats: Any) -> float:
-    """Give the seconds in which worker threads waited for a core. (Of torch's workers, stages are without it.)"""
+    """Return the seconds in which worker threads waited for a core. (Stages of torch's workers exclude it.)"""
     return 0.0 if stats["loader"].get("stock") else float(stats["cpu"].get("queued_seconds", 0.0))
 
 
 def _free_cores(stats: Any) -> float:
-    """Give the cores that there are for the loader: others may have a part of them."""
+    """Return the cores left for the loader: other programs may use some of them."""
     used, queued = _cpu(stats), _queued(stats)
     cores = float(stats["cpu"]["cores"])
-    # Few cores for many threads make them wait for each other, which the model knows.
-    if queued <= 0 or used >= _ALL_USED * cores * stats["seconds"]:
+    # Threads that queue only because cores are few are part of the model.
+    if queued <= 0 or used >= _CORES_USED_UP * cores * stats["seconds"]:
         return cores
     return float(max(used / stats["seconds"], cores * used / (used + queued)))
 
 
 def _cpu(stats: Any) -> float:
-    """Give the CPU seconds of all processes."""
+    """Return the CPU seconds of all processes."""
     return float(stats["cpu"]["share"] * stats["cpu"]["cores"] * stats["seconds"])
 
 
 def _moving(stats: Any) -> float:
-    """Give the seconds in which batches were copied to a device."""
+    """Return the seconds in which batches were copied to a device."""
     return float(stats["stages"].get("device", {"seconds": 0.0})["seconds"])
 
 
 def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
-    """Give the CPU seconds per batch that belong to no stage: the consumer's, with its order, and the workers'."""
+    """Return the CPU seconds per batch outside all stages: the consumer's (with the order) and the workers'."""
     samples, batches = stats["samples"], stats["batches"]
     order = stats["stages"].get("order", {"seconds": 0.0})["seconds"]
     made = sum(stage.share * stage.cpu for stage in stages.values()) * samples
@@ -230,59 +232,59 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - made)
     own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
-    # More than workers have between their stages is of threads that the stages have started (BLAS, OpenMP).
+    # Anything above the workers' time between stages is due to threads that stages start (BLAS, OpenMP).
     between = stats["workers"]["count"] * stats["seconds"] - sum(
         stage.share * (stage.cpu + stage.idle) * samples for stage in stages.values()
     )
     return own / batches, max(0.0, min(loose - own, between)) / batches
 
 
-def held(stats: Any) -> float | None:
-    """Give the share of looks that found the interpreter's lock taken by workers; None where too few were made."""
+def lock_held_share(stats: Any) -> float | None:
+    """Return the share of looks that found the interpreter's lock taken by workers; None if there were too few."""
     lock = stats.get("lock")
-    return None if not lock or lock["looks"] < _LOOKS else float(lock["held_share"])
+    return None if not lock or lock["looks"] < _MIN_LOOKS else float(lock["held_share"])
 
 
 def _locked(stats: Any, costs: Costs) -> float:
-    """Give the share of the workers' Python that holds the lock: all, where nothing is known about it."""
+    """Return the share of the workers' Python time that holds the lock: all of it if nothing is known."""
     python = costs.python
-    if not costs.crew.one_lock or python <= 0:
+    if not costs.servers.one_lock or python <= 0:
         return 1.0
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
-    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.crew.workers else 1.0
-    taken = held(stats)
+    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.servers.workers else 1.0
+    taken = lock_held_share(stats)
     return most if taken is None else min(most, taken / (pace * python))
 
 
 def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
-    """Choose what cannot be measured so that the model gives what was measured."""
+    """Choose what cannot be measured so that the model matches what was measured."""
     alone = replace(costs, blocked=0.0)
-    # Where the lock is always taken, what is idle waits for that.
-    near = 1.0 if taken is None or taken < LOCK_FULL else _NEAR_LOCK
-    if costs.crew.workers == 0 or alone.pace() <= pace * near:
-        costs = costs if costs.crew.workers == 0 else alone
+    # If the lock is always taken, idle time is waiting for it.
+    near = 1.0 if taken is None or taken < LOCK_FULL else _LOCK_CONTENTION
+    if costs.servers.workers == 0 or alone.pace() <= pace * near:
+        costs = costs if costs.servers.workers == 0 else alone
         return replace(costs, gain=pace / costs.pace())
     if costs.pace() > pace:
-        limits = bounds(costs.demand, costs.crew)
-        if limits["workers"] > _NEAR * min(limits.values()):
-            # Something else than workers is used up; what is lost there (switching, cold caches) is lost again.
+        limits = bounds(costs.demand, costs.servers)
+        if limits["workers"] > _EQUAL_LIMITS * min(limits.values()):
+            # Another resource than workers is used up; its losses (switching, cold caches) stay as they are.
             return replace(costs, gain=pace / costs.pace())
-        # Time between the stages: waking up, handing out.
+        # Time between stages: waking up, handing out work.
         return replace(
             costs,
             gap=_bisect(
-                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.crew.workers
+                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.servers.workers
             ),
         )
-    # What is idle is blocked, or waits for cores or for the lock.
+    # Idle time is blocked time, or waiting for cores or for the lock.
     return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > pace, 1.0))
 
 
 def _bisect(is_less: Callable[[float], bool], most: float) -> float:
-    """Give the least value up to ``most`` of which that is not true any more."""
+    """Return the least value up to ``most`` for which ``is_less`` is false."""
     low, high = 0.0, most
-    for _ in range(_STEPS):
+    for _ in range(_BISECTION_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if is_less(middle) else (low, middle)
     return low

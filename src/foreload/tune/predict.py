@@ -1,4 +1,4 @@
-"""How many samples a second a loader would give with other settings, from what it did with these."""
+"""Predictions of a loader's samples per second with other settings, from its statistics with the present ones."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.costs import Cost, Costs, WorkerKind, crew, measured_pace
+from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Keep", "hit_bytes", "predict"]
+__all__ = ["HitForm", "hit_bytes", "predict"]
 
-Keep = Literal["encoded", "decoded"]
+HitForm = Literal["encoded", "decoded"]
 
-# Bytes per second of taking a hit out of the cache, where no cache was there to measure it.
-_COPY = 4e9
+# Bytes per second of copying a hit out of the cache, if no cache was there to measure it.
+_HIT_BANDWIDTH = 4e9
 
-# From this hit rate on, what the cache takes is what hits take.
+# From this hit rate on, the time measured for the cache is that of hits.
 _MOSTLY_HITS = 0.9
 
-# How much larger pictures are decoded (as planes, 4:2:0) than as JPEG files.
-_DECODED = 3
+# Size of decoded images (planes, 4:2:0) over that of their JPEG files.
+_DECODED_SIZE = 3
 
-# What is left of the CPU time of reading a small file when it is a part of a large one: no open, stat and close.
-_PACKED = 0.35
+# Share of the CPU time of reading a small file that is left if it is part of a large one: no open, stat, close.
+_PACKED_READ = 0.35
 
 # CPU seconds per batch of any collate function, however few the samples.
-_COLLATE = 1e-5
+_COLLATE_CALL = 1e-5
 
-# Seconds in which worker processes start: the first, and each.
-_START, _START_EACH = 0.03, 0.005
+# Seconds to start worker processes: once, and per process.
+_START_POOL, _START_PROCESS = 0.03, 0.005
 
-# CPU seconds per batch, of each side, of handing it from thread to thread, and what that takes more for processes.
-_HANDED, _ACROSS = 2e-5, 1.5e-4
+# CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
+_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 1.5e-4
 
-# The same of torch's own workers, which open a piece of shared memory for each tensor of a batch.
+# The surcharge of torch's own workers, which open shared memory for each tensor of a batch.
 _ACROSS_STOCK = 5e-4
 
-# CPU seconds to take a batch from an order that is drawn.
-_CUT = 2e-6
+# CPU seconds to take a batch of indices from a drawn order.
+_TAKE_INDICES = 2e-6
 
 
 def predict(
@@ -50,39 +50,39 @@ def predict(
     workers: int | None = None,
     kind: WorkerKind | None = None,
     cache: float | None = None,
-    keep: Keep | None = None,
+    keep: HitForm | None = None,
     source: Literal["packed"] | None = None,
     cores: float | None = None,
     batch_size: int | None = None,
 ) -> float:
-    """Predict the samples per second of a loader with some settings changed; all others stay as they were.
+    """Predict the samples per second of a loader with some settings changed; the others stay as they are.
 
-    A queueing model (:mod:`foreload.tune.queueing`, which says what it assumes and whose it is) is fitted to
-    what was measured and then asked about the change. What was not seen is taken at its worst: Python in worker
-    processes, which cannot be seen to let go of the interpreter's lock, is taken to hold it in threads.
+    A queueing model (:mod:`foreload.tune.queueing`, which lists its assumptions and sources) is fitted to the
+    statistics and then evaluated with the change. The unknown is taken at its worst: Python in worker processes,
+    whose use of the interpreter's lock was not observed, is assumed to hold it in threads.
 
     Args:
-        stats: of a loader, from ``loader.stats()``.
-        workers: how many.
+        stats: from ``loader.stats()``.
+        workers: number of workers.
         kind: ``"threads"`` or ``"processes"``.
-        cache: share of the samples that the cache has, 0 to 1.
-        keep: as what it has them: a hit saves reading (``"encoded"``), or decoding too (``"decoded"``).
+        cache: the cache's hit rate, 0 to 1.
+        keep: the form of cached samples: a hit saves reading (``"encoded"``), or decoding too (``"decoded"``).
         source: ``"packed"``: samples are parts of large files (``foreload pack``), not a file each.
-        cores: that this process may use.
+        cores: cores that this process may use.
         batch_size: samples per batch.
 
     Returns:
         Samples per second, from the start of an epoch to its end.
 
     Raises:
-        ValueError: nothing was loaded yet, or an argument makes no sense.
+        ValueError: nothing has been loaded yet, or an argument is invalid.
 
     >>> stage = {"count": 100, "seconds": 10.0, "cpu_seconds": 0.1, "samples": 1000, "bytes": 0}
     >>> seen = {"epochs": 1, "batches": 100, "samples": 1000, "seconds": 10.1, "first_batch_seconds": 0.1,
     ...     "wait_seconds": 10.0, "loop_seconds": 0.1, "loop_cpu_seconds": 0.1, "stages": {"sample": stage},
     ...     "cache": None, "memory": {"batch_bytes": 0}, "cpu": {"cores": 8, "share": 0.0025},
     ...     "workers": {"kind": "threads", "count": 1, "depth": 2}, "loader": {"native": False}}
-    >>> round(predict(seen)), round(predict(seen, workers=4), -1)   # it waits: more workers wait at once
+    >>> round(predict(seen)), round(predict(seen, workers=4), -1)   # its samples wait, which takes no core
     (99, 400.0)
     """
     _check(workers, kind, cache, keep, source, cores, batch_size)
@@ -92,15 +92,21 @@ def predict(
         costs = _cached(stats, costs, cache, keep)
     if source == "packed":
         read = costs.stages["read"]
-        costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED))
+        costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED_READ))
     if batch_size is not None:
         costs = _batched(costs, batch_size)
-    costs = _crewed(stats, costs, workers, kind or ("threads" if costs.crew.one_lock else "processes"), cores)
+    costs = _with_servers(
+        stats, costs, workers, kind or ("threads" if costs.servers.one_lock else "processes"), cores
+    )
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    starts = costs.crew.workers and not costs.crew.one_lock and (before.crew.one_lock or not before.crew.workers)
-    return _with_start(stats, pace, _START + _START_EACH * costs.crew.workers if starts else 0.0)
+    starts = (
+        costs.servers.workers
+        and not costs.servers.one_lock
+        and (before.servers.one_lock or not before.servers.workers)
+    )
+    return _with_start(stats, pace, _START_POOL + _START_PROCESS * costs.servers.workers if starts else 0.0)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -124,15 +130,15 @@ def _with(costs: Costs, **stages: Cost) -> Costs:
     return replace(costs, stages={**costs.stages, **stages})
 
 
-def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cores: float | None) -> Costs:
+def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cores: float | None) -> Costs:
     count = int(stats["workers"]["count"]) if workers is None else workers
-    was: WorkerKind = "threads" if costs.crew.one_lock else "processes"
-    cores = costs.crew.cores if cores is None else cores
-    if (count, kind, cores) == (int(stats["workers"]["count"]), was, costs.crew.cores):
+    was: WorkerKind = "threads" if costs.servers.one_lock else "processes"
+    cores = costs.servers.cores if cores is None else cores
+    if (count, kind, cores) == (int(stats["workers"]["count"]), was, costs.servers.cores):
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    had, stock = costs.crew.workers, bool(stats["loader"].get("stock"))
+    had, stock = costs.servers.workers, bool(stats["loader"].get("stock"))
     if count and (kind != was or not had):
         more = _handing(count, kind, stock) - _handing(had, was, stock)
         costs = replace(
@@ -143,20 +149,22 @@ def _crewed(stats: Any, costs: Costs, workers: int | None, kind: WorkerKind, cor
         )
     elif had and not count:
         order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
-        costs = replace(costs, handing=min(costs.handing, max(_CUT, order)), dispatch=0.0, gap=0.0, gain=1.0)
-    return replace(costs, crew=crew(count, kind, cores, depth), depth=depth)
+        costs = replace(
+            costs, handing=min(costs.handing, max(_TAKE_INDICES, order)), dispatch=0.0, gap=0.0, gain=1.0
+        )
+    return replace(costs, servers=make_servers(count, kind, cores, depth), depth=depth)
 
 
 def _handing(count: int, kind: WorkerKind, stock: bool) -> float:
     if count == 0:
         return 0.0
-    return _HANDED + ((_ACROSS_STOCK if stock else _ACROSS) if kind == "processes" else 0.0)
+    return _HAND_OVER + ((_ACROSS_STOCK if stock else _ACROSS_PROCESSES) if kind == "processes" else 0.0)
 
 
 def _batched(costs: Costs, batch_size: int) -> Costs:
-    """Let what comes with each batch come less often: handing over, calling the collate function, time lost."""
+    """Return the costs with another batch size, over which the cost per batch is spread."""
     batch = costs.stages["batch"]
-    fixed = min(_COLLATE, batch.cpu * costs.batch)
+    fixed = min(_COLLATE_CALL, batch.cpu * costs.batch)
     cpu = batch.cpu + fixed * (1 / batch_size - 1 / costs.batch)
     more = _with(replace(costs, batch=float(batch_size), gain=1.0), batch=replace(batch, cpu=cpu))
     if costs.gain >= 1:
@@ -166,12 +174,12 @@ def _batched(costs: Costs, batch_size: int) -> Costs:
     return replace(more, gain=1 / (1 + lost / batch_size * more.pace()))
 
 
-def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) -> Costs:
-    """Let hits save what they save: reading; decoding too, where samples are kept decoded."""
+def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None) -> Costs:
+    """Return the costs with another hit rate: hits save reading, and decoding too if samples are kept decoded."""
     had = stats["cache"]["hit_rate"] if stats["cache"] else 0.0
     rate = had if cache is None else cache
     if rate < had and had >= 1:
-        raise ValueError("every sample came from the cache: what it costs without is not known")
+        raise ValueError("every sample came from the cache: the cost of a miss is not known")
     misses = 1 - rate
     stages = dict(costs.stages)
     decoded_hits = had > 0 and stages["decode"].share > 1 - had / 2
@@ -180,32 +188,36 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: Keep | None) ->
         stages[name] = _of_misses(stages[name], had, misses)
     if keep == "encoded":
         stages["decode"] = replace(stages["decode"], share=1.0)
-    hit, copied = stages["cache"], Cost(cpu=hit_bytes(stats, costs, keep) / _COPY)
+    hit, copied = stages["cache"], Cost(cpu=hit_bytes(stats, costs, keep) / _HIT_BANDWIDTH)
     if had == 0 or (had < _MOSTLY_HITS and copied.cpu < hit.cpu + hit.idle):
-        hit = copied  # what was seen is what misses cost that are kept
+        hit = copied  # the measured time is that of storing misses
     stages["cache"] = replace(hit, share=rate)
     return replace(costs, stages=stages)
 
 
-def hit_bytes(stats: Any, costs: Costs, keep: Keep) -> float:
-    """Guess how many bytes a cache keeps of a sample, and goes through for a hit."""
+def hit_bytes(stats: Any, costs: Costs, keep: HitForm) -> float:
+    """Estimate the bytes that a cache keeps of a sample, and copies for a hit."""
     read = stats["stages"].get("read", {"bytes": 0, "samples": 0})
     encoded = float(read["bytes"] / read["samples"]) if read["samples"] else 0.0
     if keep == "encoded" and encoded:
         return encoded
-    # Pictures are kept whole, and cropped and resized from there.
-    return encoded * _DECODED if costs.native and encoded else float(stats["memory"]["batch_bytes"]) / costs.batch
+    # Images are kept whole; cropping and resizing come after the cache.
+    return (
+        encoded * _DECODED_SIZE
+        if costs.native and encoded
+        else float(stats["memory"]["batch_bytes"]) / costs.batch
+    )
 
 
 def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
-    """Give what a stage costs with so many misses, where ``had`` of the samples were hits."""
-    # Where hits pass the stage too, they cost next to nothing there.
+    """Return the cost of a stage with a share of misses, from its cost when ``had`` of the samples were hits."""
+    # Hits that pass the stage too cost almost nothing there.
     each = 1 - had if cost.share > 1 - had / 2 and had < 1 else 1.0
     return Cost(cost.cpu / each, cost.idle / each, misses)
 
 
 def _with_start(stats: Any, pace: float, more: float) -> float:
-    """Spread what an epoch's start costs over its samples."""
+    """Return the pace with the cost of an epoch's start spread over its samples."""
     epochs = max(1, stats["epochs"])
     samples = float(stats["samples"] / epochs)
     if pace <= 0 or pace == float("inf"):

@@ -1,4 +1,4 @@
-"""Which of several settings is best, found by trying them, with as few changes as can be."""
+"""Trials of settings: find a better one by measuring, with few changes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["Trial", "Trials"]
 
 S = TypeVar("S")
 
-# A change that is predicted to give less is not worth one; one that gives less is taken back.
-_WORTH, _KEPT = 1.05, 1.03
+# The least predicted gain for which a setting is tried, and the least measured gain for which it is kept.
+_MIN_PREDICTED, _MIN_MEASURED = 1.05, 1.03
 
-# How many windows make a measurement; one is enough where this much more is predicted.
+# Windows in a measurement; one is enough if this gain is predicted or measured.
 _WINDOWS, _CONFIDENT_GAIN = 3, 1.5
 
-# After so many windows the model is asked. It learns more meanwhile.
-_ASKED = (1, 3, 6, 12)
+# The model is consulted after these numbers of windows; it has more data each time.
+_CONSULTED_AFTER = (1, 3, 6, 12)
 
-# Trials, until it is left at that; and how often that is opened again, where the pace is another one by this much
-# for so many windows on end.
-_TRIALS, _REOPENED = 4, 2
-_OTHER, _LONG = 0.3, 25
+# The most trials before the setting is frozen, and how often it is unfrozen: when the pace has differed by this
+# share for this many windows in a row.
+_MAX_TRIALS, _MAX_REOPENINGS = 4, 2
+_DRIFT, _DRIFT_WINDOWS = 0.3, 25
 
 
 class Trial(NamedTuple, Generic[S]):
@@ -29,8 +29,8 @@ class Trial(NamedTuple, Generic[S]):
 
     Attributes:
         before, tried: the settings.
-        predicted, measured: how many times as fast the one is as the other.
-        kept: whether it stayed.
+        predicted, measured: the pace with ``tried`` over the pace with ``before``.
+        kept: whether ``tried`` was kept.
     """
 
     before: S
@@ -43,19 +43,19 @@ class Trial(NamedTuple, Generic[S]):
 class Trials(Generic[S]):
     """Tries settings, each once, and keeps one only if it is faster than the one before.
 
-    It knows neither clocks nor loaders: it is told what was done in windows of time, and answers with settings. At
-    most 4 settings are tried, each followed by at most one step back; then it stays as it is, unless the pace
-    changes greatly for long, twice at most: no more than 24 changes, whatever it is told. So it cannot oscillate.
-    Where a prediction did not come true, later ones are believed as much less.
+    It has neither a clock nor a loader: it observes the work done in windows of time, and answers with settings.
+    At most 4 settings are tried, each followed by at most one step back; then the setting is frozen. A pace that
+    changes greatly for long unfreezes it, at most twice. There are never more than 24 changes, so it cannot
+    oscillate. After a prediction that did not come true, later ones are discounted by as much.
 
     Args:
-        setting: the present one.
-        windows: how many of them make a measurement.
+        setting: the present setting.
+        windows: number of windows in a measurement.
 
     Attributes:
-        setting: the present one.
-        frozen: whether nothing is tried any more.
-        done: what was tried.
+        setting: the present setting.
+        frozen: whether no setting is tried for now.
+        done: the finished trials.
 
     >>> trials = Trials(2)
     >>> paces = {2: 100.0, 8: 390.0}
@@ -70,16 +70,16 @@ class Trials(Generic[S]):
         self.frozen = False
         self.done: list[Trial[S]] = []
         self._needed = windows
-        self._left = _REOPENED
+        self._left = _MAX_REOPENINGS
         self._begin()
 
     def _begin(self) -> None:
         self.frozen = False
         self._tried = {self.setting}
         self._trials = 0
-        self._trust = 1.0  # what of a prediction comes true
+        self._trust = 1.0  # the share of a predicted gain that came true
         self._forget()
-        self._trial: tuple[S, float, float] | None = None  # what was before, its pace, what was predicted
+        self._trial: tuple[S, float, float] | None = None  # the setting before, its pace, the predicted gain
         self._reference = self._others = 0.0
 
     def _forget(self) -> None:
@@ -92,22 +92,22 @@ class Trials(Generic[S]):
 
     @property
     def over(self) -> bool:
-        """Whether nothing will be tried ever again, so that nobody needs to tell it anything."""
+        """Whether no setting will ever be tried again, so that observing can stop."""
         return self.frozen and self._left == 0
 
     def observe(
         self, samples: float, seconds: float, propose: Callable[[S, set[S]], tuple[S, float] | None]
     ) -> bool:
-        """Take note of what was done with the present setting in a window of time.
+        """Take in the work done with the present setting in a window of time.
 
         Args:
-            samples: how many.
-            seconds: in how many.
-            propose: is given the present setting and those that need not be proposed; gives another one, and how
-                many times as fast that is, or None.
+            samples: samples delivered.
+            seconds: length of the window.
+            propose: called with the present setting and the set of those already tried; returns another setting
+                and its predicted gain, or None.
 
         Returns:
-            Whether :attr:`setting` is another one now. What comes right after that is not to be told.
+            Whether :attr:`setting` has changed. Work begun before the change must then not be observed.
         """
         if self.frozen:
             self._watch(samples / seconds if seconds > 0 else 0.0)
@@ -118,11 +118,11 @@ class Trials(Generic[S]):
         if self._trial is not None:
             return self._judge(*self._trial)
         seen = self._windows
-        if seen not in _ASKED and seen != self._needed:
+        if seen not in _CONSULTED_AFTER and seen != self._needed:
             return False
-        proposal = None if self._trials == _TRIALS else propose(self.setting, self._tried)
+        proposal = None if self._trials == _MAX_TRIALS else propose(self.setting, self._tried)
         if proposal is not None and self._trust * proposal[1] >= (
-            _WORTH if seen >= self._needed else _CONFIDENT_GAIN
+            _MIN_PREDICTED if seen >= self._needed else _CONFIDENT_GAIN
         ):
             other, predicted = proposal
             if other not in self._tried:
@@ -132,17 +132,17 @@ class Trials(Generic[S]):
                 self._forget()
                 self.setting = other
                 return True
-        if self._trials == _TRIALS or (seen >= _ASKED[-1] or self._needed == 1):
+        if self._trials == _MAX_TRIALS or (seen >= _CONSULTED_AFTER[-1] or self._needed == 1):
             self.frozen = True
             self._reference = self._pace
         return False
 
     def _judge(self, before: S, pace: float, predicted: float) -> bool:
-        # A measurement must be whole, unless it leaves no doubt.
+        # A measurement must be complete, unless the gain is beyond doubt.
         if self._windows < self._needed and self._pace < _CONFIDENT_GAIN * pace:
             return False
         measured = self._pace / pace if pace > 0 else float("inf")
-        kept = measured >= _KEPT
+        kept = measured >= _MIN_MEASURED
         self.done.append(Trial(before, self.setting, predicted, measured, kept))
         self._trial = None
         self._forget()
@@ -154,8 +154,8 @@ class Trials(Generic[S]):
     def _watch(self, pace: float) -> None:
         if self._left == 0:
             return
-        is_other = abs(pace - self._reference) > _OTHER * self._reference
+        is_other = abs(pace - self._reference) > _DRIFT * self._reference
         self._others = self._others + 1 if is_other else 0
-        if self._others >= _LONG:
+        if self._others >= _DRIFT_WINDOWS:
             self._left -= 1
             self._begin()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
 from foreload.record.units import number, percent, quantity
-from foreload.tune.costs import LOCK_FULL, WORK, Costs, crew
+from foreload.tune.costs import LOCK_FULL, WORK, Costs, make_servers
 from foreload.tune.interval import Observed, Reading, between
 from foreload.tune.trials import Trial, Trials
 
@@ -229,10 +229,10 @@ class Tuner:
 
 def _changed(costs: Costs, setting: Setting, other: Setting) -> Costs | None:
     """Give what samples cost with another setting; None where nothing speaks for it."""
-    cores = costs.crew.cores
+    cores = costs.servers.cores
     # Who finds no sample in the batches that are in the making has nothing to do.
     threads = max(1, min(other.threads, int(other.depth * costs.batch)))
-    changed = replace(costs, crew=crew(threads, "threads", cores, other.depth), depth=other.depth)
+    changed = replace(costs, servers=make_servers(threads, "threads", cores, other.depth), depth=other.depth)
     if other.threads < setting.threads:
         # All that fewer of them save is what is lost by handing a lock around that is always taken.
         return replace(changed, gain=1.0) if costs.gain < 1 and _by_lock(costs) else None

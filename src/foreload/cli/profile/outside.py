@@ -1,4 +1,4 @@
-"""What a tree of processes takes of cores, memory and graphics processors while it runs, seen from outside."""
+"""Use of cores, memory and GPUs by a tree of processes, sampled from outside while it runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from foreload.record.usage import tree_bytes
 
 __all__ = ["Gpus", "Tree"]
 
-# Looking at memory makes the kernel walk through all of it: at most this share of the time goes into that.
-_SHARE = 0.01
+# To sample memory, the kernel walks through all of it: at most this share of the time is spent on that.
+_MAX_MEMORY_SHARE = 0.01
 
 
 class Tree:
-    """Looks at a process and all that it started, again and again.
+    """Samples a process and its children.
 
     Attributes:
-        memory: the largest sum of proportional set sizes seen, in bytes.
+        memory: the largest memory of the tree seen so far, in bytes (PSS).
+        gpus: the GPUs of this machine; None: there are none.
     """
 
     def __init__(self) -> None:
@@ -32,8 +33,8 @@ class Tree:
         self._gpu: list[tuple[int, float]] = []
         self._next = 0.0
 
-    def look(self, process: int) -> None:
-        """Look once."""
+    def sample(self, process: int) -> None:
+        """Take one sample of a process, by its id."""
         try:
             root = psutil.Process(process)
             members = [root, *root.children(recursive=True)]
@@ -45,7 +46,7 @@ class Tree:
                 spent = member.cpu_times()
             except psutil.Error:
                 continue
-            # With those of its children that have ended, and that it has waited for.
+            # This includes ended children that it has waited for.
             seconds += spent.user + spent.system + spent.children_user + spent.children_system
         self._cpu.append((time.monotonic_ns(), max(seconds, self._cpu[-1][1])))
         if self.gpus is not None:
@@ -54,22 +55,22 @@ class Tree:
             began = time.monotonic()
             with suppress(psutil.Error):
                 self.memory = max(self.memory, tree_bytes(process))
-            self._next = time.monotonic() + (time.monotonic() - began) / _SHARE
+            self._next = time.monotonic() + (time.monotonic() - began) / _MAX_MEMORY_SHARE
 
     def cpu_seconds(self, windows: Iterable[tuple[int, int]]) -> float:
-        """Give the CPU time spent in these windows of time, begin and end in ns; linear between two looks."""
+        """Return the CPU time spent in windows of time (begin and end in ns), interpolated between samples."""
         times, seconds = (np.array(column, float) for column in zip(*self._cpu, strict=True))
         ends = np.array(list(windows), float).reshape(-1, 2)
         return float(np.diff(np.interp(ends, times, seconds), axis=1).sum())
 
     def gpu_idle(self, windows: Sequence[tuple[int, int]]) -> float | None:
-        """Give the share of these windows in which graphics processors did nothing; None where there is none."""
+        """Return the share of these windows in which the GPUs were idle; None without a GPU or a sample."""
         busy = [share for at, share in self._gpu if any(begin <= at <= end for begin, end in windows)]
         return 1 - float(np.mean(busy)) if busy else None
 
 
 class Gpus:
-    """NVIDIA's graphics processors, by the driver's own library (NVML).
+    """NVIDIA GPUs of this machine, through the driver's library (NVML).
 
     Args:
         library: ``libnvidia-ml``, initialised.
@@ -88,7 +89,7 @@ class Gpus:
 
     @classmethod
     def find(cls) -> Gpus | None:
-        """Give them, or None where there are none."""
+        """Return the GPUs of this machine; None if there are none."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -99,7 +100,7 @@ class Gpus:
         return found if found._devices else None
 
     def busy(self) -> float:
-        """Give the share of the last moments in which kernels ran, 0 to 1: the mean of those that ever ran one."""
+        """Return the share of the last moments in which kernels ran, 0 to 1: the mean over GPUs used so far."""
         shares = []
         for number, device in enumerate(self._devices):
             rates = (ctypes.c_uint * 2)()  # of the processor and of its memory, in percent

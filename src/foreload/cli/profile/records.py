@@ -1,4 +1,4 @@
-"""What the processes of a script have counted, put together for each loader."""
+"""Records left by the processes of a script, combined for each loader."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from foreload.cli.profile.outside import Tree
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.spans import SPAN
 
-__all__ = ["Counted", "Loaded", "Seen", "read_records"]
+__all__ = ["LaneFile", "LoaderRecord", "StockLoader", "read_records"]
 
 
-class Lane(NamedTuple):
-    """A thread.
+class LaneName(NamedTuple):
+    """Name of a thread in a trace.
 
     Attributes:
-        name: what it is called.
-        kind: what it is.
+        name: such as ``"worker 123"``.
+        kind: ``"consumer"``, ``"thread"`` or ``"process"``.
     """
 
     name: str
@@ -38,30 +38,30 @@ class Lane(NamedTuple):
 
 
 @dataclass
-class Loaded:
-    """What is known of a loader.
+class LoaderRecord:
+    """Everything recorded of a loader.
 
     Attributes:
-        title: which it is.
+        title: class, dataset, settings and place of the loader.
         where: file and line of the loop.
-        stats: as ``loader.stats()`` gives them.
-        spans, lanes: as ``loader.spans.recent()`` and ``loader.spans.lanes`` give them.
+        stats: as from ``loader.stats()``.
+        spans, lanes: as from ``loader.spans.recent()`` and ``loader.spans.lanes``.
     """
 
     title: str
     where: str
     stats: dict[str, Any]
     spans: npt.NDArray[Any]
-    lanes: list[Lane]
+    lanes: list[LaneName]
 
 
-class Counted:
-    """The numbers of one file.
+class LaneFile:
+    """The numbers in one thread's file.
 
     Attributes:
-        counters: by name.
-        stages: [stage, counter].
-        epochs: [epoch, (begin, last batch)] in ns, the last ones.
+        counters: counters by name.
+        stages: array of [stage, counter].
+        epochs: array of [epoch, (begin, last batch)] in ns, of the last epochs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class Counted:
         self._rows = numbers[start_of("spans") :].reshape(-1, SPAN_NUMBERS)[: self.counters["spans"]]
 
     def spans(self, lane: int) -> npt.NDArray[Any]:
-        """Give the spans that were kept."""
+        """Return the recorded spans, as spans of the given lane."""
         spans = np.zeros(len(self._rows), SPAN)
         spans["lane"] = lane
         spans["stage"] = self._rows[:, 0] & 0xFF
@@ -87,22 +87,22 @@ class Counted:
 
 
 @dataclass
-class Seen:
-    """A loader that a script has iterated.
+class StockLoader:
+    """A torch DataLoader that a script has iterated.
 
     Attributes:
-        about: what it is, and where.
-        loop: what the thread that iterated it has counted.
-        others: the same of its workers, and of the thread that pins.
+        about: its settings and place.
+        loop: the records of the thread that iterated it.
+        others: the records of its workers, and of the thread that pins memory.
     """
 
     about: dict[str, Any]
-    loop: Counted
-    others: list[Counted] = field(default_factory=list)
+    loop: LaneFile
+    others: list[LaneFile] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        """Say which it is."""
+        """Class, dataset, settings and place of the loader."""
         about = self.about
         workers = f"{about['workers']} worker{'s' if about['workers'] != 1 else ''}"
         return (
@@ -110,26 +110,23 @@ class Seen:
             f"iterated at {about['where']}"
         )
 
-    def recent(self) -> tuple[npt.NDArray[Any], list[Lane]]:
-        """Give the spans of its threads, sorted by their begin, and whose they are."""
-        lanes = [Lane("consumer 0", "consumer")]
+    def recent(self) -> tuple[npt.NDArray[Any], list[LaneName]]:
+        """Return the spans of its threads, sorted by begin, and their lanes."""
+        lanes = [LaneName("consumer 0", "consumer")]
         spans = [self.loop.spans(0)]
         for number, lane in enumerate(self.others, 1):
             process, thread = lane.name.split("-")[:2]
-            lanes.append(Lane(f"worker {process}", "process") if process == thread else Lane("pinning", "thread"))
+            lanes.append(
+                LaneName(f"worker {process}", "process") if process == thread else LaneName("pinning", "thread")
+            )
             spans.append(lane.spans(number))
         together = np.concatenate(spans)
         return together[np.argsort(together["begin"], kind="stable")], lanes
 
     def stats(self, tree: Tree) -> dict[str, Any]:
-        """Give what ``loader.stats()`` would."""
-        counters, seconds = self.loop.counters, self.loop.counters["seconds"] / 1e9
-        wait, copying = (int(self.loop.stages[STAGES.index(stage), 1]) / 1e9 for stage in ("wait", "device"))
-        # A loop that copies a batch to the device still waits for its data.
-        copying = min(copying, counters["loop"] / 1e9)
-        wait += copying
+        """Return what ``loader.stats()`` would return for a foreload loader."""
+        counters = self.loop.counters
         windows = [(int(begin), int(end)) for begin, end in self.loop.epochs]
-        looked = sum(end - begin for begin, end in windows) / 1e9
         idle = tree.gpu_idle(windows)
         files = self._files()
         stages, queued = self._stages(files)
@@ -137,15 +134,7 @@ class Seen:
             "epochs": counters["epochs"],
             "batches": counters["batches"],
             "samples": counters["samples"],
-            "seconds": seconds,
-            "batches_per_second": counters["batches"] / seconds if seconds else 0.0,
-            "samples_per_second": counters["samples"] / seconds if seconds else 0.0,
-            "batch_seconds": self._batch_seconds(),
-            "first_batch_seconds": counters["first"] / 1e9,
-            "wait_share": min(1.0, wait / seconds) if seconds else 0.0,
-            "wait_seconds": wait,
-            "loop_seconds": counters["loop"] / 1e9 - copying,
-            "loop_cpu_seconds": counters["loop_cpu"] / 1e9,
+            **self._times(),
             "stages": stages,
             "bytes_read": files["bytes"],
             "files": files,
@@ -158,30 +147,50 @@ class Seen:
                 "container_bytes": None,
                 "granted_bytes": granted_memory(),
             },
-            "cpu": {
-                "cores": granted_cores(),
-                "share": min(1.0, tree.cpu_seconds(windows) / max(1e-9, looked * granted_cores())),
-                "queued_seconds": queued,
-            },
+            "cpu": {"cores": granted_cores(), "share": _cpu_share(tree, windows), "queued_seconds": queued},
             "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
             "errors": 0,
             "restarts": [],
+            **self._settings(),
+        }
+
+    def _times(self) -> dict[str, Any]:
+        counters, seconds = self.loop.counters, self.loop.counters["seconds"] / 1e9
+        wait, copying = (int(self.loop.stages[STAGES.index(stage), 1]) / 1e9 for stage in ("wait", "device"))
+        # A loop that copies a batch to the device still waits for its data.
+        copying = min(copying, counters["loop"] / 1e9)
+        wait += copying
+        return {
+            "seconds": seconds,
+            "batches_per_second": counters["batches"] / seconds if seconds else 0.0,
+            "samples_per_second": counters["samples"] / seconds if seconds else 0.0,
+            "batch_seconds": self._batch_seconds(),
+            "first_batch_seconds": counters["first"] / 1e9,
+            "wait_share": min(1.0, wait / seconds) if seconds else 0.0,
+            "wait_seconds": wait,
+            "loop_seconds": counters["loop"] / 1e9 - copying,
+            "loop_cpu_seconds": counters["loop_cpu"] / 1e9,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        about = self.about
+        return {
             "workers": {
                 "kind": "processes",
-                "count": self.about["workers"],
+                "count": about["workers"],
                 "why": "as was asked for",
                 "samples_per_second": {},
                 "choosing_seconds": 0.0,
-                "depth": self.about["depth"],
+                "depth": about["depth"],
                 "tuning": [],
             },
             "loader": {
-                "batch_size": self.about["batch_size"],
-                "iterable": self.about["iterable"],
-                "pin_memory": self.about["pin_memory"],
+                "batch_size": about["batch_size"],
+                "iterable": about["iterable"],
+                "pin_memory": about["pin_memory"],
                 "native": False,
                 "stock": True,
-                "dataset": self.about["dataset"],
+                "dataset": about["dataset"],
             },
         }
 
@@ -196,13 +205,13 @@ class Seen:
         return {"median": float(median), "p95": float(p95), "p99": float(p99)}
 
     def _files(self) -> dict[str, Any]:
-        """Give what was read: by looks at some of the time, taken for all of it."""
+        """Return what was read from files, extrapolated from samples of the time."""
         found = {"bytes": 0.0, "disk_bytes": 0.0}
         for lane in (self.loop, *self.others):
             scale = _fetched(lane) / max(1, lane.counters["looked"])
             found["bytes"] += lane.counters["read"] * scale
             found["disk_bytes"] += lane.counters["disk"] * scale
-        # What is mapped into memory is read from the disk without being asked for.
+        # Files mapped into memory are read from the disk without a read call.
         read, disk = round(max(found.values())), round(found["disk_bytes"])
         opened = sum(lane.counters["opened"] for lane in (self.loop, *self.others))
         return {
@@ -213,17 +222,17 @@ class Seen:
         }
 
     def _stages(self, files: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], float]:
-        """Give the stages, and the seconds in which threads were ready to run but had no core."""
+        """Return the stages, and the seconds in which threads were ready to run but had no core."""
         total = np.zeros((len(STAGES), len(STAGE_COUNTERS)))
         queued = 0.0
         samples = sum(lane.stages[STAGES.index("sample"), 3] for lane in (self.loop, *self.others))
-        waits_for = "read" if files["bytes"] > _READ * samples else "sample"
+        waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
             queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
-        # Handing a batch from process to process is a part of making it.
+        # Handing a batch from process to process is part of making it.
         between = sum(lane.counters["between"] for lane in self.others)
         batch[1:3] += between
         total[STAGES.index("read"), 4] = files["bytes"]
@@ -239,22 +248,27 @@ class Seen:
         }, queued
 
 
-# Bytes of files per sample from which on waiting is taken to be for them.
-_READ = 512
+# Bytes read per sample from which on blocked time counts as waiting for files.
+_MIN_READ_BYTES = 512
 
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
 _BLOCKING = _FETCHING[:3]
 
 
-def _fetched(lane: Counted) -> int:
+def _cpu_share(tree: Tree, windows: list[tuple[int, int]]) -> float:
+    seconds = sum(end - begin for begin, end in windows) / 1e9
+    return min(1.0, tree.cpu_seconds(windows) / max(1e-9, seconds * granted_cores()))
+
+
+def _fetched(lane: LaneFile) -> int:
     return int(lane.stages[_FETCHING, 1].sum())
 
 
-def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
-    """Take out of the stages the time in which a thread did not run; give how much of that it waited for a core.
+def _move_idle(lane: LaneFile, stages: npt.NDArray[np.float64], waits_for: str, *, own: bool) -> float:
+    """Move the time in which a thread did not run out of its stages; return the part spent waiting for a core.
 
-    The rest of it, the thread waited for something else: the stage ``waits_for``. Where the loop loads its
-    samples itself (``own``), waiting for a core is a part of computing: it makes each batch that much later.
+    The other part, waiting for something else, goes to the stage ``waits_for``. If the loop loads its samples
+    itself (``own``), waiting for a core stays part of computing, as it delays each batch.
     """
     idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
     blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
@@ -268,35 +282,36 @@ def _move_idle(lane: Counted, stages: npt.NDArray[np.float64], waits_for: str, *
     return float(idle.sum() - blocked)
 
 
-def read_records(folder: Path, tree: Tree) -> list[Loaded]:
-    """Read what the processes have left in a folder: loaders that gave batches, the longest first."""
+def read_records(folder: Path, tree: Tree) -> list[LoaderRecord]:
+    """Read the records in a folder: the loaders that delivered batches, longest first."""
     loaders = [
-        Loaded(seen.title, seen.about["where"], seen.stats(tree), *seen.recent()) for seen in _read_stock(folder)
+        LoaderRecord(loader.title, loader.about["where"], loader.stats(tree), *loader.recent())
+        for loader in _read_stock(folder)
     ]
     for path in folder.glob("*.ours"):
         note = json.loads(path.read_text())
         if note["stats"]["batches"]:
             kept = path.with_suffix(".npy")
             spans = np.load(kept) if kept.exists() else np.zeros(0, SPAN)
-            lanes = [Lane(*lane) for lane in note["lanes"]]
-            loaders.append(Loaded(note["title"], note["where"], note["stats"], spans, lanes))
+            lanes = [LaneName(*lane) for lane in note["lanes"]]
+            loaders.append(LoaderRecord(note["title"], note["where"], note["stats"], spans, lanes))
     return sorted(loaders, key=lambda loader: -loader.stats["seconds"])
 
 
-def _read_stock(folder: Path) -> list[Seen]:
+def _read_stock(folder: Path) -> list[StockLoader]:
     lanes = {path.name: path for path in folder.glob("*.lane")}
-    seen = []
+    loaders = []
     for path in folder.glob("*.loader"):
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         if not lines or f"{path.name}.lane" not in lanes:
             continue
-        found = Seen(lines[0], Counted(lanes[f"{path.name}.lane"]))
+        found = StockLoader(lines[0], LaneFile(lanes[f"{path.name}.lane"]))
         process = str(lines[0]["pid"])
         ids = {str(number) for line in lines[1:] for number in line.get("ids", ())}
         for name, lane in sorted(lanes.items()):
             parts = name.split("-")
             if len(parts) == 3 and parts[1] in ids and parts[0] in (process, parts[1]):
-                found.others.append(Counted(lane))
+                found.others.append(LaneFile(lane))
         if found.loop.counters["batches"]:
-            seen.append(found)
-    return seen
+            loaders.append(found)
+    return loaders

@@ -1,4 +1,4 @@
-"""A script that is run as if nobody watched: its own process, streams, signals and exit code."""
+"""Running a script in a process of its own, with its streams, signals and exit code unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["environment", "nsys_command", "run_script"]
 
-# What comes to the command is passed on to the script.
+# Signals to the command that are passed on to the script.
 _PASSED_ON = {
     signal.SIGINT,
     signal.SIGTERM,
@@ -23,8 +23,8 @@ _PASSED_ON = {
     signal.SIGALRM,
 }
 
-# Is imported by every Python that the script starts, before anything else (see the site module). The file's folder
-# then leaves the path, and makes way for a module of this name that was there before.
+# Imported first by every Python process that the script starts (see the site module). It then removes its folder
+# from the path, and imports the sitecustomize module that was there before.
 _START = """\
 import importlib, importlib.util, os, sys
 
@@ -49,12 +49,12 @@ sys.modules.setdefault("sitecustomize", mine)
 
 
 def environment(folder: Path, *, spans: int, nvtx: bool = False) -> dict[str, str]:
-    """Give the environment in which every Python that is started counts what it loads.
+    """Return an environment in which every Python process records what it loads.
 
     Args:
-        folder: where that goes.
-        spans: kept per thread.
-        nvtx: whether stages are shown to NVIDIA's tools.
+        folder: folder for the records.
+        spans: spans kept per thread.
+        nvtx: mark stages for NVIDIA's tools.
     """
     package = Path(__file__).with_name("inside") / "__init__.py"
     start = _START.format(package=str(package), root=os.getpid(), spans=spans, nvtx=nvtx)
@@ -64,14 +64,14 @@ def environment(folder: Path, *, spans: int, nvtx: bool = False) -> dict[str, st
 
 
 def run_script(
-    command: Sequence[str], variables: dict[str, str], look: Callable[[int], None], every: float
+    command: Sequence[str], variables: dict[str, str], sample: Callable[[int], None], every: float
 ) -> int:
-    """Run a command, and pass on the signals that come meanwhile.
+    """Run a command, and pass on signals that arrive meanwhile.
 
     Args:
         command: the path of a program, and its arguments.
-        variables: of its environment.
-        look: is called with the number of its process, about as often as said.
+        variables: its environment.
+        sample: called with the id of its process, about every ``every`` seconds.
         every: seconds.
 
     Returns:
@@ -80,30 +80,30 @@ def run_script(
     alone = not _in_foreground()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # of a process without, they are None
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None in a process without them
             stream.flush()
         group = {"setpgroup": 0} if alone else {}
         process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **group)  # type: ignore[arg-type]
         while True:
-            news = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, every)
-            if news is not None and news.si_signo != signal.SIGCHLD:
-                # A terminal has told the script already, if that is in the same group.
-                if alone or news.si_code <= 0:
-                    os.kill(process, news.si_signo)
+            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, every)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                # A terminal sends its signals to the script too, if that is in the same group.
+                if alone or received.si_code <= 0:
+                    os.kill(process, received.si_signo)
                 continue
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 break
-            look(process)
+            sample(process)
         while signal.sigtimedwait(_PASSED_ON, 0) is not None:
-            pass  # those that were for the script
+            pass  # these were for the script
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return os.waitstatus_to_exitcode(status)
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sends its signals here."""
+    """Whether a terminal sends its signals to this process group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -117,10 +117,10 @@ def _in_foreground() -> bool:
 
 
 def nsys_command(command: list[str], output: Path) -> list[str]:
-    """Give the command that runs ``command`` under Nsight Systems.
+    """Return the command that runs ``command`` under Nsight Systems.
 
-    It records CUDA, NVTX ranges, what the system's library is called for, and, where this version of ``nsys`` can,
-    which files are read and written.
+    It records CUDA, NVTX ranges and calls of the C library, and also file accesses if this version of ``nsys``
+    can.
 
     Args:
         command: a program and its arguments.
@@ -133,8 +133,8 @@ def nsys_command(command: list[str], output: Path) -> list[str]:
     if nsys is None:
         raise FileNotFoundError(
             "--nsys needs NVIDIA Nsight Systems, and there is no nsys on the PATH; install the package "
-            "nsight-systems-cli from NVIDIA's repository, or what https://developer.nvidia.com/nsight-systems "
-            "offers, or leave out --nsys: the report does not need it"
+            "nsight-systems-cli from NVIDIA's repository or from https://developer.nvidia.com/nsight-systems, "
+            "or leave out --nsys: the report does not need it"
         )
     known = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False).stdout
     files = ["--osrt-file-access=true"] if "--osrt-file-access" in known else []

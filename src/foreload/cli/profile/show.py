@@ -1,4 +1,4 @@
-"""What was found out about a script: to be read, and to be kept."""
+"""The result of profiling a script: a report to read, and files to keep."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from foreload.cli.profile.records import Loaded
+from foreload.cli.profile.records import LoaderRecord
 from foreload.report.report import Report
 
 __all__ = ["Profile"]
 
-# Of more loaders than that only the title and the verdict are shown.
-_WHOLE = 4
+# Loaders with a full report; of others only the title and the verdict are shown.
+_MAX_FULL_REPORTS = 4
 
-
-# Less is what Python itself reads.
-_SOME_BYTES = 1 << 16
+# Python itself reads less than this.
+_MIN_BYTES_SHOWN = 1 << 16
 
 
 class Profile:
-    """What a script's loaders did.
+    """The profile of a script: what its loaders did.
 
     Args:
         command: the script and its arguments.
         code: its exit code, or minus the signal that killed it.
-        seconds: how long it ran.
-        loaders: those that it iterated, the longest first.
+        seconds: its running time.
+        loaders: the loaders that it iterated, longest first.
 
     Attributes:
-        reports: one for each.
+        reports: a report for each loader.
     """
 
-    def __init__(self, command: Sequence[str], code: int, seconds: float, loaders: Sequence[Loaded]) -> None:
+    def __init__(self, command: Sequence[str], code: int, seconds: float, loaders: Sequence[LoaderRecord]) -> None:
         self.command = list(command)
         self.code = code
         self.seconds = seconds
@@ -48,19 +47,19 @@ class Profile:
         self.reports = [Report(loader.stats) for loader in loaders]
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        """Show everything."""
+        """Render with rich."""
         yield Text(
             f"\n{Path(self.command[0]).absolute().name} ran for {self.seconds:.1f} s{self._end()}", style="bold"
         )
         if not self.loaders:
-            hard = " (or was ended before anybody looked)" if self.code else ""
+            killed = " (or ended before its loaders were recorded)" if self.code else ""
             yield Text(
-                f"It iterated no DataLoader, neither torch's nor foreload's, as far as a first batch{hard}: "
-                "there is nothing to say about how it loads data."
+                f"It took no batch from a DataLoader, neither torch's nor foreload's{killed}: "
+                "there is nothing to report about how it loads data."
             )
         for number, (loader, report) in enumerate(zip(self.loaders, self.reports, strict=True)):
             yield Text(f"\n{loader.title}", style="bold")
-            if number >= _WHOLE:
+            if number >= _MAX_FULL_REPORTS:
                 yield Text(report.verdict.sentence)
                 continue
             yield report
@@ -70,11 +69,11 @@ class Profile:
 
     def _end(self) -> str:
         if self.code < 0:
-            return f", and was ended by {signal.Signals(-self.code).name}"
-        return f", and ended with exit code {self.code}" if self.code else ""
+            return f" and was killed by {signal.Signals(-self.code).name}"
+        return f" and ended with exit code {self.code}" if self.code else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {
             "command": self.command,
             "exit_code": self.code,
@@ -86,11 +85,11 @@ class Profile:
         }
 
     def write_json(self, path: Path) -> None:
-        """Keep everything."""
+        """Write everything as JSON."""
         path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
 
     def write_trace(self, path: Path) -> None:
-        """Write who did what when, for ui.perfetto.dev."""
+        """Write the spans of all threads, for ui.perfetto.dev."""
         from foreload.export.trace import Recording, write_recordings
 
         write_recordings([Recording(loader.title, loader.spans, loader.lanes) for loader in self.loaders], path)
@@ -98,11 +97,11 @@ class Profile:
     def show(self) -> None:
         """Print everything to standard output."""
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal knows all letters
+            sys.stdout.reconfigure(errors="backslashreplace")  # some terminals lack some letters
         console = Console()
         # A file or pipe has no width of its own.
         console = console if console.is_terminal else Console(width=110)
-        # (By itself, rich would end the process where nobody reads.)
+        # Rich itself would end the process if the reader of a pipe is gone.
         with console.capture() as shown:
             console.print(self)
         print(shown.get(), end="")
@@ -121,11 +120,11 @@ class Profile:
 
 def _files(stats: dict[str, Any]) -> str:
     files = stats.get("files")
-    if not files or not (files["opened"] or files["bytes"] >= _SOME_BYTES):
+    if not files or not (files["opened"] or files["bytes"] >= _MIN_BYTES_SHOWN):
         return ""
     text = f"Files: {files['opened']:,} opened, {files['bytes'] / 2**20:,.1f} MiB read"
-    if files["page_cache_share"] is not None and files["bytes"] >= _SOME_BYTES:
-        text += f", {files['page_cache_share']:.0%} of that from the page cache"
+    if files["page_cache_share"] is not None and files["bytes"] >= _MIN_BYTES_SHOWN:
+        text += f", {files['page_cache_share']:.0%} of it from the page cache"
     return text
 
 

@@ -1,4 +1,4 @@
-"""What answers at which path, and the server."""
+"""The server of ``foreload serve``, and its routes."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from foreload.cli.serve.guard import guards, is_loopback
-from foreload.cli.serve.trial import Trial, arguments
+from foreload.cli.serve.trial import BenchRun, arguments
 from foreload.cli.serve.watch import LoaderDiscovery
 from foreload.export.publish import runtime_folder
 
 __all__ = ["serve"]
 
-_LONGEST = 10_000  # bytes of what the page may ask for
+_MAX_REQUEST_BYTES = 10_000
 
 
 def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) -> None:
-    """Serve the page until the process is told to end.
+    """Serve the page until the process is asked to end.
 
     Args:
-        host: a name or address of this machine; beyond loopback a token is asked for in any case.
-        port: 0: any that is free.
-        token: ask for one on loopback too.
-        say: is told the address to open.
+        host: a name or address of this machine; beyond loopback, a token is always required.
+        port: the port to listen on; 0: any free one.
+        token: require a token on loopback too.
+        say: called with the address to open.
 
     Raises:
-        OSError: the port is in use, the host is not this machine, or others can write where loaders are published.
+        OSError: the port is in use, the host is not this machine, or others can write to the folder in which
+            loaders are published.
     """
     runtime_folder()
     with _bind(host, port) as listener:
         port = listener.getsockname()[1]
         secret = secrets.token_urlsafe(24) if token or not is_loopback(host) else None
         say(_address(host, port, secret))
-        # What it ends by, such as SIGINT, is raised again when everything is closed.
+        # The signal that ends it, such as SIGINT, is raised again when everything is closed.
         with suppress(KeyboardInterrupt):
             _Server(guards(host, secret, f"foreload-{port}")).run([listener])
 
@@ -64,7 +65,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         why = os.strerror(error.errno or 0)
-        raise OSError(f"cannot listen at {host}, port {port}: {why}; choose another: --port 0 takes any") from None
+        raise OSError(
+            f"cannot listen on {host}, port {port}: {why}; choose another (--port 0 takes any)"
+        ) from None
     return listener
 
 
@@ -74,11 +77,11 @@ def _address(host: str, port: int, secret: str | None) -> str:
 
 
 class _Server(uvicorn.Server):
-    """The page's server; lets viewers go when it ends, who would never go by themselves."""
+    """The page's server, which disconnects viewers when it ends."""
 
     def __init__(self, guards: list[Middleware]) -> None:
-        self._watch = LoaderDiscovery(lambda: {"bench": self._trial.state})
-        self._trial = Trial(self._watch.tell)
+        self._discovery = LoaderDiscovery(lambda: {"bench": self._bench_run.state})
+        self._bench_run = BenchRun(self._discovery.notify)
         app = Starlette(
             routes=[
                 Route("/events", self._events),
@@ -97,39 +100,39 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all event streams, then the rest."""
-        await self._watch.end()
+        await self._discovery.end()
         await super().shutdown(sockets)
 
     @asynccontextmanager
     async def _while_up(self, _: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(self._watch.run())
+        watching = asyncio.create_task(self._discovery.run())
         try:
             yield
         finally:
-            await self._trial.stop()
+            await self._bench_run.stop()
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
 
     async def _events(self, _: Request) -> Response:
-        return StreamingResponse(self._watch.events(), media_type="text/event-stream")
+        return StreamingResponse(self._discovery.events(), media_type="text/event-stream")
 
     async def _state(self, _: Request) -> Response:
-        return Response(self._watch.text, media_type="application/json")
+        return Response(self._discovery.text, media_type="application/json")
 
     async def _bench(self, request: Request) -> Response:
-        if self._trial.running:
+        if self._bench_run.running:
             return JSONResponse({"error": "a benchmark is running already"}, 409)
         try:
             wanted = arguments(json.loads(await _body(request)))
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        self._trial.start(wanted)
-        await self._watch.tell()
+        self._bench_run.start(wanted)
+        await self._discovery.notify()
         return JSONResponse({}, 202)
 
     async def _stop(self, _: Request) -> Response:
-        await self._trial.stop()
+        await self._bench_run.stop()
         return JSONResponse({})
 
 
@@ -137,6 +140,6 @@ async def _body(request: Request) -> bytes:
     read = b""
     async for part in request.stream():
         read += part
-        if len(read) > _LONGEST:
-            raise ValueError(f"that is more than {_LONGEST:,} bytes")
+        if len(read) > _MAX_REQUEST_BYTES:
+            raise ValueError(f"the request is longer than {_MAX_REQUEST_BYTES:,} bytes")
     return read

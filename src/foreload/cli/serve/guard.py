@@ -1,4 +1,4 @@
-"""Who is answered: browsers that opened this page by its own address, and know its token where there is one."""
+"""Access control: only browsers that opened this page by its own address, with its token if it has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["guards", "is_loopback"]
 
 _HEADERS = {
-    # plotly's script makes styles of its own.
+    # Plotly's script adds inline styles.
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach the host.
+    """Return whether only this machine can reach the host.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "10.0.0.7")]
     [True, True, True, False, False]
@@ -38,18 +38,18 @@ def is_loopback(host: str) -> bool:
 
 
 def guards(host: str, token: str | None, cookie: str) -> list[Middleware]:
-    """Give what refuses strangers before the app sees them.
+    """Return the middleware that refuses foreign requests before they reach the app.
 
-    - On loopback, the ``Host`` header must be a name of loopback: a page of somebody else that makes its own name
-      point here (DNS rebinding) is refused. Beyond, such a page lacks the cookie, which is this host's alone.
-    - With a token, a browser must bring it once in the address (``?token=``) and then has it in a cookie.
-    - What changes something must come from this page (``Origin``, ``Sec-Fetch-Site``), and as JSON, which pages of
-      others cannot send without asking first.
+    - On loopback, the ``Host`` header must be a name of loopback: a foreign page whose own name resolves to this
+      machine (DNS rebinding) is refused. Beyond loopback, such a page lacks the cookie of this host.
+    - With a token, a browser must send it once in the address (``?token=``), and then has it in a cookie.
+    - Requests that change something must come from this page (``Origin``, ``Sec-Fetch-Site``), and as JSON, which
+      foreign pages cannot send without permission.
 
     Args:
-        host: what the server is bound to.
-        token: None: none is asked for.
-        cookie: the name of the cookie; cookies are not told apart by port.
+        host: the address that the server is bound to.
+        token: the token; None: none is required.
+        cookie: the name of the cookie, as browsers share cookies between ports.
     """
     bracketed = f"[{host}]" if ":" in host else host
     names = ["localhost", "127.0.0.1", "::1", "[::1]", host, bracketed] if is_loopback(host) else ["*"]
@@ -80,7 +80,7 @@ class _Guard:
         await answer(scope, receive, send_guarded)
 
     def _admit(self, request: Request) -> Response | None:
-        """Give what to answer to those who do not know the token, or bring it for the first time."""
+        """Return the response to a request without the token, or to one that sends it first; else None."""
         if self._token is None:
             return None
         given = request.query_params.get("token")
@@ -92,7 +92,7 @@ class _Guard:
         if self._knows(request.cookies.get(self._cookie, "") if given is None else given):
             return None
         return PlainTextResponse(
-            "This page needs its token: open the address that foreload serve printed, with its ?token=.\n",
+            "This page needs its token: open the address that foreload serve printed, including ?token=.\n",
             401,
         )
 
@@ -109,4 +109,4 @@ def _refuse_foreign(request: Request) -> Response | None:
         and headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     ):
         return None
-    return PlainTextResponse("Only this page itself may do that, with JSON.\n", 403)
+    return PlainTextResponse("Only this page itself may send this request, as JSON.\n", 403)

@@ -1,4 +1,4 @@
-"""What was seen of one loader: its totals become rates, and its figures a verdict."""
+"""The history of one loader on the page: rates from its totals, and a verdict."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 
 from foreload.report.report import Report
 
-__all__ = ["POINTS", "Point", "Seen"]
+__all__ = ["POINTS", "LoaderView", "Point"]
 
-# How much of a loader's past is kept: a quarter of an hour, while somebody watches.
+# Points kept of a loader: a quarter of an hour with a viewer.
 POINTS = 900
 
 
 class Point(NamedTuple):
-    """What a loader did around one moment; None where there is nothing to tell."""
+    """Rates of a loader around one moment; None if unknown."""
 
-    time: float  # seconds since the epoch of Unix
+    time: float  # Unix time, in seconds
     samples_per_second: float | None
     wait_share: float | None
     hit_rate: float | None
     memory: float | None  # bytes
     read: float | None  # bytes per second
-    busy: dict[str, float] | None  # how many workers were at a stage, on average
+    busy: dict[str, float] | None  # workers in each stage, on average
 
 
 class _Totals(NamedTuple):
-    """What a loader counts, at one moment."""
+    """Totals of a loader at one moment."""
 
     time: float
     samples: float
@@ -55,13 +55,13 @@ class _Totals(NamedTuple):
         )
 
 
-class Seen:
-    """One loader, and what was seen of it.
+class LoaderView:
+    """A loader as the page shows it.
 
     Attributes:
         state: ``"running"``, ``"silent"`` (it does not answer) or ``"ended"``.
-        until: when it told something last, in seconds since the epoch of Unix.
-        points: its past.
+        until: the Unix time of its last snapshot, in seconds.
+        points: its history.
     """
 
     def __init__(self) -> None:
@@ -72,14 +72,14 @@ class Seen:
         self._totals: deque[_Totals] = deque(maxlen=120)
         self._verdict: dict[str, Any] | None = None
 
-    def saw(self, about: dict[str, Any]) -> None:
-        """Take in what the loader tells now."""
+    def update(self, about: dict[str, Any]) -> None:
+        """Take in a snapshot of the loader."""
         self._about, self.state, self.until = about, "running", time.time()
         stats = about.get("stats")
         if stats is None:
             return
         now = _Totals.of(self.until, stats)
-        # Long enough for several batches, or slow ones would make a saw of the curve.
+        # Long enough for several batches, or slow ones would make the curve jagged.
         window = max(2.0, 4 * (stats.get("batch_seconds") or {}).get("median", 0.0))
         while len(self._totals) > 1 and now.time - self._totals[1].time >= window:
             self._totals.popleft()
@@ -88,8 +88,8 @@ class Seen:
         self._totals.append(now)
         self._verdict = _judge(stats)
 
-    def tell(self) -> dict[str, Any]:
-        """Give what the page shows."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the page shows, as plain values."""
         return {
             **self._about,
             "state": self.state,
@@ -123,6 +123,6 @@ def _share(part: float, whole: float) -> float | None:
 def _judge(stats: dict[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = Report(stats).to_dict()["verdict"]
-    except (KeyError, TypeError, ZeroDivisionError):  # of another version of foreload
+    except (KeyError, TypeError, ZeroDivisionError):  # the loader runs another version of foreload
         return None
     return found

@@ -1,4 +1,4 @@
-"""The benchmark that the page starts: ``foreload bench`` in a process of its own."""
+"""The benchmark that the page can start: ``foreload bench`` in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Trial", "arguments"]
+__all__ = ["BenchRun", "arguments"]
 
-_KINDS = ("photos", "folder", "tensors")
-_PATIENCE = 2.0  # seconds that a benchmark which is stopped may take to end
+_DATA_KINDS = ("photos", "folder", "tensors")
+_STOP_TIMEOUT = 2.0  # seconds for a stopped benchmark to end
 
 
 def arguments(wish: Any) -> list[str]:
-    """Give the arguments of ``foreload bench`` for what the page asks for.
+    """Return the arguments of ``foreload bench`` for a request of the page.
 
     Args:
-        wish: ``kind`` is ``"photos"`` (synthetic, as many as ``images``), ``"folder"`` (the images in ``folder``),
-            or ``"tensors"`` (``rows`` x ``columns`` in memory); with ``batch_size`` and ``seeds``.
+        wish: ``kind`` is ``"photos"`` (``images`` synthetic ones), ``"folder"`` (the images in ``folder``), or
+            ``"tensors"`` (``rows`` x ``columns`` in memory); with ``batch_size`` and ``seeds``.
 
     Raises:
-        ValueError: it makes no sense; the message names what.
+        ValueError: the request is invalid; the message names the field.
 
     >>> arguments({"kind": "tensors", "rows": 5000, "columns": 100, "seeds": 2})
     ['--dataset-size', '5000,100', '--batch-size', '64', '--seeds', '2']
     """
-    if not isinstance(wish, dict) or wish.get("kind") not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}")
+    if not isinstance(wish, dict) or wish.get("kind") not in _DATA_KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_DATA_KINDS)}")
     if wish["kind"] == "folder":
         folder = wish.get("folder")
         if not isinstance(folder, str) or not folder.strip():
-            raise ValueError("folder: say where the images are")
+            raise ValueError("folder is missing: give the path of the images")
         path = Path(folder.strip()).expanduser()
         if not path.is_dir():
-            raise ValueError(f"folder: there is none at {str(path)!r} on the machine of the server")
+            raise ValueError(f"folder {str(path)!r} does not exist on the machine of the server")
         what = [str(path.absolute())]
     elif wish["kind"] == "photos":
         what = ["--images", _count(wish, "images", 400, 100_000)]
@@ -58,36 +58,36 @@ def _count(wish: dict[str, Any], name: str, usual: int, most: int) -> str:
     return str(value)
 
 
-class Trial:
-    """Runs one benchmark at a time, and remembers the last.
+class BenchRun:
+    """Runs one benchmark at a time, and keeps the result of the last.
 
     Args:
-        tell: called when there is something new.
+        notify: called when the state has changed.
 
     Attributes:
-        state: None before the first; then its ``command`` and ``state``: ``"running"`` with how many ``steps`` are
-            done of how many, ``"done"`` with its results and a ``sentence``, ``"failed"`` with an ``error``, or
+        state: None before the first benchmark; then its ``command`` and ``state``: ``"running"`` with ``steps``
+            (done, all), ``"done"`` with its results and a ``sentence``, ``"failed"`` with an ``error``, or
             ``"stopped"``.
     """
 
-    def __init__(self, tell: Callable[[], Awaitable[None]]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[], Awaitable[None]]) -> None:
+        self._notify = notify
         self._task: asyncio.Task[None] | None = None
         self.state: dict[str, Any] | None = None
 
     @property
     def running(self) -> bool:
-        """Whether there is one that has not ended."""
+        """Whether a benchmark is running."""
         return self._task is not None and not self._task.done()
 
     def start(self, arguments: list[str]) -> None:
-        """Start ``foreload bench`` with these arguments; none may be running."""
+        """Start ``foreload bench`` with these arguments; no other may be running."""
         command = shlex.join(["foreload", "bench", *arguments])
         self.state = {"command": command, "state": "running", "steps": [0, 0]}
         self._task = asyncio.create_task(self._run(command, arguments))
 
     async def stop(self) -> None:
-        """End the benchmark that is running, if one is."""
+        """Stop the running benchmark, if there is one."""
         if self._task is None or self._task.done():
             return
         self._task.cancel()
@@ -102,10 +102,10 @@ class Trial:
             end = {"state": "failed", "error": str(error)}
         finally:
             self.state = {**end, "command": command}
-            await self._tell()
+            await self._notify()
 
     async def _bench(self, arguments: list[str]) -> dict[str, Any]:
-        # All that it leaves behind, however it ends, is in a folder that goes with it.
+        # Its temporary files, however it ends, are in a folder that is removed.
         with tempfile.TemporaryDirectory(prefix="foreload-bench-", ignore_cleanup_errors=True) as folder:
             results = Path(folder) / "results.json"
             process = await asyncio.create_subprocess_exec(
@@ -130,21 +130,21 @@ class Trial:
                 await _end(process)
 
     async def _follow(self, output: asyncio.StreamReader) -> str:
-        """Take in its steps, and give the last line."""
+        """Follow the steps in its output; return the last line."""
         line = ""
         async for read in output:
             line = read.decode(errors="replace").strip()
             if step := re.fullmatch(r"(\d+)/(\d+)", line):
                 self.state = {**(self.state or {}), "steps": [int(number) for number in step.groups()]}
-                await self._tell()
+                await self._notify()
         return line
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and those that it started."""
+    """End a process and its children."""
     for means in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, means)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _PATIENCE)
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
             return

@@ -1,4 +1,4 @@
-"""Looks at the loaders that are published on this machine while somebody watches, and tells all viewers."""
+"""Discovery of the loaders published on this machine, and events for all viewers of the page."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foreload.cli.serve.seen import Seen
+from foreload.cli.serve.seen import LoaderView
 from foreload.export.publish import FORMAT, runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
 __all__ = ["LoaderDiscovery"]
 
-# Seconds between two looks.
-_EVERY = 1.0
-# A process that does not answer for longer, since it holds the GIL or is stopped, is shown as silent.
-_PATIENCE = 3.0
-_ENDED = 6  # loaders that have ended and are still shown
+# Seconds between two polls of the published loaders.
+_POLL_SECONDS = 1.0
+# Seconds after which a process that does not answer (it holds the GIL, or is stopped) is shown as silent.
+_ANSWER_TIMEOUT = 3.0
+_MAX_ENDED = 6  # ended loaders that are still shown
 
-# What a process tells; empty: it is gone; None: it has not answered yet.
+# The snapshot from a process; empty: it is gone; None: it has not answered yet.
 Answer = dict[str, Any] | None
 
 
 class LoaderDiscovery:
-    """Looks at everything published once a second while somebody watches.
+    """Reads all published loaders once a second while there are viewers.
 
-    Viewers are not queued for: one that is slow misses looks, not memory.
+    Events are not queued: a slow viewer skips some, and costs no memory.
 
     Args:
-        also: what to tell beside the loaders, such as a benchmark that runs.
+        also: returns what to send beside the loaders, such as a running benchmark.
 
     Attributes:
-        viewers: how many are watching.
-        text: what they were told last, as JSON.
+        viewers: number of viewers.
+        text: the latest state, as JSON.
     """
 
     def __init__(self, also: Callable[[], dict[str, Any]]) -> None:
         self._also = also
-        self._seen: dict[str, Seen] = {}
+        self._views: dict[str, LoaderView] = {}
         self._news = asyncio.Condition()
         self._ended = False
         self._asked: dict[Path, asyncio.Task[Answer]] = {}
@@ -51,63 +51,63 @@ class LoaderDiscovery:
         self.text = "{}"
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Read loaders until cancelled."""
         try:
             while True:
                 async with self._news:
                     await self._news.wait_for(lambda: self.viewers > 0)
                 began = time.monotonic()
-                await self._look()
-                await self.tell()
-                await asyncio.sleep(_EVERY - (time.monotonic() - began))
+                await self._read_all()
+                await self.notify()
+                await asyncio.sleep(_POLL_SECONDS - (time.monotonic() - began))
         finally:
             for task in self._asked.values():
                 task.cancel()
 
-    async def tell(self) -> None:
-        """Tell the viewers how things stand."""
+    async def notify(self) -> None:
+        """Send the present state to the viewers."""
         state = {
             "time": time.time(),
             "machine": {"name": socket.gethostname(), "cores": granted_cores(), "memory": granted_memory()},
-            "loaders": [{"id": key, **seen.tell()} for key, seen in self._seen.items()],
+            "loaders": [{"id": key, **view.to_dict()} for key, view in self._views.items()],
             "viewers": self.viewers,
             **self._also(),
         }
         self.text = json.dumps(state)
-        await self._notify()
+        await self._wake_viewers()
 
     async def end(self) -> None:
-        """Let all viewers go."""
+        """Disconnect all viewers."""
         self._ended = True
-        await self._notify()
+        await self._wake_viewers()
 
-    async def _notify(self) -> None:
+    async def _wake_viewers(self) -> None:
         async with self._news:
             self._news.notify_all()
 
     async def events(self) -> AsyncIterator[str]:
-        """Give the events of one viewer (server-sent events): the past, then how things stand, again and again."""
+        """Yield the server-sent events of one viewer: the past, then each new state."""
         self.viewers += 1
         try:
-            await self._notify()
-            past = {key: [point._asdict() for point in seen.points] for key, seen in self._seen.items()}
+            await self._wake_viewers()
+            past = {key: [point._asdict() for point in view.points] for key, view in self._views.items()}
             yield f"retry: 2000\nevent: past\ndata: {json.dumps(past)}\n\n"
-            told = self.text
+            sent = self.text
             while not self._ended:
-                told = await self._newer_than(told)
-                yield f"data: {told}\n\n"
+                sent = await self._newer_than(sent)
+                yield f"data: {sent}\n\n"
         finally:
             self.viewers -= 1
 
-    async def _newer_than(self, told: str) -> str:
+    async def _newer_than(self, sent: str) -> str:
         async with self._news:
-            await self._news.wait_for(lambda: self._ended or self.text is not told)
+            await self._news.wait_for(lambda: self._ended or self.text is not sent)
         return self.text
 
-    async def _look(self) -> None:
+    async def _read_all(self) -> None:
         try:
             sockets = sorted(runtime_folder().glob("*.sock"))
-        except OSError:  # it was there when the server began
+        except OSError:  # removed since the server began
             sockets = []
         answers = await self._ask_all(sockets)
         found: dict[str, dict[str, Any]] = {}
@@ -116,53 +116,53 @@ class LoaderDiscovery:
                 process = {key: answer[key] for key in ("pid", "script", "rank")} if answer else {}
                 found[f"{path.stem}.{about['number']}"] = {**process, **about}
         for key, about in found.items():
-            self._seen.setdefault(key, Seen()).saw(about)
+            self._views.setdefault(key, LoaderView()).update(about)
         silent = {path.stem for path, answer in answers.items() if answer is None}
-        self._miss([key for key in self._seen if key not in found], silent)
+        self._miss([key for key in self._views if key not in found], silent)
 
     async def _ask_all(self, sockets: list[Path]) -> dict[Path, Answer]:
-        """Ask everybody; those who do not answer in time do not hold up the others."""
+        """Request snapshots from all processes; slow ones do not hold up the others."""
         for path in sockets:
             if path not in self._asked:
                 self._asked[path] = asyncio.create_task(_ask(path))
         if self._asked:
-            await asyncio.wait(self._asked.values(), timeout=_EVERY / 2)
+            await asyncio.wait(self._asked.values(), timeout=_POLL_SECONDS / 2)
         waiting = {path: None for path, task in self._asked.items() if not task.done()}
         answered = [path for path in self._asked if path not in waiting]
         return waiting | {path: self._asked.pop(path).result() for path in answered}
 
     def _miss(self, missing: list[str], silent: set[str]) -> None:
-        """Note which loaders were not told of, and forget those that ended first."""
+        """Mark loaders without a snapshot as ended or silent, and drop those that ended first."""
         for key in missing:
-            seen = self._seen[key]
+            view = self._views[key]
             if key.partition(".")[0] not in silent:
-                seen.state = "ended"
-            elif time.time() - seen.until > _PATIENCE:
-                seen.state = "silent"
-        ended = [key for key in missing if self._seen[key].state == "ended"]
-        for key in sorted(ended, key=lambda key: self._seen[key].until)[:-_ENDED]:
-            del self._seen[key]
+                view.state = "ended"
+            elif time.time() - view.until > _ANSWER_TIMEOUT:
+                view.state = "silent"
+        ended = [key for key in missing if self._views[key].state == "ended"]
+        for key in sorted(ended, key=lambda key: self._views[key].until)[:-_MAX_ENDED]:
+            del self._views[key]
 
 
 async def _ask(path: Path) -> Answer:
     writer = None
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_ANSWER_TIMEOUT):
             reader, writer = await asyncio.open_unix_connection(path)
             text = await reader.read()
     except (ConnectionRefusedError, FileNotFoundError):
         with suppress(OSError):
-            path.unlink()  # killed, it could not do so itself
+            path.unlink()  # the process was killed before it could
         return {}
     except TimeoutError:
         return None
     except OSError as error:
-        return None if error.errno == errno.EAGAIN else {}  # EAGAIN: too many wait for it already
+        return None if error.errno == errno.EAGAIN else {}  # EAGAIN: its queue of connections is full
     finally:
         if writer is not None:
             writer.close()
     try:
-        answer: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)  # browsers know no NaN
-    except ValueError:  # it ended while it spoke
+        answer: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)  # browsers cannot parse NaN
+    except ValueError:  # the process ended while it answered
         return {}
     return answer if answer.get("foreload") == FORMAT else {}

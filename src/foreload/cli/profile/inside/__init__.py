@@ -1,5 +1,5 @@
-"""What runs inside a profiled script's processes: it measures, and otherwise changes nothing.
+"""Measuring inside the processes of a profiled script, which otherwise run unchanged.
 
-It is loaded before the script, under a name of its own and without the ``foreload`` package, and needs the
-standard library only: a script may still decide what torch and NumPy find in the environment when it imports them.
+This package is loaded before the script, under another name and without ``foreload``, and needs the standard
+library only: the script may still change the environment before it imports torch and NumPy.
 """

@@ -1,4 +1,4 @@
-"""Counters in files that are mapped into memory: whoever is killed leaves them as they were."""
+"""Counters in files mapped into memory, which outlive a killed process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COUNTERS = (
     "epochs",
     "batches",
     "samples",
-    "seconds",  # all that end here are nanoseconds, save read and disk, which are bytes
+    "seconds",  # nanoseconds, as all times here; read and disk are bytes
     "loop",
     "loop_cpu",
     "first",
     "between",  # CPU time of a worker's thread between its batches
-    "looked",  # the wall time of those fetches during which the next three were looked at
+    "looked",  # the wall time of the fetches during which the next three were sampled
     "blocked",
     "read",
     "disk",
@@ -29,7 +29,7 @@ COUNTERS = (
     "pageable",  # bytes copied to a device from memory that is not page-locked
     "spans",
 )
-EPOCHS = 64  # of which begin and end are kept
+EPOCHS = 64  # begin and end are kept of the last ones
 SPAN_NUMBERS = 5  # stage and batch, samples, bytes, begin, end
 
 _PLACE = {name: i for i, name in enumerate(COUNTERS)}
@@ -38,27 +38,27 @@ _NUMBER = {name: i for i, name in enumerate(STAGES)}
 _EPOCHS_AT = len(COUNTERS) + len(STAGES) * len(STAGE_COUNTERS)
 _SPANS_AT = _EPOCHS_AT + 2 * EPOCHS
 
-# Nanoseconds from one look at what a thread has read to the next: a look takes about 5 microseconds.
-_LOOK_EVERY = 1_000_000
+# Nanoseconds between two samples of what a thread has read; a sample takes about 5 microseconds.
+_SAMPLE_EVERY = 1_000_000
 
 
 def size_of(spans: int) -> int:
-    """Give the bytes of a file with room for so many spans."""
+    """Return the size in bytes of a file with room for ``spans`` spans."""
     return 8 * (_SPANS_AT + SPAN_NUMBERS * spans)
 
 
 def start_of(part: str) -> int:
-    """Give the place of the first number of the counters, a stage, the epochs or the spans."""
+    """Return the index of the first number of the counters, a stage, the epochs or the spans."""
     return {"counters": 0, "epochs": _EPOCHS_AT, "spans": _SPANS_AT, **_STAGE}[part]
 
 
 class Lane:
-    """What one thread counts: numbers in a file.
+    """Counters and spans of one thread, in a file.
 
     Args:
-        path: the file, which must not be there.
-        spans: how many are kept.
-        mark: is told the name of each stage when it begins, and None when it ends.
+        path: the file, which must not exist.
+        spans: the number of spans kept.
+        mark: called with the name of each stage when it begins, and with None when it ends.
     """
 
     def __init__(self, path: str, spans: int, mark: Any = None) -> None:
@@ -68,7 +68,7 @@ class Lane:
             self.numbers = memoryview(mmap.mmap(file, size_of(spans))).cast("Q")
         finally:
             os.close(file)
-        self.batch = 0  # the number of the one that it works on
+        self.batch = 0  # the number of the present batch
         self._spans = spans
         self._mark = mark
         self._stack: list[list[Any]] = []
@@ -77,30 +77,30 @@ class Lane:
         self._thread: _ThreadFiles | None = None
 
     def add(self, counter: str, amount: int) -> None:
-        """Count."""
+        """Add to a counter."""
         self.numbers[_PLACE[counter]] += amount
 
     def set(self, counter: str, amount: int) -> None:
-        """Note the last value of something."""
+        """Set a counter."""
         self.numbers[_PLACE[counter]] = amount
 
     @property
     def busy(self) -> bool:
-        """Whether it is in some stage."""
+        """Whether a stage is under way."""
         return bool(self._stack)
 
     def within(self, stage: str) -> bool:
-        """Whether the stage that it is in is this one."""
+        """Whether this is the innermost stage under way."""
         return bool(self._stack) and self._stack[-1][0] == stage
 
     def begin(self, stage: str) -> None:
-        """Begin a stage; it may be inside another, which does not count that time."""
+        """Begin a stage; inside another stage, its time is not counted for that one."""
         if self._mark is not None:
             self._mark(stage)
         self._stack.append([stage, time.monotonic_ns(), time.thread_time_ns(), 0, 0])
 
     def end(self, samples: int = 0, size: int = 0) -> tuple[int, int]:
-        """End the stage begun last; give its wall and CPU time, with what was inside."""
+        """End the innermost stage; return its wall and CPU time, including nested stages."""
         cpu, now = time.thread_time_ns(), time.monotonic_ns()
         stage, began, cpu_before, inner, inner_cpu = self._stack.pop()
         wall, spent = now - began, cpu - cpu_before
@@ -123,7 +123,7 @@ class Lane:
         numbers[place + 4] += size
 
     def keep(self, stage: str, began: int, ended: int, samples: int = 0, size: int = 0) -> None:
-        """Keep a span, in the place of the oldest."""
+        """Store a span in place of the oldest."""
         if not self._spans:
             return
         numbers = self.numbers
@@ -137,28 +137,28 @@ class Lane:
         numbers[_PLACE["spans"]] = kept + 1
 
     def epoch(self, number: int, began: int, last: int) -> None:
-        """Note when an epoch began and gave its last batch."""
+        """Store when an epoch began and when it delivered its latest batch."""
         place = _EPOCHS_AT + 2 * (number % EPOCHS)
         self.numbers[place] = began
         self.numbers[place + 1] = last
 
     def look(self) -> None:
-        """Begin to look at what the thread reads and waits for, if that was not done just now."""
+        """Begin to sample what the thread reads and waits for, unless that was done just now."""
         now = time.monotonic_ns()
-        if now - self._looked >= _LOOK_EVERY:
+        if now - self._looked >= _SAMPLE_EVERY:
             self._looked = now
             if self._thread is None or self._thread.thread != threading.get_native_id():
                 self._thread = _ThreadFiles()
             self._before = self._thread.look()
 
     def looked(self, wall: int, cpu: int) -> None:
-        """Count what was read and waited for since; in so much wall and CPU time."""
+        """Count what was read and waited for since :meth:`look`, in this much wall and CPU time."""
         before, self._before = self._before, None
         if before is None or self._thread is None:
             return
         read, disk, queued = (a - b for a, b in zip(self._thread.look(), before, strict=True))
         if not self.numbers[_PLACE["looked"]]:
-            disk = min(disk, read)  # the code itself may come from the disk, the first time
+            disk = min(disk, read)  # at first, the code itself may be read from the disk
         self.add("looked", wall)
         self.add("blocked", max(0, wall - cpu - queued))
         self.add("read", read)
@@ -166,7 +166,7 @@ class Lane:
 
 
 class _ThreadFiles:
-    """Where the kernel says what this thread has read, and how long it waited for a core (proc(5))."""
+    """The kernel's counters of what this thread has read, and of its wait for a core (proc(5))."""
 
     def __init__(self) -> None:
         self.thread = threading.get_native_id()
@@ -174,7 +174,7 @@ class _ThreadFiles:
         self._schedule = _opened("/proc/thread-self/schedstat")
 
     def look(self) -> tuple[int, int, int]:
-        """Give the bytes asked of the kernel, those that came from a disk, and the wait for a core in ns."""
+        """Return the bytes read by system calls, those read from a disk, and the wait for a core in ns."""
         read = disk = queued = 0
         if self._io is not None:
             words = os.pread(self._io, 512, 0).split()
@@ -197,12 +197,12 @@ def _opened(path: str) -> int | None:
 
 
 class Here(threading.local):
-    """The present thread.
+    """State of the present thread.
 
     Attributes:
-        lane: counts what it does, while it loads; otherwise None.
-        own: for what it loads when no loop asks for it, as in a worker.
-        last: of the loop whose batch it works on.
+        lane: the lane that it records to while it loads; otherwise None.
+        own: its own lane, for loading outside any loop, as in a worker.
+        last: the lane of the loop whose batch it works on.
     """
 
     lane: Lane | None = None
@@ -210,5 +210,5 @@ class Here(threading.local):
     last: Lane | None = None
 
     def forget(self) -> None:
-        """Begin anew, in a fork."""
+        """Reset the state, in a fork."""
         self.lane = self.own = self.last = None

@@ -1,4 +1,4 @@
-"""foreload's own DataLoader, which measures itself: what it tells is written down while the script runs."""
+"""Records of foreload's own DataLoader, which measures itself: its statistics, written while the script runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .timed import hide, unseen
 
 __all__ = ["patch_foreload"]
 
-# Seconds to the first note of a loader that is being iterated, and then between two at most: whoever is killed
-# leaves the last one.
-_FIRST, _EVERY = 0.05, 0.5
+# Seconds to the first record of a loader that is being iterated, and the most between two: a killed process leaves
+# its last one.
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.5
 
-# Memory is looked at for a note, which may take long: at most this share of the time.
-_SHARE = 0.01
+# A record includes a sample of memory, which may take long: at most this share of the time.
+_MAX_RECORDING_SHARE = 0.01
 
 
 def patch_foreload(session: Session, module: Any) -> None:
-    """Note what is told by each ``foreload.DataLoader`` that is iterated."""
+    """Record the statistics of each ``foreload.DataLoader`` that is iterated."""
     kind = module.DataLoader
     iterate = kind.__iter__
     notes = _Notes(session)
@@ -41,8 +41,8 @@ def patch_foreload(session: Session, module: Any) -> None:
         except BaseException as error:
             hide(error)
             raise
-        # Those that try out workers are not the script's.
-        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("foreload.workers."):
+        # Loaders that foreload makes to measure workers are not the script's.
+        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("foreload.tune."):
             notes.begin(self, epoch, where)
         if session.mark is not None and type(epoch) not in marked:
             marked.add(type(epoch))
@@ -53,7 +53,7 @@ def patch_foreload(session: Session, module: Any) -> None:
 
 
 def _mark_waits(mark: Any, kind: Any) -> None:
-    """Show NVIDIA's tools when a loop waits for an epoch of this kind."""
+    """Mark for NVIDIA's tools when a loop waits for an epoch of this class."""
     following = kind.__next__
 
     @functools.wraps(following)
@@ -71,7 +71,7 @@ def _mark_waits(mark: Any, kind: Any) -> None:
 
 
 class _Notes:
-    """Writes down what loaders tell, from time to time and when an epoch is over."""
+    """Writes the statistics of loaders, at intervals and when an epoch is over."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -82,14 +82,15 @@ class _Notes:
         self._known: list[tuple[weakref.ref[Any], str, str]] = []  # loader, file, where
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
-        self._lock = threading.RLock()  # an epoch may be collected in the middle of a note
+        self._lock = threading.RLock()  # an epoch may be collected while another one is written
 
     def begin(self, loader: Any, epoch: Any, where: str) -> None:
-        """Take note of an epoch."""
+        """Start recording an epoch."""
         if all(known() is not loader for known, _, _ in self._known):
             path = os.path.join(self._session.folder, f"{os.getpid()}-{len(self._known)}")
             self._known.append((weakref.ref(loader), path, where))
-        # A loop may be all that is left of a loader; but one whose workers persist keeps its epoch itself.
+        # Keeps the loader until its epoch ends, as the loop may hold the epoch only. But a loader with persistent
+        # workers holds its epoch, and the two would keep each other.
         held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
         weakref.finalize(epoch, self._note, held).atexit = False
         if self._thread is None:
@@ -99,11 +100,11 @@ class _Notes:
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)
 
     def _watch(self) -> None:
-        pause = _FIRST
+        pause = _FIRST_PAUSE
         while not self._over.wait(pause):
             began = time.monotonic()
             self._note_all()
-            pause = max(min(_EVERY, 2 * pause), (time.monotonic() - began) / _SHARE)
+            pause = max(min(_MAX_PAUSE, 2 * pause), (time.monotonic() - began) / _MAX_RECORDING_SHARE)
 
     def _end(self) -> None:
         self._over.set()
@@ -127,7 +128,7 @@ class _Notes:
     def _write(self, loader: Any, path: str, where: str) -> None:
         lanes = [(lane.name, lane.kind) for lane in loader.spans.lanes]
         about = {"title": _title(loader, where), "where": where, "lanes": lanes, "stats": loader.stats()}
-        # Nobody reads half a note.
+        # Renamed when it is complete, so that no half-written file is read.
         if self._session.spans:
             with open(f"{path}.new", "wb") as spans:
                 sys.modules["numpy"].save(spans, loader.spans.recent())

@@ -1,4 +1,4 @@
-"""What is counted of the loaders of a process, and of the loops over them."""
+"""Records of the torch loaders in a process, and of the loops over them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 from .lanes import Here, Lane
 
-__all__ = ["Loader", "Loop", "Session", "where_of"]
+__all__ = ["LoaderCounts", "LoopCounts", "Session", "where_of"]
 
-# The last waits, from which the times between batches are known.
-_WAITS = 1 << 14
+# Waits kept per loader; they give the times between batches.
+_MAX_WAITS = 1 << 14
 
 
 class Session:
-    """Where the processes of a script write what they count.
+    """The records of a process.
 
     Args:
-        folder: one file per thread, and two per loader.
-        spans: kept per thread.
+        folder: folder for the files: one per thread, and two per loader.
+        spans: spans kept per thread.
         mark: see :class:`Lane`.
     """
 
@@ -33,7 +33,7 @@ class Session:
         self.spans = spans
         self.mark = mark
         self.here = Here()
-        self.loaders: list[Loader] = []
+        self.loaders: list[LoaderCounts] = []
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -41,15 +41,15 @@ class Session:
         self.loaders = []
 
     def own_lane(self) -> Lane:
-        """Give the lane of this thread."""
+        """Return the lane of this thread."""
         lane = self.here.own
         if lane is None:
             name = f"{os.getpid()}-{threading.get_native_id()}-{time.monotonic_ns()}.lane"
             lane = self.here.own = Lane(os.path.join(self.folder, name), self.spans, self.mark)
         return lane
 
-    def loader(self, loader: Any) -> Loader:
-        """Give what is counted of a loader; one that is made anew for each epoch goes on with what is there."""
+    def loader(self, loader: Any) -> LoaderCounts:
+        """Return the records of a loader; a loader made anew for each epoch continues those of the last."""
         where = where_of(2)
         key = (where, type(loader).__name__, type(loader.dataset).__name__, loader.batch_size, loader.num_workers)
         for known in self.loaders:
@@ -59,18 +59,18 @@ class Session:
             if known.key == key and known.loader() is None:
                 known.loader = weakref.ref(loader)
                 return known
-        self.loaders.append(Loader(self, loader, key, len(self.loaders)))
+        self.loaders.append(LoaderCounts(self, loader, key, len(self.loaders)))
         return self.loaders[-1]
 
 
-class Loader:
-    """What is counted of a loader in one process."""
+class LoaderCounts:
+    """Records of a loader in one process."""
 
     def __init__(self, session: Session, loader: Any, key: tuple[Any, ...], number: int) -> None:
         self.loader = weakref.ref(loader)
         self.key = key
         self._about = os.path.join(session.folder, f"{os.getpid()}-{number}.loader")
-        self.lane = Lane(f"{self._about}.lane", _WAITS, session.mark)
+        self.lane = Lane(f"{self._about}.lane", _MAX_WAITS, session.mark)
         self.epochs = 0
         self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
         torch = sys.modules["torch"]
@@ -95,12 +95,8 @@ class Loader:
         with open(self._about, "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def claim(self, iterator: Any) -> None:
-        """Note who works for this loader: processes, and the thread that pins."""
-        ids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-        pinning = getattr(iterator, "_pin_memory_thread", None)
-        if pinning is not None:
-            ids.append(pinning.native_id)
+    def claim(self, ids: list[int]) -> None:
+        """Record which worker processes and threads work for this loader."""
         if ids:
             self._write({"ids": ids})
 
@@ -113,7 +109,7 @@ def _start_method(loader: Any) -> str | None:
 
 
 def where_of(above: int) -> str:
-    """Say where the user's code asks for a loader: the first frame above that is in no installed package."""
+    """Return file and line of the user's code: the first frame above that is in no installed package."""
     frame = sys._getframe(above)
     first = None
     while frame is not None:
@@ -131,7 +127,7 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def _rows(batch: Any, most: int) -> int:
-    """Count the samples of a batch, as far as that can be seen; at most so many."""
+    """Count the samples of a batch by its shape, at most ``most``."""
     if hasattr(batch, "shape"):
         return min(most, int(batch.shape[0])) if len(batch.shape) else 1
     if isinstance(batch, dict):
@@ -141,48 +137,48 @@ def _rows(batch: Any, most: int) -> int:
     return min(most, len(batch)) if isinstance(batch, list) else most
 
 
-class Loop:
-    """One iterator: what its loop waits for, and does in between."""
+class LoopCounts:
+    """Records of one iterator: the waits of its loop, and the work in between."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: LoaderCounts) -> None:
         self.loader = loader
         self.lengths: deque[int] = deque()
         self.begin()
 
     def begin(self) -> None:
         """Begin an epoch."""
-        self.began = self._given = time.monotonic_ns()
-        self.given = 0
+        self.began = self._received = time.monotonic_ns()
+        self.received = 0
         self.loader.lane.batch = 0
         self._cpu = 0
         self.lengths.clear()
 
-    def ask(self) -> None:
-        """Take note that the loop wants a batch."""
-        self._asked_cpu, self._asked = time.thread_time_ns(), time.monotonic_ns()
+    def request(self) -> None:
+        """Record that the loop requests a batch."""
+        self._requested_cpu, self._requested = time.thread_time_ns(), time.monotonic_ns()
 
-    def give(self, batch: Any) -> None:
-        """Take note that the loop is given this batch."""
+    def receive(self, batch: Any) -> None:
+        """Record that the loop receives this batch."""
         lane, loader = self.loader.lane, self.loader
         now, cpu = time.monotonic_ns(), time.thread_time_ns()
-        if self.given:
-            lane.add("loop", self._asked - self._given)
-            lane.add("loop_cpu", max(0, self._asked_cpu - self._cpu))
-            waited = self._asked
+        if self.received:
+            lane.add("loop", self._requested - self._received)
+            lane.add("loop_cpu", max(0, self._requested_cpu - self._cpu))
+            waited = self._requested
         else:
             loader.epochs += 1
             lane.add("epochs", 1)
             lane.set("first", now - self.began)
             waited = self.began
-        lane.add("seconds", now - self._given)
+        lane.add("seconds", now - self._received)
         samples = self.lengths.popleft() if self.lengths else 1
         if loader.is_stream:
-            samples = _rows(batch, samples)  # the last batch of a stream may be smaller than was asked for
+            samples = _rows(batch, samples)  # the last batch of a stream may be smaller
         lane.add("batches", 1)
         lane.add("samples", samples)
-        lane.count("wait", now - waited, cpu - self._asked_cpu, samples)
+        lane.count("wait", now - waited, cpu - self._requested_cpu, samples)
         lane.keep("wait", waited, now, samples)
         lane.epoch(loader.epochs - 1, self.began, now)
-        self.given += 1
-        lane.batch = self.given
-        self._given, self._cpu = now, cpu
+        self.received += 1
+        lane.batch = self.received
+        self._received, self._cpu = now, cpu

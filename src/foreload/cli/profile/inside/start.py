@@ -1,4 +1,4 @@
-"""Lets modules be measured when, and if, a script imports them."""
+"""Import hooks that make modules measurable when, and if, a script imports them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from .lanes import Here
 from .ours import patch_foreload
 from .session import Session
-from .stock import patch_loaders
+from .stock import mark_range, patch_loaders
 from .timed import time_attributes
 
 __all__ = ["start"]
 
-# Where samples are decoded and transformed: stage, module, class (or none), functions.
-_KNOWN = (
+# Functions that decode and transform samples: stage, module, class (or none), functions.
+_TIMED_FUNCTIONS = (
     ("decode", "PIL.ImageFile", "ImageFile", ("load",)),
     ("decode", "cv2", "", ("imread", "imdecode")),
     ("decode", "simplejpeg", "", ("decode_jpeg",)),
@@ -31,7 +31,7 @@ _KNOWN = (
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as the others do, and changes some after they have been executed."""
+    """Finds modules through the other finders, and patches some after their execution."""
 
     def __init__(self, patches: dict[str, list[Callable[[Any], None]]]) -> None:
         self._patches = patches
@@ -65,19 +65,19 @@ def start(folder: str, root: int, spans: int, nvtx: bool) -> None:
     """Measure this process.
 
     Args:
-        folder: where what is counted goes.
-        root: the process whose end is this one's, if it is the parent.
-        spans: how many each thread keeps.
-        nvtx: show stages to NVIDIA's tools.
+        folder: folder for the records.
+        root: the id of the command's process; a process that it started ends with it.
+        spans: spans kept per thread.
+        nvtx: mark stages for NVIDIA's tools.
     """
     if os.getppid() == root:
         _end_with_parent()
-    session = Session(folder, spans, _mark if nvtx else None)
+    session = Session(folder, spans, mark_range if nvtx else None)
     patches: dict[str, list[Callable[[Any], None]]] = {
         "torch.utils.data.dataloader": [lambda module: patch_loaders(session, module)],
         "foreload.loader": [lambda module: patch_foreload(session, module)],
     }
-    for stage, module, owner, names in _KNOWN:
+    for stage, module, owner, names in _TIMED_FUNCTIONS:
         patches.setdefault(module, []).append(_patch(session.here, stage, owner, names))
     sys.meta_path.insert(0, _Finder(patches))
     sys.addaudithook(_count_files(session.here))
@@ -106,18 +106,8 @@ def _count_files(here: Here) -> Callable[[str, tuple[Any, ...]], None]:
     return heard
 
 
-def _mark(stage: str | None) -> None:
-    ranges = getattr(sys.modules["torch"]._C, "_nvtx", None)  # not in a torch without CUDA
-    if ranges is None:
-        return
-    if stage is None:
-        ranges.rangePop()
-    else:
-        ranges.rangePushA(stage)
-
-
 def _end_with_parent() -> None:
-    """Be killed when the command is, as the script would be without it (prctl(2))."""
+    """Have this process killed with the command, as the script would be if it ran alone (prctl(2))."""
     set_death_signal = 1
     try:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)

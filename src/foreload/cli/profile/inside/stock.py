@@ -1,4 +1,8 @@
-"""torch's DataLoader, measured: its iterators, which loops wait for, and its fetchers, wherever they run."""
+"""Measuring of torch's DataLoader: its iterators, which loops wait for, and its fetchers, wherever they run.
+
+It reads and patches private parts of torch, and is the only file of this package that does: ``inside`` is loaded
+without ``foreload``, so it cannot use ``foreload._torch``.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .session import Loop, Session
+from .lanes import Here
+from .session import LoopCounts, Session
 from .timed import hide, timed, unseen
 
-__all__ = ["patch_loaders"]
+__all__ = ["mark_range", "patch_loaders"]
 
 
 def patch_loaders(session: Session, module: Any) -> None:
@@ -23,33 +28,54 @@ def patch_loaders(session: Session, module: Any) -> None:
     _patch_pinning(session, module._utils.pin_memory)
 
 
+def mark_range(stage: str | None) -> None:
+    """Begin an NVTX range, or end the innermost one with None, unless this torch has no CUDA."""
+    ranges = getattr(sys.modules["torch"]._C, "_nvtx", None)
+    if ranges is None:
+        return
+    if stage is None:
+        ranges.rangePop()
+    else:
+        ranges.rangePushA(stage)
+
+
+def _worker_ids(iterator: Any) -> list[int]:
+    """Return the ids of the worker processes and of the thread that pins memory."""
+    ids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+    pinning = getattr(iterator, "_pin_memory_thread", None)
+    return ids if pinning is None else [*ids, pinning.native_id]
+
+
 def _patch_iterator(session: Session, kind: Any) -> None:
-    here = session.here
+    """Measure what loops over an iterator wait for, and the drawing of indices."""
+    init, reset = _measured_init(session, kind.__init__), _measured_reset(kind._reset)
+    index, following = _measured_index(session.here, kind._next_index), _measured_next(session, kind.__next__)
+    kind.__init__, kind._reset, kind._next_index, kind.__next__ = init, reset, index, following
 
-    def inside(method: Callable[..., Any]) -> Callable[..., Any]:
-        """While the method runs, this thread works for the loader."""
 
-        @unseen
-        @functools.wraps(method)
-        def call(self: Any, *args: Any, **options: Any) -> Any:
-            before, here.lane = here.lane, self._profiled.loader.lane
-            try:
-                return method(self, *args, **options)
-            except BaseException as error:
-                hide(error)
-                raise
-            finally:
-                here.lane = before
+def _as_loader(here: Here, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method during which this thread records to the loop's lane."""
 
-        return call
+    @unseen
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        before, here.lane = here.lane, self._profiled.loader.lane
+        try:
+            return method(self, *args, **options)
+        except BaseException as error:
+            hide(error)
+            raise
+        finally:
+            here.lane = before
 
-    init, reset, following, index = kind.__init__, kind._reset, kind.__next__, kind._next_index
-    advance, draw = inside(following), inside(timed(here, "order", index))
+    return call
 
+
+def _measured_init(session: Session, init: Callable[..., None]) -> Callable[..., None]:
     @unseen
     @functools.wraps(init)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        self._profiled = Loop(session.loader(loader))
+        self._profiled = LoopCounts(session.loader(loader))
         _patch_copies(session)
         try:
             init(self, loader, *args, **options)
@@ -57,6 +83,10 @@ def _patch_iterator(session: Session, kind: Any) -> None:
             hide(error)
             raise
 
+    return __init__
+
+
+def _measured_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
     @unseen
     @functools.wraps(reset)
     def _reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **options: Any) -> Any:
@@ -68,10 +98,16 @@ def _patch_iterator(session: Session, kind: Any) -> None:
             hide(error)
             raise
 
+    return _reset
+
+
+def _measured_index(here: Here, index: Callable[..., Any]) -> Callable[..., Any]:
+    draw = _as_loader(here, timed(here, "order", index))
+
     @unseen
     @functools.wraps(index)
     def _next_index(self: Any) -> Any:
-        # The first batches are asked for in the constructor.
+        # The constructor requests the first batches already.
         try:
             found = draw(self)
         except BaseException as error:
@@ -80,13 +116,19 @@ def _patch_iterator(session: Session, kind: Any) -> None:
         self._profiled.lengths.append(len(found) if isinstance(found, (list, tuple)) else 1)
         return found
 
+    return _next_index
+
+
+def _measured_next(session: Session, following: Callable[..., Any]) -> Callable[..., Any]:
+    here, advance = session.here, _as_loader(session.here, following)
+
     @unseen
     @functools.wraps(following)
     def __next__(self: Any) -> Any:
         loop = self._profiled
-        if not loop.given:
-            loop.loader.claim(self)
-        loop.ask()
+        if not loop.received:
+            loop.loader.claim(_worker_ids(self))
+        loop.request()
         if session.mark is not None:
             session.mark("wait")
         try:
@@ -97,11 +139,11 @@ def _patch_iterator(session: Session, kind: Any) -> None:
         finally:
             if session.mark is not None:
                 session.mark(None)
-        loop.give(batch)
+        loop.receive(batch)
         here.last = loop.loader.lane
         return batch
 
-    kind.__init__, kind._reset, kind._next_index, kind.__next__ = __init__, _reset, _next_index, __next__
+    return __next__
 
 
 def _patch_fetcher(session: Session, kind: Any) -> None:
@@ -174,7 +216,7 @@ def _patch_pinning(session: Session, module: Any) -> None:
 
 
 def _patch_copies(session: Session) -> None:
-    """Measure what tensors take to reach a device, where there is one."""
+    """Measure copies of tensors to a device, if there is one."""
     torch = sys.modules["torch"]
     if getattr(torch.Tensor.to, "__wrapped__", None) is not None or not torch.accelerator.is_available():
         return

@@ -1,4 +1,4 @@
-"""Functions that are measured while samples are loaded, and look the same to whoever calls them."""
+"""Wrappers that time functions while samples are loaded, invisible in tracebacks and warnings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["hide", "time_attributes", "timed", "unseen"]
 
 
 def hide(error: BaseException) -> None:
-    """Take the calling function out of the traceback of what it caught, and is about to raise again."""
+    """Remove the calling function from the traceback of an exception that it will raise again."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
 def unseen(function: _F) -> _F:
-    """Let warnings name the lines that they would without it: they pass over what is the import system's."""
+    """Make warnings skip this function's frame, as they skip frames of the import system."""
     own: Any = function
     own.__code__ = own.__code__.replace(co_filename=f"{__file__} (like importlib._bootstrap)")
     return function
@@ -29,13 +29,13 @@ def unseen(function: _F) -> _F:
 def timed(
     here: Here, stage: str, original: Callable[..., Any], when: Callable[[Any], bool] | None = None
 ) -> Callable[..., Any]:
-    """Give a function that counts what ``original`` takes, where that is part of loading.
+    """Return a function that times ``original`` when it is called as part of loading.
 
     Args:
-        here: the present thread.
-        stage: what it counts as.
-        original: what is measured.
-        when: says by the first argument whether there is anything to do; None: there is.
+        here: state of the present thread.
+        stage: the stage that the time counts for.
+        original: the function to time.
+        when: called with the first argument: whether there is work to do; None: always.
     """
 
     @unseen
@@ -59,7 +59,7 @@ def timed(
 def time_attributes(
     here: Here, stage: str, owner: Any, names: tuple[str, ...], when: Callable[[Any], bool] | None = None
 ) -> None:
-    """Measure functions of a module or methods of a class, those that it has."""
+    """Time functions of a module or methods of a class, if it has them."""
     for name in names:
         original = getattr(owner, name, None)
         if original is not None:

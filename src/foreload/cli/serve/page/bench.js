@@ -1,7 +1,7 @@
-// The benchmark: what to start, how far it is, and what came out.
+// The benchmark: its form, its progress and its results.
 
 import { bars } from "./plots.js";
-import { $, build, bytes, count, element, many, say, seconds, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, setText, seconds, text } from "./words.js";
 
 const form = $("wish");
 let asked = false;
@@ -34,7 +34,7 @@ async function ask(where, what) {
   }
   asked = false;
   $("wish-error").hidden = !words;
-  say("wish-error", words && words[0].toUpperCase() + words.slice(1));
+  setText("wish-error", words && words[0].toUpperCase() + words.slice(1));
   showTrial(trial);
 }
 
@@ -45,19 +45,19 @@ export function showTrial(now) {
   $("start").disabled = asked || running;
   $("trial").hidden = !trial;
   if (!trial) return;
-  say("command", `$ ${trial.command}`);
+  setText("command", `$ ${trial.command}`);
   $("running").hidden = !running;
   if (running) showSteps(trial.steps);
   const words = { done: trial.sentence, failed: `It failed: ${trial.error}`, stopped: "Stopped." }[trial.state] ?? "";
   $("outcome").hidden = !words;
   $("outcome").className = `outcome ${trial.state === "failed" ? "error" : ""}`;
-  say("outcome", words);
+  setText("outcome", words);
   $("results").hidden = !done;
   if (done) showResults(trial.results, trial.work.rows ? "rows" : "images");
 }
 
 function showSteps([done, all]) {
-  say("doing", all ? `${count(done)} of ${many(all, "epoch")} done` : "Making the data, starting the contestants");
+  setText("doing", all ? `${count(done)} of ${quantity(all, "epoch")} done` : "Making the data, starting the contestants");
   if (all) $("progress").value = done / all;
   else $("progress").removeAttribute("value");
 }
@@ -80,7 +80,7 @@ function showResults(results, unit) {
     bars(id, rows, label);
   };
   const times = (result) => (result.stock ? "" : ` (${(speed(result) / stock).toFixed(1)}×)`);
-  say("speed-title", unit === "rows" ? "Rows per second" : "Images per second");
+  setText("speed-title", unit === "rows" ? "Rows per second" : "Images per second");
   draw("speed", (result) => result.samples_per_second, (value, result) => count(value) + times(result), `${unit} per second`);
   draw("first", (result) => result.first_batch_ms, (value) => text(seconds(value / 1e3)), "time to the first batch");
   build($("table"), [results, unit, stock], () => table(results, unit, stock));

@@ -1,17 +1,17 @@
-// One loader: what holds it back, its figures, curves, stages, troubles and settings.
+// One loader: its verdict, figures, curves, stages, failures and settings.
 
 import { areas, curve, memory, timeline } from "./plots.js";
-import { $, build, bytes, count, element, many, percent, say, seconds, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, percent, setText, seconds, text } from "./words.js";
 
 const MEANING = {
   order: "drawing the order, planning the cache",
-  read: "bytes from disk or network",
-  decode: "bytes to pixels, rows, tokens",
-  cache: "looking up and copying what is kept",
+  read: "reading from disk or network",
+  decode: "decoding pixels, rows or tokens",
+  cache: "looking up and copying cached samples",
   sample: "the dataset's own __getitem__",
   transform: "transforms after the cache",
-  batch: "putting samples together",
-  wait: "the loop waits for a batch",
+  batch: "collating samples",
+  wait: "the loop, waiting for a batch",
   device: "copying to the GPU",
 };
 
@@ -20,8 +20,8 @@ let held = false;
 export function showLoader(loader, points, name, now) {
   const stats = loader.stats ?? {};
   const { pid, rank, script } = loader;
-  say("name", name);
-  say("who", [script, `process ${pid}`, rank && `rank ${rank[0]} of ${rank[1]}`].filter(Boolean).join(", "));
+  setText("name", name);
+  setText("process", [script, `process ${pid}`, rank && `rank ${rank[0]} of ${rank[1]}`].filter(Boolean).join(", "));
   $("loader").className = loader.state;
   showNotice(loader, now);
   showVerdict(loader.verdict, stats);
@@ -37,11 +37,11 @@ function showNotice(loader, now) {
   const ago = text(seconds(Math.max(1, Math.round(now - loader.until))));
   const words = {
     ended: `Ended ${ago} ago. These are its last figures.`,
-    silent: `Has not answered for ${ago}: its process is stopped, or holds Python's lock. These are its last figures.`,
+    silent: `No answer for ${ago}: its process is stopped, or holds Python's lock. These are its last figures.`,
     running: loader.failure ? `Its figures cannot be read: ${loader.failure}` : "",
   }[loader.state];
   $("notice").hidden = !words;
-  say("notice", words);
+  setText("notice", words);
 }
 
 function showVerdict(verdict, stats) {
@@ -49,8 +49,8 @@ function showVerdict(verdict, stats) {
   if (!verdict) return;
   const tone = { "consumer-bound": "good", "too-short": "" }[verdict.kind] ?? "warn";
   $("verdict").className = `card ${tone} ${verdict.advice.length ? "" : "alone"}`;
-  say("kind", verdict.kind[0].toUpperCase() + verdict.kind.slice(1));
-  say("sentence", verdict.sentence);
+  setText("kind", verdict.kind[0].toUpperCase() + verdict.kind.slice(1));
+  setText("sentence", verdict.sentence);
   build($("evidence"), verdict.evidence, (lines) => lines.map((line) => element("li", {}, line)));
   $("changes").hidden = verdict.advice.length === 0;
   const speed = stats.samples_per_second;
@@ -69,13 +69,13 @@ function figures(stats, point) {
   const [read, unit] = bytes(point.read);
   return [
     ["Throughput", count(point.samples_per_second), "samples/s", `${count(stats.samples_per_second)} on average`],
-    ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${many(stats.epochs, "epoch")}`],
+    ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${quantity(stats.epochs, "epoch")}`],
     ["Batch time", ...seconds(times.median), `95 % within ${text(seconds(times.p95))}, 99 % within ${text(seconds(times.p99))}`],
     ["First batch after", ...seconds(stats.first_batch_seconds), "in the latest epoch"],
     ["Waiting for data", ...percent(point.wait_share ?? stats.wait_share), `${text(percent(stats.wait_share))} since the start`],
     ["Cache hits", ...percent(cache ? (point.hit_rate ?? cache.hit_rate) : null), cache ? `${text(percent(cache.hit_rate))} since the start` : "no cache is set"],
-    ["Memory", ...bytes(stats.memory?.tree_bytes), granted ? `of ${text(bytes(granted))} granted` : "of all its processes"],
-    ["Processor", ...percent(cpu?.share), cpu ? `of ${many(cpu.cores, "core")}` : ""],
+    ["Memory", ...bytes(stats.memory?.tree_bytes), granted ? `of ${text(bytes(granted))} granted` : "in all its processes"],
+    ["Processor", ...percent(cpu?.share), cpu ? `of ${quantity(cpu.cores, "core")}` : ""],
     ["Reading", read, unit && `${unit}/s`, `${text(bytes(stats.bytes_read))} since the start`],
     ...(gpu ? [["GPU idle", ...percent(gpu.idle_share), "since the start"]] : []),
   ];
@@ -92,7 +92,7 @@ const cards = (all) =>
     ),
   );
 
-// Where nobody watched, nothing is known, and no line is drawn.
+// Without a viewer nothing is recorded: the line has a gap.
 const withGaps = (points) =>
   points.flatMap((point, i) => (i && point.time - points[i - 1].time > 10 ? [{ time: point.time - 0.001 }, point] : [point]));
 
@@ -104,14 +104,14 @@ function showCurves(stats, known) {
   $("hits").hidden = !stats.cache;
   $("no-hits").hidden = Boolean(stats.cache);
   if (stats.cache) curve("hits", points, pick("hit_rate"), { share: true, name: "Cache hits" });
-  say("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, all its processes`);
+  setText("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, in all its processes`);
   areas("busy", points);
 }
 
 function showSpans(spans) {
   const some = spans?.begin.length > 0;
   $("spans").hidden = !some;
-  if (some) say("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
+  if (some) setText("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
 }
 
 $("hold").onclick = () => {
@@ -147,39 +147,39 @@ function stageTable(stages) {
 }
 
 function trouble([errors, list, restarts]) {
-  if (!errors && !restarts.length) return element("p", { class: "fine" }, "No sample has failed, and no worker had to be replaced.");
+  if (!errors && !restarts.length) return element("p", { class: "fine" }, "No sample has failed, and no worker process was replaced.");
   const made = [];
-  const tell = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
+  const addList = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
   if (errors) {
     const items = list.slice(-5).reverse().map(({ action, error, index, source }) => {
       const where = `${index == null ? "a sample of a stream" : `sample ${index}`}${source ? `, ${source}` : ""}`;
-      return element("li", {}, error, element("div", { class: "where" }, `${where}: ${action === "skip" ? "left out" : "replaced"}`));
+      return element("li", {}, error, element("div", { class: "where" }, `${where}: ${action === "skip" ? "skipped" : "replaced"}`));
     });
-    tell(`${many(errors, "sample")} could not be loaded`, items);
+    addList(`${quantity(errors, "sample")} could not be loaded`, items);
   }
   if (restarts.length) {
     const items = restarts.slice(-5).reverse().map(({ exitcode, pid, worker }) => {
       const end = exitcode < 0 ? `was killed by signal ${-exitcode}` : `ended with exit code ${exitcode}`;
       return element("li", {}, `Worker ${worker} (process ${pid}) ${end}`);
     });
-    tell(`${many(restarts.length, "worker process", "worker processes")} replaced`, items);
+    addList(`${quantity(restarts.length, "worker process", "worker processes")} replaced`, items);
   }
   return made;
 }
 
 function settings({ loader = {}, workers = {}, memory = {}, cache }) {
   const kind = { processes: "process", threads: "thread" }[workers.kind] ?? workers.kind;
-  const who = workers.count ? many(workers.count, kind, workers.kind) : "none: batches are made in the loop";
+  const pool = workers.count ? quantity(workers.count, kind, workers.kind) : "none: the loop's own thread makes the batches";
   return [
     ["Dataset", loader.dataset],
     ["Batch size", loader.batch_size],
-    ["Workers", workers.kind && (workers.count && workers.why ? `${who}, ${workers.why}` : who)],
-    ["Made ahead", workers.depth == null ? null : many(workers.depth, "batch", "batches")],
-    ["Assembled", loader.native == null ? null : loader.native ? "by the native core" : "by Python"],
+    ["Workers", workers.kind && (workers.count && workers.why ? `${pool}, ${workers.why}` : pool)],
+    ["Prefetch depth", workers.depth == null ? null : quantity(workers.depth, "batch", "batches")],
+    ["Collated", loader.native == null ? null : loader.native ? "by the native core" : "by Python"],
     ["Page-locked", loader.pin_memory == null ? null : loader.pin_memory ? "yes" : "no"],
     ["Largest batch", memory.batch_bytes ? text(bytes(memory.batch_bytes)) : null],
-    ["Memory budget", memory.limit == null ? "the machine's" : text(bytes(memory.limit))],
-    ["Cached", cache ? many(cache.samples, "sample") : null],
+    ["Memory budget", memory.limit == null ? "all granted memory" : text(bytes(memory.limit))],
+    ["Cached", cache ? quantity(cache.samples, "sample") : null],
     ...(workers.tuning ?? []).map((change) => ["Tuned", change]),
     ...(memory.decisions ?? []).map((decision) => ["Decided", String(decision)]),
   ].filter(([, value]) => value != null);

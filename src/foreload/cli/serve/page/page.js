@@ -1,8 +1,8 @@
-// The page: takes in what the server tells, and shows the loader that is chosen.
+// The page: receives the server's events, and shows the chosen loader.
 
 import { showTrial } from "./bench.js";
 import { showLoader } from "./loader.js";
-import { $, build, bytes, count, element, many, percent, say, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, percent, setText, text } from "./words.js";
 
 const POINTS = 900;
 
@@ -23,7 +23,7 @@ function listen() {
   };
   source.onerror = () => {
     link("lost", "no answer from foreload serve; trying again");
-    // After a refusal the browser does not try again by itself.
+    // After a refusal the browser does not retry by itself.
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
   };
 }
@@ -40,13 +40,13 @@ function remember(loaders) {
 
 function link(mood, words) {
   $("link").className = mood;
-  say("link-words", words);
+  setText("link-words", words);
 }
 
 function show() {
   if (!state) return;
   const { loaders, machine } = state;
-  say("machine", `${machine.name}, ${many(machine.cores, "core")}, ${text(bytes(machine.memory))}`);
+  setText("machine", `${machine.name}, ${quantity(machine.cores, "core")}, ${text(bytes(machine.memory))}`);
   const running = loaders.filter((loader) => loader.state !== "ended");
   const chosen = loaders.find((loader) => `#${loader.id}` === location.hash) ?? running[0] ?? loaders.at(-1);
   document.title = chosen ? `${named(chosen)}: ${pace(chosen)} · foreload` : "foreload";
@@ -64,7 +64,7 @@ const pace = (loader) => (loader.point?.samples_per_second != null ? `${count(lo
 const DOTS = { running: "live", silent: "waiting", ended: "" };
 
 function now(loader) {
-  if (loader.state !== "running") return loader.state === "ended" ? "ended" : "does not answer";
+  if (loader.state !== "running") return loader.state === "ended" ? "ended" : "no answer";
   return loader.point?.wait_share == null ? pace(loader) : `${pace(loader)}, waits ${text(percent(loader.point.wait_share))}`;
 }
 
@@ -78,13 +78,13 @@ function list(loaders) {
       element("span", { class: "now" }, words),
     ),
   );
-  // They are made anew under the keyboard's focus.
+  // The links are made anew, so the keyboard's focus must be restored.
   if (focused) queueMicrotask(() => links.find((link) => link.hash === focused)?.focus());
   return links;
 }
 
 document.addEventListener("visibilitychange", () => {
-  // Nobody looks: nothing need be measured.
+  // A hidden page needs no measurements.
   source.close();
   if (!document.hidden) listen();
 });

@@ -1,11 +1,11 @@
 // Curves, areas, bars and the timeline, drawn by plotly in the colours of the page.
 
-import { $, bytes, count, many, seconds, text } from "./words.js";
+import { $, bytes, count, quantity, seconds, text } from "./words.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`) || colour("stock");
 const wide = (node) => node.clientWidth > 600;
 
-// A look costs time, on a phone some tenths of a second: only what is in view is drawn.
+// Drawing takes time, tenths of a second on a phone, so only plots in view are drawn.
 const inView = (node) => {
   const box = node.getBoundingClientRect();
   return node.clientWidth > 0 && box.bottom > -200 && box.top < innerHeight + 200;
@@ -17,7 +17,7 @@ const axis = () => ({
 
 function draw(id, traces, layout, label) {
   const node = $(id);
-  node.style.minHeight = `${layout.height}px`; // before it is drawn, too: nothing jumps
+  node.style.minHeight = `${layout.height}px`; // before it is drawn, too, so that nothing jumps
   if (!window.Plotly || !inView(node)) return;
   const font = { family: getComputedStyle(node).fontFamily, size: 12, color: colour("quiet") };
   const hover = { bgcolor: colour("text"), bordercolor: colour("text"), font: { ...font, size: 13, color: colour("ground") } };
@@ -46,7 +46,7 @@ function times(points, node) {
   return { type: "date", range: [clock(first), clock(now)], nticks: wide(node) ? 9 : 4, tickformat: "%H:%M:%S", showgrid: false };
 }
 
-// An end of the axis that stays where it is while values move a little.
+// An end of the axis that stays in place while values change a little.
 function above(most) {
   const power = 10 ** Math.floor(Math.log10(most || 1));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= most * 1.02) * power || 1;
@@ -74,7 +74,7 @@ export function curve(id, points, values, { share = false, unit = "", name }) {
   );
 }
 
-// Bytes as plotly can label them: in one unit.
+// Bytes in one unit, as plotly labels them.
 export function memory(id, points, values, name) {
   const unit = bytes(above(Math.max(0, ...values)))[1];
   const size = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].indexOf(unit);
@@ -82,7 +82,7 @@ export function memory(id, points, values, name) {
   return unit;
 }
 
-// How many workers were at which stage, one upon the other.
+// Workers in each stage, stacked.
 export function areas(id, points) {
   const node = $(id);
   const stages = [...new Set(points.flatMap((point) => Object.keys(point.busy ?? {})))];
@@ -131,14 +131,14 @@ export function timeline(id, spans) {
       xaxis: { range: [0, length / scale], ticksuffix: ` ${unit}`, nticks: wide($(id)) ? 9 : 4, showgrid: false },
       yaxis: { categoryorder: "array", categoryarray: used.map((lane) => names[lane]).reverse(), showgrid: false, tickfont: { size: step > 14 ? 12 : 9 } },
     },
-    "What each worker did",
+    "Spans of each worker",
   );
   return length / 1e6;
 }
 
 function about(spans, stage, i) {
   const more = [`batch ${spans.batch[i]}`];
-  if (spans.samples[i]) more.push(many(spans.samples[i], "sample"));
+  if (spans.samples[i]) more.push(quantity(spans.samples[i], "sample"));
   if (spans.bytes[i]) more.push(text(bytes(spans.bytes[i])));
   return `${stage}, ${text(seconds(spans.length[i] / 1e6))}<br>${more.join(", ")}`;
 }

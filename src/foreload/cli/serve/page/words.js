@@ -1,4 +1,4 @@
-// Numbers with units, and elements. An amount is [text, unit]: three digits that count.
+// Numbers with units, and page elements. An amount is [text, unit], with three significant digits.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -11,14 +11,14 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-// Sets what is new only, so that a selection of text survives.
-export function say(id, words) {
+// Sets changed text only, so that a selection survives.
+export function setText(id, words) {
   if ($(id).textContent !== words) $(id).textContent = words;
 }
 
 const built = new WeakMap();
 
-// Makes the children of a node anew where what they show has changed.
+// Rebuilds the children of a node if what they show has changed.
 export function build(node, what, make) {
   const key = JSON.stringify(what);
   if (built.get(node) === key) return;
@@ -26,7 +26,7 @@ export function build(node, what, make) {
   node.replaceChildren(...[make(what)].flat());
 }
 
-export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
+export const quantity = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
 
 const NONE = ["–", ""];
 const missing = (value) => value === null || value === undefined;
