@@ -20,7 +20,7 @@ import pytest
 
 import foreload as fl
 from foreload.cli.serve.trial import arguments
-from foreload.export import publish as publishing
+from foreload.export import publisher as publishing
 
 for needed in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(needed)
