@@ -323,7 +323,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._recorder.spans
 
     def publish(self, *, name: str | None = None) -> Self:
-        """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.publish`."""
+        """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.export.publish`."""
         from foreload.export.publisher import publish
 
         return publish(self, name=name)
