@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
@@ -130,6 +129,8 @@ def work(
     parent: int,
 ) -> None:
     """Run a worker until it is told to end."""
+    from threadpoolctl import threadpool_limits  # only a worker needs it
+
     _native.end_with(parent, jobs.fileno())
     faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
