@@ -131,7 +131,7 @@ def _first(fields: Any) -> int | None:
 
 
 def _rows_of_sequence(batch: Any) -> int | None:
-    # default_collate never makes a list of tuples or dicts, so these are samples that were not collated.
+    # default_collate turns tuples into lists, so a list of tuples (or dicts) is taken for uncollated samples.
     if isinstance(batch, list) and batch and all(isinstance(sample, (tuple, Mapping)) for sample in batch):
         return len(batch)
     if type(batch) is tuple and batch and all(type(field) is tuple for field in batch):
