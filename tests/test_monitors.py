@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 import foreload as fl
 from foreload import machine
 from foreload.nested import count_samples
-from foreload.recipes.factory import monitors
+from foreload.recipes import monitors
 
 GIB = 1 << 30
 

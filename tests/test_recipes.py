@@ -134,9 +134,9 @@ def test_stats_are_of_real_batches_and_an_epoch_is_logged(photos: Path, caplog: 
 
 
 def test_too_little_memory_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreload.recipes.factory import memory
+    from foreload.recipes import monitors
 
-    monkeypatch.setattr(memory, "available_memory", lambda: machine.granted_memory() // 10)
+    monkeypatch.setattr(monitors, "available_memory", lambda: machine.granted_memory() // 10)
     loader = EfficientDataLoader(list(range(9)), DataLoaderConfig(num_workers=0, max_memory_usage=0.5))
     with pytest.warns(UserWarning, match="more than max_memory_usage=0.5 allows") as caught:
         list(loader)

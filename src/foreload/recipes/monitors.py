@@ -28,6 +28,7 @@ class DataLoaderPerformanceMonitor:
         memory: the monitor of the memory; by default a new one.
         watch: False measures time only.
 
+    >>> import torch
     >>> monitor = DataLoaderPerformanceMonitor()
     >>> monitor.start_iteration()
     >>> for batch in torch.utils.data.DataLoader(range(10), batch_size=4):
