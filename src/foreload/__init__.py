@@ -1,4 +1,4 @@
-"""A PyTorch data loader that knows what comes next.
+"""A PyTorch DataLoader that plans ahead, because the order of samples is known before an epoch begins.
 
 >>> import torch, foreload as fl
 >>> loader = fl.DataLoader(fl.CachedDataset(torch.arange(10)), batch_size=5, shuffle=True, seed=0)
