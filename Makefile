@@ -2,18 +2,22 @@
 .PHONY: setup demo test test-all lint native-test fuzz bench clean
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh test lint
 
-demo: setup
+demo:
+	@scripts/setup.sh demo
 	@scripts/demo.sh
 
-test: setup
+test:
+	@scripts/setup.sh test
 	@scripts/test.sh
 
-test-all: setup
+test-all:
+	@scripts/setup.sh test
 	@scripts/test.sh --all
 
-lint: setup
+lint:
+	@scripts/setup.sh test lint
 	@scripts/lint.sh
 
 native-test:
@@ -22,8 +26,8 @@ native-test:
 fuzz:
 	@scripts/fuzz.sh
 
-bench: setup
-	@.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --editable '.[bench]' --no-build-isolation
+bench:
+	@scripts/setup.sh test bench
 	@benchmarks/run_all.sh
 
 clean:

@@ -1,10 +1,15 @@
-"""What `import foreload` gives, and what it costs."""
+"""The public names of foreload, and what `import foreload` brings along."""
 
 from __future__ import annotations
 
+import ast
+import copy
+import importlib
 import inspect
+import pickle
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -26,51 +31,97 @@ PUBLIC = [
     "HDF5Dataset",
     "HighPerformanceDataset",
     "ImageDataset",
-    "KeyedSampler",
     "LRUCache",
     "LoadingMode",
     "MDSDataset",
     "MemoryEfficientDataset",
     "MemoryMonitor",
     "Mixture",
-    "MixtureSampler",
     "OPTCache",
     "OPTInit",
-    "PackedDataset",
     "ParquetDataset",
     "PrefetchLoader",
     "Stream",
     "TarDataset",
     "TarStream",
     "TextDataset",
-    "attention_mask",
     "cached",
     "create_dataloader",
-    "cu_seqlens",
     "errors",
+    "export",
     "gather",
     "get_train_transforms",
     "get_val_transforms",
-    "log_stats",
-    "log_tensorboard",
-    "nvtx_ranges",
     "pack",
-    "pack_sequences",
-    "publish",
-    "serve_metrics",
+    "packing",
     "transforms",
-    "write_trace",
 ]
+
+
+EXPORTERS = ["log_stats", "log_tensorboard", "nvtx_ranges", "publish", "serve_metrics", "write_trace"]
 
 
 def test_the_public_names_are_these() -> None:
     assert fl.__all__ == sorted(fl.__all__) == PUBLIC
     assert all(hasattr(fl, name) for name in PUBLIC)
+    assert fl.export.__all__ == EXPORTERS
+    assert all(callable(getattr(fl.export, name)) for name in EXPORTERS)
+    assert fl.packing.__all__ == ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(fl, name))
+
+
+def test_samplers_are_in_the_folder_of_the_order() -> None:
+    order = importlib.import_module("foreload.order")
+    assert order.__all__ == ["KeyedSampler", "MixtureSampler"]
+    assert all(inspect.getdoc(getattr(order, name)) for name in order.__all__)
+
+
+@pytest.mark.parametrize("module", ["foreload", "foreload.export"])
+def test_dir_lists_public_names_only_whatever_has_been_imported(module: str) -> None:
+    script = (
+        f"import importlib, {module} as m, foreload.order, foreload.cache.lru, foreload.export.logs; "
+        "import foreload.cli.main; m.__all__ and [getattr(m, name) for name in m.__all__]; "
+        "assert foreload.order.KeyedSampler; "
+        "print(*(name for name in dir(m) if not name.startswith('__')), sep=',')"
+    )
+    assert run(script) == ",".join(importlib.import_module(module).__all__)
+
+
+def test_unknown_names_are_attribute_errors_as_of_any_module() -> None:
+    for module in (fl, fl.export):
+        with pytest.raises(AttributeError, match=rf"module '{module.__name__}' has no attribute 'nonsense'"):
+            module.nonsense
+    with pytest.raises(ImportError, match="cannot import name 'KeyedSampler' from 'foreload'"):
+        exec("from foreload import KeyedSampler")
+
+
+def test_names_imported_on_first_use_are_the_classes_themselves() -> None:
+    script = (
+        "import foreload, pickle; from foreload import *; from foreload import LRUCache as there; "
+        "from foreload.cache.lru import LRUCache as home; assert there is home is LRUCache is foreload.LRUCache; "
+        "from foreload.export import publish; from foreload.export.publisher import publish as own; "
+        "assert publish is own is export.publish; import foreload.export.publisher; assert export.publish is own; "
+        "print(pickle.loads(pickle.dumps(foreload.LRUCache)) is home)"
+    )
+    assert run(script) == "True"
+    assert pickle.loads(pickle.dumps(fl.DataLoaderConfig())) == copy.deepcopy(fl.DataLoaderConfig())
+
+
+@pytest.mark.parametrize("module", [fl, fl.export])
+def test_type_checkers_are_told_the_names_that_are_imported_on_first_use(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+    assert sorted(alias.name for node in imports for alias in node.names) == module.__all__
+    for node in imports:
+        home = importlib.import_module(str(node.module))
+        for alias in node.names:
+            path = f"{node.module}.{alias.name}"
+            found = getattr(home, alias.name) if hasattr(home, alias.name) else importlib.import_module(path)
+            assert found is getattr(module, alias.name)
 
 
 def test_the_arguments_are_torchs_in_torchs_places() -> None:
@@ -83,23 +134,61 @@ def test_the_arguments_are_torchs_in_torchs_places() -> None:
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in added)
 
 
-def test_importing_it_brings_nothing_heavy_beside_torch() -> None:
+def run(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# Timings are never asserted; benchmarks/import_time.py measures them.
+HEAVY = {
+    "asyncio",
+    "cachetools",
+    "cv2",
+    "h5py",
+    "http.server",
+    "matplotlib",
+    "numpy.random",
+    "obstore",
+    "pandas",
+    "PIL",
+    "psutil",
+    "pyarrow",
+    "ray",
+    "rich",
+    "socketserver",
+    "streaming",
+    "tarfile",
+    "threadpoolctl",
+    "tokenizers",
+    "torchvision",
+    "tqdm",
+    "typer",
+    "foreload.bench",
+    "foreload.cache.lru",
+    "foreload.cli",
+    "foreload.datasets.auto",
+    "foreload.datasets.hdf5",
+    "foreload.datasets.images",
+    "foreload.datasets.mixture",
+    "foreload.datasets.packing",
+    "foreload.datasets.parquet",
+    "foreload.datasets.stream",
+    "foreload.datasets.tar",
+    "foreload.datasets.text",
+    "foreload.export",
+    "foreload.recipes",
+    "foreload.remote",
+    "foreload.report",
+    "foreload.transforms",
+}
+
+
+def test_importing_it_brings_nothing_that_an_epoch_does_not_need() -> None:
     script = (
         "import sys, torch, torch.utils.data; before = set(sys.modules); import foreload; "
-        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+        "print(*sorted(set(sys.modules) - before))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    added = set(run.stdout.split())
-    assert "foreload" in added
-    assert not added & {
-        "typer",
-        "rich",
-        "matplotlib",
-        "psutil",
-        "PIL",
-        "cv2",
-        "torchvision",
-        "pandas",
-        "h5py",
-        "ray",
-    }
+    added = set(run(script).split())
+    assert "foreload.loader" in added
+    assert not {name for name in added if name in HEAVY or name.partition(".")[0] in HEAVY}

@@ -1,4 +1,4 @@
-"""Array types and checks of arguments that many classes share."""
+"""Array types, and checks of arguments, that many classes share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def check_int(name: str, value: Any, least: int | None = None) -> int:
-    """Give an argument as an int.
+def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str = "") -> int:
+    """Return an argument as an int.
 
     Args:
-        name: of the argument, for the error.
-        value: what the user gave.
+        name: the argument's name, for the error.
+        value: the argument.
         least: the smallest value that makes sense.
+        otherwise: what the argument may be instead, for the error, such as ``" or None"``.
 
     Raises:
-        TypeError: it is no integer (a bool is none either).
-        ValueError: it is smaller than ``least``.
+        TypeError: ``value`` is not an integer; a bool does not count as one.
+        ValueError: ``value`` is smaller than ``least``.
 
     >>> check_int("num_samples", np.int64(3), least=1)
     3
@@ -32,7 +33,7 @@ def check_int(name: str, value: Any, least: int | None = None) -> int:
     ValueError: num_samples must be 1 or more, got 0
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
+        raise TypeError(f"{name} must be an int{otherwise}, got {value!r}")
     number = operator.index(value)
     if least is not None and number < least:
         raise ValueError(f"{name} must be {least} or more, got {number}")
@@ -40,7 +41,7 @@ def check_int(name: str, value: Any, least: int | None = None) -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """Give ``seed`` as an int; raise TypeError or ValueError unless it is one from 0 to 2**64 - 1."""
+    """Return ``seed`` as an int; raise TypeError or ValueError unless it is an int from 0 to 2**64 - 1."""
     number = check_int("seed", seed)
     if not 0 <= number < 1 << 64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
@@ -48,7 +49,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_share(share: float) -> float:
-    """Give ``max_memory_usage``; raise ValueError or TypeError unless it is above 0 and at most 1."""
+    """Return ``max_memory_usage``; raise TypeError or ValueError unless it is a number above 0 and at most 1."""
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         raise TypeError(f"max_memory_usage must be a number above 0 and at most 1, got {share!r}")
     if not 0 < share <= 1:

@@ -1,4 +1,4 @@
-"""Stage ``device``: batches are copied to the GPU on a stream of their own, one ahead of the loop."""
+"""Batches copied to a GPU on a separate stream, one ahead of the loop."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ __all__ = ["MovedAhead", "PrefetchLoader", "SideStream", "check_device", "side_s
 
 
 class SideStream(Protocol):
-    """What copying ahead asks of a device: work that is queued beside the loop's own, in order."""
+    """Copies to a device that are queued, in order, beside the work of the loop."""
 
     def copy(self, value: Any) -> Any:
-        """Queue the copy of a tensor (or of what has ``.to``) to the device; return the copy at once."""
+        """Queue the copy of a tensor, or of an object with ``.to``, to the device; return the copy at once."""
         ...
 
     def event(self) -> Any:
-        """Mark the end of what has been queued so far."""
+        """Return an event at the end of the work queued so far."""
         ...
 
     def start(self) -> Any:
-        """Mark where copies that are to be timed begin."""
+        """Return an event at the beginning of copies that are to be timed."""
         ...
 
     def seconds(self, start: Any, event: Any) -> float:
-        """Tell how long the device took from a ``start`` to an ``event`` that has been reached."""
+        """Return the seconds from a ``start`` to an ``event`` that has been reached."""
         ...
 
     def wait(self, event: Any) -> None:
-        """Let what the loop queues from here on run after ``event``; the caller does not wait."""
+        """Make the loop's further work on the device wait for ``event``; the caller does not wait."""
         ...
 
     def record(self, tensor: torch.Tensor) -> None:
-        """Let nobody have the tensor's memory before what the loop has queued up to its end is done."""
+        """Keep the tensor's memory from reuse until the work that the loop queues before freeing it is done."""
         ...
 
     def is_over(self, event: Any) -> bool:
-        """Tell whether ``event`` has been reached."""
+        """Return whether ``event`` has been reached."""
         ...
 
     def finish(self, event: Any) -> None:
@@ -93,8 +93,8 @@ class _Cuda:
         event.synchronize()
 
 
-class _InStep:
-    """A device without streams that could be used here: copies are done when they are asked for."""
+class _Synchronous:
+    """A device without usable streams: copies are made at once."""
 
     def __init__(self, device: torch.device, non_blocking: bool) -> None:
         self._device = device
@@ -127,24 +127,24 @@ def _to(value: Any, device: torch.device, non_blocking: bool) -> Any:
         return value.to(device, non_blocking=non_blocking)
     try:
         return value.to(device, non_blocking=non_blocking)
-    except TypeError:  # it has a `to` that knows nothing of that
+    except TypeError:  # its `to` has no such argument
         return value.to(device)
 
 
 def side_stream(device: torch.device, *, non_blocking: bool = True) -> SideStream | None:
-    """Give what copies to ``device``; None for the CPU, where nothing is to be copied.
+    """Return a stream of copies to ``device``; None for the CPU, which needs no copies.
 
     Raises:
-        RuntimeError: the device is not there.
+        RuntimeError: there is no such device.
     """
     check_device(device)
     if device.type == "cpu":
         return None
-    return (_Cuda if device.type == "cuda" else _InStep)(device, non_blocking)
+    return (_Cuda if device.type == "cuda" else _Synchronous)(device, non_blocking)
 
 
 def check_device(device: torch.device) -> None:
-    """Raise RuntimeError where batches are to go to a GPU that is not there."""
+    """Raise RuntimeError if ``device`` is a GPU that does not exist."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"device {str(device)!r} is asked for, but torch finds no CUDA; say device='cpu'")
 
@@ -152,52 +152,52 @@ def check_device(device: torch.device) -> None:
 class _Moved(NamedTuple):
     batch: Any
     event: Any
-    state: Any  # of the loader before it was asked for this batch
+    state: Any  # of the loader before this batch was requested
     samples: int
 
 
 class _Source(NamedTuple):
-    batch: Any  # its memory belongs to the copy until that is done
+    batch: Any  # must not be freed before the copy is done
     start: Any
     event: Any
-    began: int  # by the clock of this process, in nanoseconds
+    began: int  # in nanoseconds
     samples: int
 
 
 class MovedAhead(Iterator[Any]):
-    """Batches on their way to a device: while the loop has one, the copy of the next is under way.
+    """An epoch copied to a device: while the loop has a batch, the next one is being copied.
 
-    An exception in ``batches`` comes up where its batch would; then :func:`next` may be called again.
+    An exception in ``batches`` is raised in place of its batch; then :func:`next` may be called again.
 
     Args:
-        batches: what is to be copied.
-        stream: what copies.
-        state: gives the state of what makes the batches, where it has one.
+        batches: the epoch to copy.
+        stream: the stream to copy on.
+        state: returns the state of the loader, if it has one.
 
     Attributes:
-        state: what ``state`` gave before the batch was asked for that is copied ahead.
+        state: the result of ``state`` from before the batch that is copied ahead was requested.
     """
 
     def __init__(self, batches: Iterator[Any], stream: SideStream, state: Callable[[], Any] | None = None) -> None:
         self._batches = batches
         self._stream = stream
-        self._tell = state
+        self._state_of_loader = state
         self.state: Any = None if state is None else state()
         self._ahead: _Moved | Exception | None = None
-        # An epoch of foreload's is watched from here on: the loop waits for this.
+        # Waiting is recorded here from now on, since the loop waits for the copy, not for the epoch.
         self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._sources: deque[_Source] = deque()
         self._finish = weakref.finalize(self, _finish, self._sources, stream)
 
     def __next__(self) -> Any:
-        """Give the next batch, after the copy of the one behind it has been asked for."""
+        """Return the next batch, after queueing the copy of the one after it."""
         if self._watch is not None:
             self._watch.loop.mark_requested()
         now = self._fetch() if self._ahead is None else self._ahead
         self._ahead = None
         if isinstance(now, Exception):
             try:
-                self.state = None if self._tell is None else self._tell()
+                self.state = None if self._state_of_loader is None else self._state_of_loader()
                 if isinstance(now, StopIteration):
                     self._release(wait=True)
                     self._end_watch()
@@ -214,7 +214,7 @@ class MovedAhead(Iterator[Any]):
         return now.batch
 
     def _fetch(self) -> _Moved | Exception:
-        state = self.state = None if self._tell is None else self._tell()
+        state = self.state = None if self._state_of_loader is None else self._state_of_loader()
         try:
             source = next(self._batches)
             samples = 0 if self._watch is None else self._watch.passed()
@@ -248,7 +248,7 @@ class MovedAhead(Iterator[Any]):
             self._watch = None
 
     def close(self) -> None:
-        """End the epoch early: copies under way are waited for, and nothing is kept."""
+        """End the epoch early: wait for copies under way, and drop them."""
         self._finish()
         self._ahead = None
         self._end_watch()
@@ -264,18 +264,18 @@ def _finish(sources: deque[_Source], stream: SideStream) -> None:
 
 
 class PrefetchLoader:
-    """Delivers the batches of any loader on a device, copied ahead on a CUDA stream of their own.
+    """Delivers the batches of any loader on a device, copied one ahead on a separate CUDA stream.
 
-    The copy of a batch runs while the loop works on the one before it. Tensors may be nested in tuples, lists,
-    dicts, named tuples, dataclasses and objects that have ``.to``; what is no tensor stays as it is. Copies run
-    beside the loop only if they come from page-locked memory (``pin_memory=True``). On the CPU, batches are passed
-    on as they are. What the wrapped loader has (``dataset``, ``set_epoch``, ...) is found here too;
-    ``state_dict()`` is of the batch that the loop has, not of the one that is copied ahead.
+    A batch is copied while the loop works on the one before it. Tensors may be nested in tuples, lists, dicts,
+    named tuples, dataclasses and objects that have ``.to``; anything else stays as it is. Copies run beside the
+    loop only if they come from page-locked memory (``pin_memory=True``). On the CPU, batches are passed on
+    unchanged. The wrapped loader's attributes (``dataset``, ``set_epoch``, ...) are available here too;
+    ``state_dict()`` refers to the batch that the loop has, not to the one that is copied ahead.
 
     Args:
         loader: anything that can be iterated: foreload's DataLoader, torch's, a generator, a list.
-        device: where to, such as ``"cuda"`` or ``"cuda:1"``.
-        non_blocking: False: the caller waits for each copy.
+        device: the device to copy to, such as ``"cuda"`` or ``"cuda:1"``.
+        non_blocking: False makes the caller wait for each copy.
 
     Raises:
         TypeError: ``loader`` cannot be iterated.
@@ -301,28 +301,34 @@ class PrefetchLoader:
         stream = side_stream(self.device, non_blocking=self.non_blocking)
         if stream is None:
             return iter(self.loader)
-        tell = getattr(self.loader, "state_dict", None)
-        moving = MovedAhead(iter(self.loader), stream, tell if callable(tell) else None)
+        state = getattr(self.loader, "state_dict", None)
+        moving = MovedAhead(iter(self.loader), stream, state if callable(state) else None)
         self._moving = weakref.ref(moving)
         return moving
 
+    def __repr__(self) -> str:
+        """Name the wrapped loader and the device."""
+        # The repr of a list of batches would show all of them.
+        loader = repr(self.loader) if hasattr(self.loader, "dataset") else type(self.loader).__name__
+        return f"{type(self).__name__}({loader}, device={str(self.device)!r})"
+
     def __len__(self) -> int:
-        """Count the batches, where the wrapped loader knows."""
+        """Count the batches, if the wrapped loader has a length."""
         return len(self.loader)  # type: ignore[arg-type]
 
     @property
     def state_dict(self) -> Callable[[], Any]:
-        """The wrapped loader's ``state_dict``, as of the batch that the loop was given last."""
+        """The wrapped loader's ``state_dict``, as of the batch that was delivered last."""
         own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
         moving = None if self._moving is None else self._moving()
         return own if moving is None else lambda: moving.state
 
     def __getattr__(self, name: str) -> Any:
-        """Give the wrapped loader's own attribute."""
+        """Return an attribute of the wrapped loader."""
         if name.startswith("__") or "loader" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the loader and the device; an epoch stays here."""
+        """Pickle the loader and the device, without the epoch under way."""
         return {**self.__dict__, "_moving": None}

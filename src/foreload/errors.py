@@ -1,17 +1,17 @@
-"""Errors that have no built-in type.
+"""The errors that foreload raises, and its warnings.
 
 ::
 
     Exception
-    ├── ForeloadError               all of foreload's own
-    │   └── DecodeError             a sample's bytes are damaged (also an OSError, as Pillow's are)
+    ├── ForeloadError               the base of foreload's own
+    │   └── DecodeError             a sample's bytes are damaged (also an OSError, like Pillow's)
     ├── ValueError, TypeError       an argument makes no sense; the message names it
-    ├── IndexError                  a sampler asked for a sample that is not there
+    ├── IndexError                  a sampler asked for a sample that does not exist
     ├── OSError                     a file cannot be read; ``filename`` is its path
-    └── RuntimeError                a batch did not come within ``timeout``
+    └── RuntimeError                a batch did not arrive within ``timeout``
 
-An exception that a dataset, transform or collate function raises reaches the consumer as it is, with its
-traceback and a note that names the sample.
+An exception from a dataset, transform or collate function reaches the loop unchanged, with its traceback and a
+note that names the sample.
 """
 
 import os
@@ -22,10 +22,10 @@ __all__ = ["DecodeError", "ForeloadError", "warn_user"]
 
 _OURS = os.path.dirname(__file__) + os.sep
 
-# Our loader is one of torch's, which calls it.
+# The loader derives from torch's, whose code may be between it and the user's.
 _TORCHS = os.path.join("torch", "utils", "data") + os.sep
 
-# Frames of such names `warnings.warn` does not count.
+# `warnings.warn` does not count frames of these names.
 _IMPORTING = "importlib._bootstrap"
 
 
@@ -34,11 +34,11 @@ class ForeloadError(Exception):
 
 
 class DecodeError(ForeloadError, OSError):
-    """A sample's bytes are damaged, cut short, or of no known format. The message names the file."""
+    """The bytes of a sample are damaged, cut short, or of an unknown format. The message names the file."""
 
 
 def warn_user(message: str) -> None:
-    """Warn, at the line that called foreload, however far in that is noticed.
+    """Warn at the line of the user's code that called foreload, however deep inside foreload this is called.
 
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")

@@ -285,14 +285,14 @@ class DataLoader(EpochSource[T_co]):
 
     def publish(self, *, name: str | None = None) -> Self:
         """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.export.publish`."""
-        from foreload.export.publish import publish
+        from foreload.export.publisher import publish
 
         return publish(self, name=name)
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
         if self.published is not None:
-            from foreload.export.publish import renew
+            from foreload.export.publisher import renew
 
             renew(self)
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):

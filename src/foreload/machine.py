@@ -1,4 +1,4 @@
-"""What this machine grants the process: a container's share, not the host's."""
+"""Cores and memory that this process may use: those of its container, if one limits them, not the host's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def granted_cores() -> int:
 
 
 def granted_memory() -> int:
-    """Give the bytes of memory that this process may use: the machine's, or the container's limit if it is less.
+    """Return the bytes of memory that this process may use: the machine's, or the container's limit if it is less.
 
     >>> granted_memory() > 1 << 20
     True
@@ -39,16 +39,16 @@ def granted_memory() -> int:
 
 
 def container_memory() -> int | None:
-    """Give the bytes of memory that the container's limit allows; None where it is not below the machine's."""
+    """Return the container's limit on memory in bytes; None if it is not below the machine's memory."""
     limit = _memory_limit(_CGROUP)
     return None if limit is None or limit >= _machine_memory() else limit
 
 
 def available_memory() -> int:
-    """Give the bytes that can still be taken without swapping or being killed.
+    """Return the bytes that can still be allocated without swapping or being killed.
 
-    The machine's, or less where a container's limit is nearer (cgroup v1, v2). Files that the kernel keeps in
-    memory count as available: it gives them up when somebody needs the memory.
+    They are the machine's, or fewer if a container's limit is nearer (cgroup v1, v2). The page cache counts as
+    available, because the kernel gives it up when memory is needed.
 
     >>> 0 <= available_memory() <= granted_memory()
     True
@@ -64,15 +64,15 @@ def _machine_memory() -> int:
 
 
 class _Limit(NamedTuple):
-    """A limit on memory, and where the kernel says how much of it is used."""
+    """A limit on memory, and the files in which the kernel reports how much of it is used."""
 
     bytes: int
     folder: Path
     usage: str  # the file with the bytes in use
-    prefix: str  # of the entries of memory.stat that count the groups below too
+    prefix: str  # of those entries of memory.stat that include the groups below
 
     def used(self) -> int:
-        """Give the bytes in use that cannot be given up at once."""
+        """Return the bytes in use that the kernel cannot give up at once."""
         words = _words(self.folder / "memory.stat")
         stat = dict(zip(words[::2], words[1::2], strict=False))
         files = sum(int(stat.get(f"{self.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
@@ -80,14 +80,14 @@ class _Limit(NamedTuple):
 
 
 def _own_folders(root: Path, controller: str) -> list[Path]:
-    """List the cgroup folders that bind this process, the root's and those on the way to its own."""
+    """List the cgroup folders whose limits apply to this process: the root's and those on the way to its own."""
     try:
         return _folders(root, controller, _PROCESS, (_PROCESS / "cgroup").read_text())
     except OSError:
         return [root / controller if controller else root]
 
 
-# Memory is looked at many times a second, and a process hardly ever goes to other groups.
+# Memory is read many times a second, and a process hardly ever changes its groups.
 @functools.lru_cache(maxsize=16)
 def _folders(root: Path, controller: str, process: Path, groups: str) -> list[Path]:
     folders = [root / controller if controller else root]
@@ -99,10 +99,10 @@ def _folders(root: Path, controller: str, process: Path, groups: str) -> list[Pa
 
 
 def _own_groups(process: Path, text: str) -> list[tuple[list[str], Path]]:
-    """List the groups of a process by their controllers, as seen from where they are mounted.
+    """List the groups of a process with their controllers, as paths below the mount.
 
-    A container without a namespace of its own for them is told its path on the host, but mounts its own
-    group only (cgroups(7), /proc/PID/cgroup; proc(5), the root of a mount in mountinfo).
+    A container without its own cgroup namespace sees its path on the host, but mounts its own group only
+    (cgroups(7), /proc/PID/cgroup; proc(5), the root of a mount in mountinfo).
     """
     groups = [line.split(":", 2) for line in text.splitlines()]
     mounts = [line.split(" - ") for line in (process / "mountinfo").read_text().splitlines()]
@@ -158,8 +158,8 @@ def _words(file: Path) -> list[str]:
 
 
 def open_memory(name: str) -> int:
-    """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
-    with suppress(AttributeError, OSError):  # not every system has it, or allows it
+    """Return a descriptor of a new, empty file in memory, which is freed when no process has it open any more."""
+    with suppress(AttributeError, OSError):  # some systems lack it or forbid it
         return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""What tensors a batch is made of, however it is nested."""
+"""The tensors and samples of a batch, however it is nested."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["count_samples", "move", "tensors"]
 
 
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
-    """Give a batch with ``copy_one`` applied to its tensors, and to objects that have ``.to``.
+    """Return a batch with ``copy_one`` applied to its tensors, and to objects that have ``.to``.
 
-    Tuples, named tuples, lists, dicts and dataclasses keep their type; anything else stays as it is. What occurs
-    twice is copied once.
+    Tuples, named tuples, lists, dicts and dataclasses keep their type; anything else stays as it is. A tensor
+    that occurs twice is copied once.
 
     >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
     {'x': [tensor([1., 1.])], 'name': 'cat'}
@@ -33,7 +33,7 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
         callable(getattr(value, "to", None)) and not isinstance(value, UserDict)
     ):
         if id(value) not in done:
-            # Many an object moves itself, and the source is still needed.
+            # The `.to` of many objects changes the object, and the source is still needed.
             done[id(value)] = copy_one(value if isinstance(value, torch.Tensor) else copy.copy(value))
         return done[id(value)]
     if isinstance(value, (tuple, list)):
@@ -64,7 +64,7 @@ def _like(value: Any, items: list[Any]) -> Any:
 
 
 def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """List the tensors of a batch, each once, also those inside objects; of a sparse one its parts.
+    """Yield the tensors of a batch, each once, including those inside objects, and the parts of sparse ones.
 
     >>> [tensor.tolist() for tensor in tensors({"x": [torch.ones(1), 3]})]
     [[1.0]]
@@ -110,7 +110,7 @@ def count_samples(batch: Any) -> int:
 
 
 def _rows(batch: Any) -> int | None:
-    """Count the rows of a field of a batch; None where it has none, such as a single number."""
+    """Count the rows of a field of a batch; None if it has none, like a single number."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return int(batch.shape[0]) if batch.ndim else None
     if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
@@ -131,13 +131,13 @@ def _first(fields: Any) -> int | None:
 
 
 def _rows_of_sequence(batch: Any) -> int | None:
-    # default_collate makes lists of tuples: a list of tuples or dicts is one of samples that were not collated.
+    # default_collate turns tuples into lists, so a list of tuples (or dicts) is taken for uncollated samples.
     if isinstance(batch, list) and batch and all(isinstance(sample, (tuple, Mapping)) for sample in batch):
         return len(batch)
     if type(batch) is tuple and batch and all(type(field) is tuple for field in batch):
-        return len(batch[0])  # tuple(zip(*samples)), as for detection
+        return len(batch[0])  # tuple(zip(*samples)), as is usual for detection
     rows = [_rows(field) for field in batch]
     kinds = {(field.ndim, field.dtype) if hasattr(field, "ndim") else type(field) for field in batch}
     if set(rows) <= {None} or (len(kinds) == 1 and len(set(rows)) > 1):
-        return len(batch)  # numbers, texts, or tensors of different lengths
+        return len(batch)  # numbers, texts, or tensors of different lengths: one for each sample
     return _first(batch)

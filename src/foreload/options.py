@@ -1,8 +1,7 @@
-"""Values that several classes take."""
+"""Values of arguments that several classes take: loading modes, amounts of memory, the cache's options."""
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from dataclasses import dataclass
@@ -10,14 +9,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, SupportsIndex, get_args
 
+from foreload.checks import check_int
 from foreload.machine import granted_memory
 
 __all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "Policy", "parse_bytes"]
 
 Keep = Literal["auto", "encoded", "decoded"]
 
-# A cache that takes all of the memory leaves none for what is done with the samples.
-_MOST = 0.9
+# A cache that took all of the memory would leave none to work on the samples with.
+_LARGEST_SHARE = 0.9
 
 
 class LoadingMode(Enum):
@@ -26,13 +26,13 @@ class LoadingMode(Enum):
     LAZY = "lazy"
     """On demand; nothing is kept."""
     EAGER = "eager"
-    """All at the start; all encoded samples are kept."""
+    """All at the start; every encoded sample is kept."""
     STREAMING = "streaming"
     """In constant memory, whatever the size of the data: map-style, in any order, and nothing is kept. The
     dataset's ``stream()`` reads in the order of storage instead, and shuffles through a buffer."""
     CACHED = "cached"
-    """On demand; a fixed set of ``cache_size`` encoded samples is kept. Where every sample is asked for once per
-    epoch, no policy keeps a better set of that size (each hit crosses an epoch's end)."""
+    """On demand; a fixed set of ``cache_size`` encoded samples is kept. If every sample is needed once per epoch,
+    no policy gets more hits from that size, since a sample is needed again only in the next epoch."""
 
 
 _UNITS = {"": 1, "b": 1}
@@ -41,26 +41,22 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 
 def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str = "budget") -> int:
-    """Turn an amount of memory into bytes.
+    """Return an amount of memory in bytes.
 
     Args:
-        amount: a number of bytes, or text such as ``"8GiB"``, ``"500 MB"`` or ``"50%"``.
-        of: what ``%`` is of; by default the memory that this process may use.
-        name: what to call it in an error.
+        amount: a number of bytes, or a text such as ``"8GiB"``, ``"500 MB"`` or ``"50%"``.
+        of: the bytes that ``%`` refers to; by default the memory that this process may use.
+        name: the argument's name, for the error.
 
     Raises:
-        ValueError: it is negative or no amount, or more than all of the memory.
-        TypeError: it is neither an int nor a str.
+        ValueError: ``amount`` is negative, not an amount, or more than 100% of the memory.
+        TypeError: ``amount`` is neither an int nor a str.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2 MB"), parse_bytes("25%", of=400)
     (1536, 2000000, 100)
     """
     if not isinstance(amount, str):
-        if isinstance(amount, bool) or not hasattr(amount, "__index__"):
-            raise TypeError(f"{name} must be an int or a text such as '8GiB' or '50%', got {amount!r}")
-        if operator.index(amount) < 0:
-            raise ValueError(f"{name} must be 0 or more, got {amount}")
-        return operator.index(amount)
+        return check_int(name, amount, 0, otherwise=" or a text such as '8GiB' or '50%'")
     text = amount.strip().lower()
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz% ")
     unit = text[len(digits) :].strip()
@@ -79,27 +75,27 @@ def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str
 
 @dataclass(frozen=True)
 class Cache:
-    """How a :class:`~foreload.DataLoader` keeps samples.
+    """The sample cache of a :class:`~foreload.DataLoader`: its size, its policy and where it lies.
 
-    One cache per machine, in memory that all workers (and, under torch.distributed, all ranks of the machine)
-    share. It holds samples as the dataset gives them, so what is random in them belongs into the loader's
-    ``transform`` (images of an :class:`~foreload.ImageDataset` are kept as they are before its transform).
+    There is one cache per machine, in memory that all workers share, and under torch.distributed all ranks of the
+    machine too. It holds samples as the dataset returns them, so anything random belongs in the loader's
+    ``transform``. (Images of an :class:`~foreload.ImageDataset` are kept as they are before its transform.)
 
     Args:
         budget: bytes, or ``"8GiB"``, or ``"50%"`` of the memory that this process may use. Each sample takes its
             size, rounded up to 64 bytes, and 64 more; 0 keeps nothing.
         policy: ``"opt"``, the best possible for the order; or ``"fixed"``, ``"lru"``, ``"lfu"``, ``"fifo"``,
-            ``"random"``, to compare with. See :func:`foreload.cache.plan.compile_plan`.
-        keep: whether images are kept as their file's bytes or as pixels; ``"auto"`` decides for each image, by
-            the time that this saves per byte.
-        spill: a folder on a local disk for what memory does not hold. What a run leaves there is used by the next
-            one with the same dataset.
-        route: let ranks swap samples within each global batch, so that each goes to a rank that keeps it. Needs
-            ``torch.utils.data.DistributedSampler``.
-        share: one cache for all ranks of a machine; False: one for each.
+            ``"random"``, for comparison. See :func:`foreload.cache.plan.compile_plan`.
+        keep: whether to keep images as the bytes of their file or as pixels; ``"auto"`` decides for each image by
+            the time that it saves per byte.
+        spill: a folder on a local disk for samples that memory does not hold. The next run with the same dataset
+            uses what is left there.
+        route: let ranks swap samples within each global batch, so that each sample goes to a rank that keeps it.
+            Needs ``torch.utils.data.DistributedSampler``.
+        share: whether all ranks of a machine share one cache.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument makes no sense; the message names it.
 
     >>> Cache("1GiB").bytes
     1073741824
@@ -121,26 +117,25 @@ class Cache:
             raise ValueError(f"cache keep must be one of {', '.join(get_args(Keep))}, got {self.keep!r}")
         if self.spill is not None and not isinstance(self.spill, (str, os.PathLike)):
             raise TypeError(f"cache spill must be a folder, got {self.spill!r}")
-        most = int(_MOST * granted_memory())
+        most = int(_LARGEST_SHARE * granted_memory())
         if wanted > most:
             warnings.warn(
                 f"the cache's budget of {wanted:,} bytes is more than this process may use; it gets {most:,} "
-                f"bytes, {_MOST:.0%} of its memory. Give a smaller budget, or the container more memory",
+                f"bytes, {_LARGEST_SHARE:.0%} of its memory. Give a smaller budget, or the container more memory",
                 stacklevel=4,
             )
 
     @property
     def bytes(self) -> int:
         """The budget in bytes, at most what this process may use."""
-        return min(parse_bytes(self.budget), int(_MOST * granted_memory()))
+        return min(parse_bytes(self.budget), int(_LARGEST_SHARE * granted_memory()))
 
     @classmethod
     def of(cls, cache: Cache | int | str) -> Cache:
-        """Take a budget for a whole configuration."""
+        """Return ``cache``, or a cache with that budget."""
         return cache if isinstance(cache, cls) else cls(cache)  # type: ignore[arg-type]
 
 
 Policy = Literal["opt", "fixed", "lru", "lfu", "fifo", "random"]
-
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -1,7 +1,8 @@
-"""What training and validation show of an image; run natively, one call per batch.
+"""Image transforms for training and validation, which run natively.
 
-A transform here is a description. Datasets that know it (:class:`foreload.ImageDataset`) hand it to the native
-core, which decodes only the part of the image that it needs. Called with an image, it does the same to that.
+A transform here is a description. :class:`foreload.ImageDataset` hands it to the native core, which decodes only
+the part of the image that is needed and makes a whole batch in one call. Called with an image, a transform does
+the same to that image.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class ImageTransform:
         crop: ``"random"`` (a box of random area and shape), ``"center"`` (shorter side to ``shorter``, then the
             middle) or ``"none"`` (the whole image).
         size: (height, width) of the result in pixels.
-        shorter: what ``"center"`` resizes the shorter side to.
+        shorter: the length that ``"center"`` resizes the shorter side to.
         scale: the random box's share of the image's area, (low, high).
         ratio: the random box's width / height, (low, high).
-        hflip: the probability of mirroring.
-        color_jitter: (brightness, contrast, saturation, hue) as torchvision's ``ColorJitter`` has them, or None.
+        hflip: the probability of mirroring an image.
+        color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ``ColorJitter``, or None.
         normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8.
         channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
         mode: ``"exact"`` agrees with Pillow's antialiased bilinear resize; ``"fast"`` lets the JPEG decoder
@@ -75,7 +76,7 @@ class ImageTransform:
     native: _native.Transform = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the values and hand them to the core.
+        """Check the values, and make the native transform of them.
 
         Raises:
             ValueError: a value makes no sense; the message names it.
@@ -117,22 +118,22 @@ class ImageTransform:
         object.__setattr__(self, "native", native)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the arguments: the native part is made again."""
+        """Pickle the arguments; the native transform is made again from them."""
         arguments = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "native"}
         return _rebuild, (arguments,)
 
     @property
     def random(self) -> bool:
-        """Whether two epochs may show an image differently."""
+        """Whether an image may look different in another epoch."""
         return self.crop == "random" or self.hflip > 0 or self.color_jitter is not None
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the result: float32 or uint8."""
+        """The dtype of the result: float32 or uint8."""
         return torch.float32 if self.normalize else torch.uint8
 
     def shape(self, count: int) -> tuple[int, int, int, int]:
-        """The shape of a batch of ``count`` images: (count, 3, height, width)."""
+        """Return the shape of a batch of ``count`` images: (count, 3, height, width)."""
         return (count, 3, *self.size)
 
     def __call__(self, image: Image.Image | np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
@@ -180,9 +181,9 @@ def train(
     channels_last: bool = False,
     mode: Mode = "exact",
 ) -> ImageTransform:
-    """Random resized crop, flip, colour jitter, normalise: the usual for training.
+    """Return the usual transform for training: random resized crop, flip, colour jitter, normalise.
 
-    The attributes of :class:`ImageTransform` say what each argument means.
+    See the attributes of :class:`ImageTransform` for the arguments.
 
     >>> train(224, color_jitter=None).shape(64)
     (64, 3, 224, 224)
@@ -212,7 +213,7 @@ def val(
     channels_last: bool = False,
     mode: Mode = "exact",
 ) -> ImageTransform:
-    """Resize the shorter side, crop the middle, normalise: the usual for validation.
+    """Return the usual transform for validation: resize the shorter side, crop the middle, normalise.
 
     ``resize`` is the shorter side before the crop, by default 8/7 of ``size``, as in 256 for 224.
 
@@ -241,7 +242,7 @@ def resize(
     channels_last: bool = False,
     mode: Mode = "exact",
 ) -> ImageTransform:
-    """Resize the whole image to ``size``, normalise.
+    """Return a transform that resizes the whole image to ``size`` and normalises it.
 
     >>> resize((4, 6), normalize=False).dtype
     torch.uint8
@@ -270,7 +271,7 @@ def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> t
 
 
 def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch.Tensor:
-    """See memory that was written natively as a batch: count x 3 x height x width."""
+    """Return natively written memory as a view of count x 3 x height x width."""
     height, width = transform.size
     if transform.channels_last:
         return memory.view(count, height, width, 3).permute(0, 3, 1, 2)
@@ -278,10 +279,10 @@ def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch
 
 
 def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
-    """Any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits cut to 8.
+    """Return any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits scaled to 8.
 
     Raises:
-        TypeError: it is not an image, or not of uint8.
+        TypeError: ``image`` is not an image, or its dtype is not uint8.
     """
     if isinstance(image, torch.Tensor):
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
@@ -302,7 +303,7 @@ def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
 
 
 def _to_8_bits(values: Array, mode: str) -> Array:
-    # Pillow's own conversion clips at 255, which turns a 16-bit picture white. Its mode "I" holds 8 or 16 bits.
+    # Pillow's own conversion clips at 255, which turns a 16-bit image white. Its mode "I" holds 8 or 16 bits.
     if mode.startswith("I;16") or (mode == "I" and values.max(initial=0) > 255):
         values = values / 257
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)

@@ -20,7 +20,7 @@ import pytest
 
 import foreload as fl
 from foreload.cli.serve.trial import arguments
-from foreload.export import publish as publishing
+from foreload.export import publisher as publishing
 from tests.programs import python
 
 for needed in ("starlette", "uvicorn", "plotly"):
@@ -255,7 +255,7 @@ def test_a_port_in_use_and_a_host_that_is_not_here(folder: Path, server: Client)
 def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
     (folder / f"foreload-{os.getuid()}").mkdir(mode=0o755)
     with pytest.warns(RuntimeWarning, match="must be a folder that is yours alone"):
-        loader = fl.publish(fl.DataLoader([1, 2, 3]))
+        loader = fl.export.publish(fl.DataLoader([1, 2, 3]))
     assert [batch.tolist() for batch in loader] == [[1], [2], [3]]
 
 
@@ -278,7 +278,7 @@ def ask(path: Path) -> Any:
 
 
 def test_a_loader_is_published_as_long_as_it_lives(folder: Path) -> None:
-    first = fl.publish(fl.DataLoader([1, 2, 3]), name="one")
+    first = fl.export.publish(fl.DataLoader([1, 2, 3]), name="one")
     second = fl.DataLoader([1, 2, 3]).publish()
     assert second.publish() is second  # once
     (path,) = sockets(folder)
@@ -291,7 +291,7 @@ def test_a_loader_is_published_as_long_as_it_lives(folder: Path) -> None:
 
 
 def test_copies_in_other_processes_are_published_there(folder: Path) -> None:
-    loader = fl.publish(fl.DataLoader(list(range(8)), num_workers=0), name="mine")
+    loader = fl.export.publish(fl.DataLoader(list(range(8)), num_workers=0), name="mine")
     child = os.fork()
     if child == 0:
         for _ in loader:
@@ -307,6 +307,6 @@ def test_copies_in_other_processes_are_published_there(folder: Path) -> None:
 
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"a loader with stats\(\)"):
-        fl.publish([1, 2])
+        fl.export.publish([1, 2])
     with pytest.raises(TypeError, match="name must be a str"):
-        fl.publish(fl.DataLoader([1]), name=3)  # type: ignore[arg-type]
+        fl.export.publish(fl.DataLoader([1]), name=3)  # type: ignore[arg-type]

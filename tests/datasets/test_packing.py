@@ -30,7 +30,7 @@ def tokens_of(lengths: list[int]) -> list[list[int]]:
 
 @given(docs=documents, length=st.integers(1, 12), window=st.none() | st.integers(1, 10), pad=st.integers(-3, 3))
 def test_every_document_comes_back(docs: list[list[int]], length: int, window: int | None, pad: int) -> None:
-    packed = fl.pack_sequences(docs, length, pad=pad, window=window)
+    packed = fl.packing.pack_sequences(docs, length, pad=pad, window=window)
     assert [document.tolist() for document in packed.unpack()] == docs
     assert packed.documents == len(docs)
     assert packed.input_ids.dtype == packed.document_ids.dtype == packed.position_ids.dtype == torch.int64
@@ -46,7 +46,7 @@ def test_every_document_comes_back(docs: list[list[int]], length: int, window: i
 @given(lengths=st.lists(st.integers(0, 30), max_size=30), length=st.integers(1, 12))
 def test_each_token_knows_its_document_and_its_place(lengths: list[int], length: int) -> None:
     docs = tokens_of(lengths)
-    for row in fl.pack_sequences(docs, length):
+    for row in fl.packing.pack_sequences(docs, length):
         ids, places = row["document_ids"].tolist(), row["position_ids"].tolist()
         for column, (token, document) in enumerate(zip(row["input_ids"].tolist(), ids, strict=True)):
             assert places[column] == ids[: column + 1].count(document) - 1
@@ -73,7 +73,7 @@ def best_fit(lengths: list[int], length: int) -> int:
 
 @given(lengths=st.lists(st.integers(0, 70), max_size=60), length=st.integers(1, 60))
 def test_it_packs_as_best_fit_decreasing_does(lengths: list[int], length: int) -> None:
-    packed = fl.pack_sequences(tokens_of(lengths), length)
+    packed = fl.packing.pack_sequences(tokens_of(lengths), length)
     assert len(packed) == best_fit(lengths, length) <= math.ceil(11 / 9 * sum(lengths) / length * 2 + 4)
 
 
@@ -81,15 +81,15 @@ def test_ordinary_lengths_leave_next_to_no_padding() -> None:
     lengths = np.random.default_rng(0).lognormal(4, 1, 20_000).astype(int) % 2000 + 1
     flat = np.arange(lengths.sum())
     docs = np.split(flat, np.cumsum(lengths)[:-1])
-    packed = fl.pack_sequences(docs, 512)
+    packed = fl.packing.pack_sequences(docs, 512)
     assert packed.efficiency > 0.999
     assert torch.equal(torch.cat(packed.unpack()), torch.from_numpy(flat))
 
 
 @given(lengths=st.lists(st.integers(1, 9), max_size=30))
 def test_a_window_keeps_near_what_is_near(lengths: list[int]) -> None:
-    packed = fl.pack_sequences(tokens_of(lengths), 9, window=5)
-    apart = [fl.pack_sequences(tokens_of(lengths)[at : at + 5], 9) for at in range(0, len(lengths), 5)]
+    packed = fl.packing.pack_sequences(tokens_of(lengths), 9, window=5)
+    apart = [fl.packing.pack_sequences(tokens_of(lengths)[at : at + 5], 9) for at in range(0, len(lengths), 5)]
     assert len(packed) == sum(map(len, apart))
     for row in packed.document_ids:
         assert row[row >= 0].max() // 5 == row[row >= 0].min() // 5
@@ -123,21 +123,21 @@ class Stream(IterableDataset[Any]):
     ],
 )
 def test_documents_may_come_as_anything_made_of_ints(make: Any) -> None:
-    packed = fl.pack_sequences(make(), 5, pad=9)
+    packed = fl.packing.pack_sequences(make(), 5, pad=9)
     assert packed.input_ids.tolist() == [[0, 3, 3, 3, 3], [1, 1, 2, 2, 2]]
     assert packed.document_ids.tolist() == packed.input_ids.tolist()
 
 
 def test_nothing_packs_to_nothing() -> None:
-    assert fl.pack_sequences([], 4).input_ids.shape == (0, 4)
-    empty = fl.pack_sequences([[], []], 4)
+    assert fl.packing.pack_sequences([], 4).input_ids.shape == (0, 4)
+    empty = fl.packing.pack_sequences([[], []], 4)
     assert len(empty) == 0
     assert [len(document) for document in empty.unpack()] == [0, 0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_serves_our_loader_and_torchs(workers: int) -> None:
-    packed = fl.pack_sequences(tokens_of([5, 9, 3, 12, 7, 1, 1, 20]), 8)
+    packed = fl.packing.pack_sequences(tokens_of([5, 9, 3, 12, 7, 1, 1, 20]), 8)
     stock = TorchDataLoader(packed, batch_size=3, num_workers=workers)
     ours = fl.DataLoader(packed, batch_size=3, num_workers=workers)
     for batch, other in zip(stock, ours, strict=True):
@@ -153,15 +153,15 @@ def test_it_serves_our_loader_and_torchs(workers: int) -> None:
 
 
 def test_it_can_be_a_part_of_a_mixture() -> None:
-    parts = [fl.pack_sequences(tokens_of(lengths), 8) for lengths in ([5, 9, 3], [8] * 20)]
+    parts = [fl.packing.pack_sequences(tokens_of(lengths), 8) for lengths in ([5, 9, 3], [8] * 20)]
     loader = fl.DataLoader(fl.Mixture(parts, [1, 1]), 4, shuffle=True, seed=0, num_workers=0)
     assert all(batch["input_ids"].shape[1] == 8 for batch in loader)
 
 
 @given(docs=documents, length=st.integers(1, 9), causal=st.booleans())
 def test_the_mask_lets_nothing_see_another_document(docs: list[list[int]], length: int, causal: bool) -> None:
-    ids = fl.pack_sequences(docs, length).document_ids
-    mask = fl.attention_mask(ids, causal=causal)
+    ids = fl.packing.pack_sequences(docs, length).document_ids
+    mask = fl.packing.attention_mask(ids, causal=causal)
     assert mask.dtype is torch.bool
     assert mask.shape == (len(ids), length, length)
     for row, document in enumerate(ids.tolist()):
@@ -171,10 +171,10 @@ def test_the_mask_lets_nothing_see_another_document(docs: list[list[int]], lengt
 
 
 def test_attention_in_a_row_is_that_of_each_document_alone() -> None:
-    packed = fl.pack_sequences(tokens_of([3, 2, 4, 6]), 8)
+    packed = fl.packing.pack_sequences(tokens_of([3, 2, 4, 6]), 8)
     embedding = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
     x = embedding[packed.input_ids][:, None]
-    y = scaled_dot_product_attention(x, x, x, fl.attention_mask(packed.document_ids)[:, None])[:, 0]
+    y = scaled_dot_product_attention(x, x, x, fl.packing.attention_mask(packed.document_ids)[:, None])[:, 0]
     assert y.isfinite().all()
     for number, document in enumerate(packed.unpack()):
         alone = embedding[document][None]
@@ -183,22 +183,22 @@ def test_attention_in_a_row_is_that_of_each_document_alone() -> None:
 
 
 def test_boundaries_of_a_row_and_of_a_batch() -> None:
-    packed = fl.pack_sequences([[1, 2, 3], [4, 5], [6, 7, 8, 9]], 5)
+    packed = fl.packing.pack_sequences([[1, 2, 3], [4, 5], [6, 7, 8, 9]], 5)
     assert packed.document_ids.tolist() == [[0, 0, 0, 1, 1], [2, 2, 2, 2, -1]]
     assert packed.cu_seqlens(0).tolist() == [0, 3, 5]
     assert packed.cu_seqlens(-1).tolist() == [0, 4, 5]
-    both = fl.cu_seqlens(packed.document_ids)
+    both = fl.packing.cu_seqlens(packed.document_ids)
     assert both.dtype is torch.int32
     assert both.tolist() == [0, 3, 5, 9, 10]
-    assert fl.cu_seqlens(torch.tensor([[7, 7], [7, 7]])).tolist() == [0, 2, 4]  # pieces of one document
+    assert fl.packing.cu_seqlens(torch.tensor([[7, 7], [7, 7]])).tolist() == [0, 2, 4]  # pieces of one document
 
 
 def test_a_document_that_may_not_be_split_is_named() -> None:
     docs = tokens_of([3, 4, 5, 6])
-    assert len(fl.pack_sequences(docs, 6, split=False).unpack()) == 4
+    assert len(fl.packing.pack_sequences(docs, 6, split=False).unpack()) == 4
     for window in (None, 2):
         with pytest.raises(ValueError, match="document 2 has 5 tokens, more than length = 4; pass split=True"):
-            fl.pack_sequences(docs, 4, split=False, window=window)
+            fl.packing.pack_sequences(docs, 4, split=False, window=window)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +220,12 @@ def test_a_document_that_may_not_be_split_is_named() -> None:
 )
 def test_what_makes_no_sense_is_named(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        fl.pack_sequences(*arguments)
+        fl.packing.pack_sequences(*arguments)
 
 
 def test_a_window_must_be_a_number() -> None:
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        fl.pack_sequences([[1]], 4, window=0)
-    packed = fl.pack_sequences([[1]], 4)
+        fl.packing.pack_sequences([[1]], 4, window=0)
+    packed = fl.packing.pack_sequences([[1]], 4)
     with pytest.raises(IndexError, match="index 1 is out of range for 1 samples"):
         packed[1]

@@ -127,7 +127,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path, kind: str) -> None:
         "shards": lambda: fl.TarDataset(tmp_path / "shards"),
         "rows": lambda: fl.HDF5Dataset(tmp_path / "rows"),
         "table": lambda: fl.ParquetDataset(tmp_path / "table"),
-        "packed": lambda: fl.pack_sequences([[1, 2]] * 5, 2),
+        "packed": lambda: fl.packing.pack_sequences([[1, 2]] * 5, 2),
     }
     dataset = make[kind]()
     for wrong in ([1.0], ["1"], [None], [0, 1.5], [[0]], [slice(0, 1)]):

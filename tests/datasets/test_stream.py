@@ -31,6 +31,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.errors import DecodeError
+from foreload.order import KeyedSampler
 
 WORKERS: dict[str, dict[str, Any]] = {
     "here": {"num_workers": 0},
@@ -96,7 +97,7 @@ def test_each_sample_once_dealt_evenly(
     length = max(1, min(buffer // 16, size // 64))
     blocks = [range(begin, min(size, begin + length)) for begin in range(0, size, length)]
     known = seed if seed is not None else 0 if ranks > 1 else 1000
-    order = [index for block in fl.KeyedSampler(blocks, known, epoch) for index in blocks[block]]
+    order = [index for block in KeyedSampler(blocks, known, epoch) for index in blocks[block]]
     readers = ranks * workers
     seen: list[int] = []
     for rank in range(ranks):

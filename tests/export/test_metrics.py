@@ -55,7 +55,7 @@ def test_the_page_says_what_stats_says() -> None:
     loader = make(cache="1MiB")
     for _ in range(2):
         list(loader)
-    with fl.serve_metrics({"train": loader}, port=0) as server:
+    with fl.export.serve_metrics({"train": loader}, port=0) as server:
         found, stats = scrape(server.url), loader.stats()
     assert server.url == f"http://127.0.0.1:{server.port}/metrics"
     assert stats["cache"] is not None
@@ -94,7 +94,7 @@ def test_the_page_says_what_stats_says() -> None:
 def test_loaders_vanish_and_the_page_with_the_last_of_them() -> None:
     one, two = make(), make()
     list(one)
-    server = fl.serve_metrics({"one": one, "two": two}, port=0)
+    server = fl.export.serve_metrics({"one": one, "two": two}, port=0)
     assert ("foreload_samples_total", "two") in scrape(server.url)
     one.close()
     assert scrape(server.url)["foreload_samples_total", "one"] == 12
@@ -112,7 +112,7 @@ def test_loaders_vanish_and_the_page_with_the_last_of_them() -> None:
 
 def test_clients_that_do_not_read_hold_nobody_up() -> None:
     loader = make()
-    server = fl.serve_metrics(loader, port=0)
+    server = fl.export.serve_metrics(loader, port=0)
     clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
     for client in clients[:10]:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"\r\n" * (client is not clients[0]))
@@ -126,7 +126,7 @@ def test_clients_that_do_not_read_hold_nobody_up() -> None:
     assert time.monotonic() - began < 8  # their time is not waited for
     for client in clients:
         client.close()
-    again = fl.serve_metrics(loader, port=server.port)
+    again = fl.export.serve_metrics(loader, port=server.port)
     assert scrape(again.url)["foreload_samples_total", "loader"] == 12
     again.close()
 
@@ -134,23 +134,23 @@ def test_clients_that_do_not_read_hold_nobody_up() -> None:
 def test_ports_and_arguments_that_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = make()
     with (
-        fl.serve_metrics(loader, port=0) as server,
+        fl.export.serve_metrics(loader, port=0) as server,
         pytest.raises(
             OSError, match=f"cannot serve metrics on 127.0.0.1:{server.port}: .*in use; port=0 takes any"
         ),
     ):
-        fl.serve_metrics(loader, port=server.port)
+        fl.export.serve_metrics(loader, port=server.port)
     with pytest.raises(OSError, match=r"cannot serve metrics on 192.0.2.1:0"):
-        fl.serve_metrics(loader, port=0, host="192.0.2.1")
+        fl.export.serve_metrics(loader, port=0, host="192.0.2.1")
     with pytest.raises(TypeError, match="port must be an int, got '80'"):
-        fl.serve_metrics(loader, port="80")  # type: ignore[arg-type]
+        fl.export.serve_metrics(loader, port="80")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="port must be between 0 and 65535, got 70000"):
-        fl.serve_metrics(loader, port=70000)
+        fl.export.serve_metrics(loader, port=70000)
     with pytest.raises(TypeError, match=r"must be a foreload.DataLoader, got list"):
-        fl.serve_metrics([1], port=0)
+        fl.export.serve_metrics([1], port=0)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"pip install 'foreload\[metrics\]'"):
-        fl.serve_metrics(loader, port=0)
+        fl.export.serve_metrics(loader, port=0)
 
 
 def test_a_registry_of_ones_own() -> None:
@@ -203,9 +203,9 @@ def start(text: str, *arguments: Any) -> subprocess.Popen[str]:
 def test_a_program_ends_with_clients_and_logs_open(tmp_path: Path) -> None:
     program = start(
         """
-server = fl.serve_metrics(loader, port=0)
+server = fl.export.serve_metrics(loader, port=0)
 client = socket.create_connection(("127.0.0.1", server.port))
-log = fl.log_stats(loader, sys.argv[1], every=1000)
+log = fl.export.log_stats(loader, sys.argv[1], every=1000)
 batches = iter(loader); next(batches)
 if os.fork() == 0:
     log.write(); log.close(); server.close()  # nothing of it is the fork's
@@ -226,7 +226,7 @@ client = socket.create_connection(("127.0.0.1", server.port))
 def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "stats.jsonl"
     path.write_text('{"half a li')  # of an earlier run
-    program = start("log = fl.log_stats(loader, sys.argv[1], every=0.01)\nwhile True: list(loader)", path)
+    program = start("log = fl.export.log_stats(loader, sys.argv[1], every=0.01)\nwhile True: list(loader)", path)
     until(lambda: path.read_text().count("\n") >= 4 or program.poll() is not None)
     program.send_signal(signal.SIGKILL)
     program.communicate(timeout=60)
@@ -244,7 +244,7 @@ def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
 def test_lines_by_call_and_what_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "stats.jsonl"
     train, other = make(), make(8)
-    with fl.log_stats({"train": train, "other": other}, path, every=None) as log:
+    with fl.export.log_stats({"train": train, "other": other}, path, every=None) as log:
         log.write()  # nothing has happened yet
         list(train)
         log.write()
@@ -259,7 +259,7 @@ def test_lines_by_call_and_what_is_left_out(tmp_path: Path) -> None:
 
 def test_a_log_ends_with_its_loaders(tmp_path: Path) -> None:
     loader = make()
-    log = fl.log_stats(loader, tmp_path / "x", every=1000)
+    log = fl.export.log_stats(loader, tmp_path / "x", every=1000)
     assert log._thread is not None
     del loader
     gc.collect()
@@ -273,7 +273,7 @@ def test_a_disk_that_is_full_is_said_once(tmp_path: Path) -> None:
     list(loader)
     with (
         pytest.warns(UserWarning, match="could not be written: OSError.*No space left") as said,
-        fl.log_stats(loader, "/dev/full", every=0.01) as log,
+        fl.export.log_stats(loader, "/dev/full", every=0.01) as log,
     ):
         with pytest.raises(OSError, match="No space left"):
             log.write()
@@ -281,14 +281,14 @@ def test_a_disk_that_is_full_is_said_once(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert len(said) == 1
     with pytest.raises(FileNotFoundError, match="none"):
-        fl.log_stats(loader, tmp_path / "none" / "x")
+        fl.export.log_stats(loader, tmp_path / "none" / "x")
     with pytest.raises(TypeError, match="every must be a number of seconds or None, got '1'"):
-        fl.log_stats(loader, tmp_path / "x", every="1")  # type: ignore[arg-type]
+        fl.export.log_stats(loader, tmp_path / "x", every="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="above 0, got 0"):
-        fl.log_stats(loader, tmp_path / "x", every=0)
+        fl.export.log_stats(loader, tmp_path / "x", every=0)
     assert not (tmp_path / "x").exists()
     with pytest.raises(TypeError, match=r"must be a foreload.DataLoader"):
-        fl.log_stats([1], tmp_path / "x")
+        fl.export.log_stats([1], tmp_path / "x")
 
 
 class Writer:
@@ -303,7 +303,7 @@ class Writer:
 def test_points_are_of_the_time_since_the_last_one() -> None:
     writer = Writer()
     loader = make(4000, cache="16MiB")
-    with fl.log_tensorboard({"train": loader}, writer, every=None) as log:
+    with fl.export.log_tensorboard({"train": loader}, writer, every=None) as log:
         list(loader)
         log.write()
         before = loader.stats()
@@ -324,7 +324,7 @@ def test_points_are_of_the_time_since_the_last_one() -> None:
 def test_tensorboard_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     loader = make()
-    with fl.log_tensorboard(loader, tmp_path, every=1000) as log:
+    with fl.export.log_tensorboard(loader, tmp_path, every=1000) as log:
         list(loader)
         log.write()
         list(loader)
@@ -339,10 +339,10 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.
     assert [event.step for event in found.Scalars("loader/samples_per_second")] == [3, 6]
     assert found.Scalars("loader/workers")[0].value == loader.num_workers
     with pytest.raises(TypeError, match="writer must be a SummaryWriter or a folder, got int"):
-        fl.log_tensorboard(loader, 3)
+        fl.export.log_tensorboard(loader, 3)
     with pytest.raises(TypeError, match=r"must be a foreload.DataLoader"):
-        fl.log_tensorboard([1], tmp_path / "new")
+        fl.export.log_tensorboard([1], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"pip install 'foreload\[tensorboard\]'"):
-        fl.log_tensorboard(loader, tmp_path)
+        fl.export.log_tensorboard(loader, tmp_path)

@@ -132,7 +132,7 @@ def test_what_was_recorded_is_in_the_trace(workers: Any, tmp_path: Path) -> None
         for _ in range(2):
             assert len(list(loader)) == 10
     path = tmp_path / "trace.json"
-    fl.write_trace(loader, str(path))  # of a loader that is closed
+    fl.export.write_trace(loader, str(path))  # of a loader that is closed
     found = Read(path)
     assert found.rows() == recorded(Recording("", loader.spans.recent(), loader.spans.lanes))
     assert {"wait", "order", "sample", "batch"} <= {each["name"] for each in found.slices}
@@ -154,7 +154,7 @@ def test_counters_add_up_to_what_came(tmp_path: Path) -> None:
         fl.FileDataset(tmp_path), batch_size=2, num_workers=2, workers="threads", collate_fn=len
     )
     assert sum(loader) == 32
-    fl.write_trace({"train": loader}, tmp_path / "trace.json.gz")
+    fl.export.write_trace({"train": loader}, tmp_path / "trace.json.gz")
     found = Read(tmp_path / "trace.json.gz")
 
     def total(name: str) -> float:
@@ -169,7 +169,7 @@ def test_counters_add_up_to_what_came(tmp_path: Path) -> None:
 
 def test_a_loader_that_did_nothing_and_a_fork_give_valid_files(tmp_path: Path) -> None:
     loader = fl.DataLoader(Rows(), batch_size=4, num_workers=1, workers="threads")
-    fl.write_trace(loader, tmp_path / "empty.json")
+    fl.export.write_trace(loader, tmp_path / "empty.json")
     assert Read(tmp_path / "empty.json").all["traceEvents"] == []
     write_recordings([], tmp_path / "none.json")
     assert Read(tmp_path / "none.json").all["traceEvents"] == []
@@ -177,11 +177,11 @@ def test_a_loader_that_did_nothing_and_a_fork_give_valid_files(tmp_path: Path) -
     next(batches)
     child = os.fork()
     if child == 0:
-        fl.write_trace(loader, tmp_path / "fork.json")
+        fl.export.write_trace(loader, tmp_path / "fork.json")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert not Read(tmp_path / "fork.json").slices
-    fl.write_trace(loader, tmp_path / "open.json")  # in the middle of an epoch
+    fl.export.write_trace(loader, tmp_path / "open.json")  # in the middle of an epoch
     assert Read(tmp_path / "open.json").slices
     del batches
 
@@ -223,15 +223,15 @@ def test_wrong_input_is_said_plainly(tmp_path: Path) -> None:
     loader = fl.DataLoader(Rows())
     for wrong in (stock, {"a": loader, "b": stock}):
         with pytest.raises(TypeError, match=r"must be a foreload.DataLoader, got DataLoader; `foreload profile"):
-            fl.write_trace(wrong, tmp_path / "x.json")
+            fl.export.write_trace(wrong, tmp_path / "x.json")
     with pytest.raises(TypeError, match="names of loaders must be str, got 1"):
-        fl.write_trace({1: loader}, tmp_path / "x.json")
+        fl.export.write_trace({1: loader}, tmp_path / "x.json")
     with pytest.raises(ValueError, match="loaders is empty"):
-        fl.write_trace({}, tmp_path / "x.json")
+        fl.export.write_trace({}, tmp_path / "x.json")
     with pytest.raises(FileNotFoundError, match=r"there is no folder '.*none' for the trace 'x.json'"):
-        fl.write_trace(loader, tmp_path / "none" / "x.json")
+        fl.export.write_trace(loader, tmp_path / "none" / "x.json")
     with pytest.raises(IsADirectoryError):
-        fl.write_trace(loader, tmp_path)
+        fl.export.write_trace(loader, tmp_path)
 
 
 SCRIPT = """
@@ -334,22 +334,22 @@ def test_ranges_are_where_the_loop_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     ranges = Ranges()
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda.nvtx, "range", ranges)
-    loader = fl.nvtx_ranges(fl.DataLoader(Rows(), batch_size=20))
+    loader = fl.export.nvtx_ranges(fl.DataLoader(Rows(), batch_size=20))
     assert len(loader) == 2
     assert loader.batch_size == 20
     for batch in loader:
         ranges.said.append(f"loop {len(batch)}")
     assert ranges.said == ["begin", "end", *["wait", "end", "loop 20"] * 2, "wait", "end"]
     ranges.said.clear()
-    for _ in fl.nvtx_ranges([1, 2]):
+    for _ in fl.export.nvtx_ranges([1, 2]):
         break
     with pytest.raises(ZeroDivisionError):
-        list(fl.nvtx_ranges(1 // zero for zero in [0]))
+        list(fl.export.nvtx_ranges(1 // zero for zero in [0]))
     assert ranges.said == ["begin", "end", "wait", "end"] * 2
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(annotate=ranges))  # type: ignore[arg-type]
     ranges.said.clear()
-    assert list(fl.nvtx_ranges([1])) == [1]
+    assert list(fl.export.nvtx_ranges([1])) == [1]
     assert ranges.said == ["begin", "end", *["wait", "end"] * 2]
 
 
@@ -357,18 +357,18 @@ def test_without_nvtx_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setitem(sys.modules, "nvtx", None)
     with pytest.warns(RuntimeWarning, match="marks nothing: this torch has no CUDA.*pip install nvtx"):
-        loader = fl.nvtx_ranges([1, 2])
+        loader = fl.export.nvtx_ranges([1, 2])
     assert list(loader) == [1, 2]
     with pytest.raises(TypeError, match="must be iterable, got int"):
-        fl.nvtx_ranges(3)  # type: ignore[arg-type]
+        fl.export.nvtx_ranges(3)  # type: ignore[arg-type]
 
 
 def test_the_documents_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")
     monkeypatch.chdir(tmp_path)
-    serve = fl.serve_metrics  # others may have the port
-    monkeypatch.setattr(fl, "serve_metrics", lambda loaders, port: serve(loaders, port=0))
+    serve = fl.export.serve_metrics  # others may have the port
+    monkeypatch.setattr(fl.export, "serve_metrics", lambda loaders, port: serve(loaders, port=0))
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     names = {"dataset": list(range(64)), "train_step": lambda batch: None}
     assert blocks

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.order import KeyedSampler
 
 
 class Squares(Dataset[torch.Tensor]):
@@ -28,15 +29,15 @@ class Squares(Dataset[torch.Tensor]):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000])
 def test_the_keyed_order_visits_everything_once(n: int) -> None:
-    sampler = fl.KeyedSampler(range(n), seed=n, epoch=3)
+    sampler = KeyedSampler(range(n), seed=n, epoch=3)
     order = list(sampler)
     assert sorted(order) == list(range(n))
     assert order == sampler.positions(0, n).tolist()
     if n > 20:
         assert order != list(range(n))
         assert order[7:19] == sampler.positions(7, 12).tolist()
-        assert order != list(fl.KeyedSampler(range(n), seed=n, epoch=4))
-        assert order != list(fl.KeyedSampler(range(n), seed=n + 1, epoch=3))
+        assert order != list(KeyedSampler(range(n), seed=n, epoch=4))
+        assert order != list(KeyedSampler(range(n), seed=n + 1, epoch=3))
 
 
 def test_the_keyed_order_is_uniform() -> None:
@@ -45,17 +46,17 @@ def test_the_keyed_order_is_uniform() -> None:
         keys = 20000
         counts = np.zeros((n, n))
         for key in range(keys):
-            counts[np.arange(n), fl.KeyedSampler(range(n), seed=key).positions(0, n)] += 1
+            counts[np.arange(n), KeyedSampler(range(n), seed=key).positions(0, n)] += 1
         expected = keys / n
         assert ((counts - expected) ** 2 / expected).sum() < bound
     # Neighbours in a long order are as far apart as chance has it: a third of the range on average.
-    order = fl.KeyedSampler(range(100_000), seed=1).positions(0, 100_000)
+    order = KeyedSampler(range(100_000), seed=1).positions(0, 100_000)
     assert abs(np.abs(np.diff(order)).mean() / 100_000 - 1 / 3) < 0.005
     assert abs(np.corrcoef(np.arange(100_000), order)[0, 1]) < 0.02
 
 
 def test_a_position_of_a_huge_epoch_costs_nothing() -> None:
-    sampler = fl.KeyedSampler(range(2**40), seed=5)
+    sampler = KeyedSampler(range(2**40), seed=5)
     tail = sampler.positions(2**40 - 3, 3)
     assert len(set(tail.tolist())) == 3
     assert (tail >= 0).all()
@@ -96,7 +97,7 @@ def test_a_wrong_seed_is_named(seed: Any, error: type[Exception]) -> None:
     data=st.data(),
 )
 def test_any_part_of_any_order_is_that_part_of_the_whole(n: int, seed: int, epoch: int, data: Any) -> None:
-    sampler = fl.KeyedSampler(range(n), seed, epoch)
+    sampler = KeyedSampler(range(n), seed, epoch)
     whole = sampler.positions(0, n)
     assert np.array_equal(np.sort(whole), np.arange(n))
     start = data.draw(st.integers(0, n))
@@ -107,7 +108,7 @@ def test_any_part_of_any_order_is_that_part_of_the_whole(n: int, seed: int, epoc
 @given(n=st.integers(2**31, 2**62), seed=st.integers(0, 2**64 - 1), data=st.data())
 def test_positions_of_huge_epochs_are_distinct_and_in_range(n: int, seed: int, data: Any) -> None:
     start = data.draw(st.integers(0, n - 100))
-    some = fl.KeyedSampler(range(n), seed).positions(start, 100)
+    some = KeyedSampler(range(n), seed).positions(start, 100)
     assert len(set(some.tolist())) == 100
     assert some.min() >= 0
     assert some.max() < n
@@ -118,7 +119,7 @@ def test_pairs_of_neighbours_are_uniform() -> None:
     n, keys = 7, 30000
     counts = np.zeros((n, n))
     for key in range(keys):
-        first, second = fl.KeyedSampler(range(n), seed=11, epoch=key).positions(2, 2)
+        first, second = KeyedSampler(range(n), seed=11, epoch=key).positions(2, 2)
         counts[first, second] += 1
     assert (np.diag(counts) == 0).all()
     expected = keys / (n * (n - 1))
@@ -129,18 +130,18 @@ def test_pairs_of_neighbours_are_uniform() -> None:
 @pytest.mark.parametrize(("start", "count"), [(-1, 3), (8, 3), (0, -1), (2**70, 1)])
 def test_positions_outside_the_epoch_are_refused(start: int, count: int) -> None:
     with pytest.raises(IndexError):
-        fl.KeyedSampler(range(10), seed=1).positions(start, count)
+        KeyedSampler(range(10), seed=1).positions(start, count)
 
 
 def test_a_seed_may_be_any_kind_of_int() -> None:
-    same = [fl.KeyedSampler(range(9), seed) for seed in (3, np.int64(3), np.uint8(3), torch.tensor(3))]
+    same = [KeyedSampler(range(9), seed) for seed in (3, np.int64(3), np.uint8(3), torch.tensor(3))]
     assert len({tuple(sampler) for sampler in same}) == 1
     loader = fl.DataLoader(Squares(9), shuffle=True, seed=np.int64(3), num_workers=np.int64(1))  # type: ignore[arg-type]
     assert [int(row[0, 0]) for row in loader] == list(same[0])
 
 
 def test_the_keyed_sampler_serves_torchs_loader_too() -> None:
-    sampler = fl.KeyedSampler(range(10), seed=4)
+    sampler = KeyedSampler(range(10), seed=4)
     stock = TorchDataLoader(Squares(10), batch_size=3, sampler=sampler)
     ours = fl.DataLoader(Squares(10), batch_size=3, shuffle=True, seed=4)
     for epoch in range(3):
@@ -160,7 +161,7 @@ def test_epochs_that_are_open_at_once_keep_their_own_orders(workers: Any) -> Non
 
 
 def test_a_keyed_sampler_of_the_users_is_at_the_epoch_that_the_user_chose() -> None:
-    sampler = fl.KeyedSampler(range(10), seed=4)
+    sampler = KeyedSampler(range(10), seed=4)
     loader = fl.DataLoader(Squares(10), batch_size=10, sampler=sampler)
     sampler.set_epoch(5)
     assert next(iter(loader))[:, 0].tolist() == list(sampler)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 import foreload as fl
+from foreload.order import MixtureSampler
 from foreload.order.ranks import deal
 
 
@@ -73,7 +74,7 @@ shares = st.lists(st.integers(1, 300) | st.integers(1, 9), min_size=1, max_size=
 @given(shares=shares, seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**33))
 def test_every_prefix_has_its_proportions(shares: list[int], seed: int, epoch: int) -> None:
     mixed = fl.Mixture([range(3 + i) for i in range(len(shares))], shares, num_samples=1500)
-    order = list(fl.MixtureSampler(mixed, seed, epoch=epoch))
+    order = list(MixtureSampler(mixed, seed, epoch=epoch))
     assert len(order) == 1500
     assert worst(mixed, order, dict(enumerate(shares))) < 1
 
@@ -82,15 +83,14 @@ def test_every_prefix_has_its_proportions(shares: list[int], seed: int, epoch: i
 def test_so_has_every_rank(shares: list[int], ranks: int, samples: int, drop_last: bool) -> None:
     mixed = fl.Mixture([range(40 + i) for i in range(len(shares))], shares, num_samples=samples)
     parts = [
-        list(fl.MixtureSampler(mixed, 1, num_replicas=ranks, rank=rank, drop_last=drop_last))
-        for rank in range(ranks)
+        list(MixtureSampler(mixed, 1, num_replicas=ranks, rank=rank, drop_last=drop_last)) for rank in range(ranks)
     ]
     each = samples // ranks if drop_last else -(-samples // ranks)
     assert [len(part) for part in parts] == [each] * ranks
     assert all(worst(mixed, part) < 1 for part in parts)
     # Each round of the ranks is that of the order, whoever is given what.
     mixed.num_samples = max(1, each * ranks)
-    order = list(fl.MixtureSampler(mixed, 1))[: each * ranks]
+    order = list(MixtureSampler(mixed, 1))[: each * ranks]
     assert [sorted(row) for row in zip(*parts, strict=True)] == [
         sorted(order[at : at + ranks]) for at in range(0, len(order), ranks)
     ]
@@ -98,7 +98,7 @@ def test_so_has_every_rank(shares: list[int], ranks: int, samples: int, drop_las
 
 def test_ranks_keep_their_proportions_in_a_long_epoch() -> None:
     mixed = fl.Mixture([range(1000), range(10)], [0.7, 0.3], num_samples=200_000)
-    sampler = fl.MixtureSampler(mixed, 1, num_replicas=2, rank=1)
+    sampler = MixtureSampler(mixed, 1, num_replicas=2, rank=1)
     assert worst(mixed, list(sampler)) < 1
     assert sampler.positions(99_000, 10).tolist() == list(sampler)[99_000:99_010]
 
@@ -106,7 +106,7 @@ def test_ranks_keep_their_proportions_in_a_long_epoch() -> None:
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=5))
 def test_weights_may_be_any_positive_numbers(weights: list[float]) -> None:
     mixed = fl.Mixture([range(9)] * len(weights), weights, num_samples=2000)
-    assert worst(mixed, list(fl.MixtureSampler(mixed, 0)), dict(enumerate(weights))) < 1 + 1e-9
+    assert worst(mixed, list(MixtureSampler(mixed, 0)), dict(enumerate(weights))) < 1 + 1e-9
 
 
 @given(kinds=st.lists(st.integers(0, 4), max_size=300), ranks=st.integers(1, 8))
@@ -122,7 +122,7 @@ def test_dealing_gives_each_rank_one_of_each_round_and_the_same_of_each_kind(kin
 
 def test_a_dataset_is_gone_through_before_any_of_its_samples_comes_again() -> None:
     mixed = mixture(num_samples=400)
-    order = [mixed.where(index) for index in fl.MixtureSampler(mixed, 3)]
+    order = [mixed.where(index) for index in MixtureSampler(mixed, 3)]
     for name, size in zip(mixed.names, mixed.sizes, strict=True):
         own = [inner for whose, inner in order if whose == name]
         passes = [own[at : at + size] for at in range(0, len(own), size)]
@@ -133,7 +133,7 @@ def test_a_dataset_is_gone_through_before_any_of_its_samples_comes_again() -> No
 
 def test_by_default_an_epoch_is_every_sample_once_in_an_order_of_its_own() -> None:
     mixed = mixture(None)
-    sampler = fl.MixtureSampler(mixed, 5)
+    sampler = MixtureSampler(mixed, 5)
     assert mixed.weights == {"a": 50 / 77, "b": 7 / 77, "c": 20 / 77}
     epochs = []
     for epoch in range(4):
@@ -141,33 +141,31 @@ def test_by_default_an_epoch_is_every_sample_once_in_an_order_of_its_own() -> No
         epochs.append(list(sampler))
     assert all(sorted(order) == list(range(77)) for order in epochs)
     assert len(set(map(tuple, epochs))) == 4
-    assert list(fl.MixtureSampler(mixed, 5, epoch=2)) == epochs[2] != list(fl.MixtureSampler(mixed, 6, epoch=2))
+    assert list(MixtureSampler(mixed, 5, epoch=2)) == epochs[2] != list(MixtureSampler(mixed, 6, epoch=2))
 
 
 def test_equal_weights_do_not_take_turns() -> None:
     mixed = fl.Mixture([range(1000), range(1000)])
-    order = np.array(list(fl.MixtureSampler(mixed, 0))) // 1000
+    order = np.array(list(MixtureSampler(mixed, 0))) // 1000
     assert 300 < (order[1:] == order[:-1]).sum() < 700  # by turns it would be 0; of coins, in pairs, 500
 
 
 @given(begin=st.integers(0, 700), count=st.integers(0, 300), ranks=st.integers(1, 3))
 def test_any_part_of_the_order_is_that_part_of_the_whole(begin: int, count: int, ranks: int) -> None:
     for weights in ((5, 3, 2), (0.123456, 0.2, 0.3)):
-        sampler = fl.MixtureSampler(
-            mixture(weights, num_samples=1000 * ranks), 2, num_replicas=ranks, rank=ranks - 1
-        )
+        sampler = MixtureSampler(mixture(weights, num_samples=1000 * ranks), 2, num_replicas=ranks, rank=ranks - 1)
         assert sampler.positions(begin, count).tolist() == list(sampler)[begin : begin + count]
 
 
 def test_a_part_far_ahead_does_not_need_what_lies_before_it() -> None:
     mixed = fl.Mixture([range(10**9), range(3)], [0.9, 0.1], num_samples=10**15)
-    some = fl.MixtureSampler(mixed, 0).positions(10**15 - 1000, 1000)
+    some = MixtureSampler(mixed, 0).positions(10**15 - 1000, 1000)
     assert worst(mixed, some.tolist()) < 1
 
 
 def test_the_loader_takes_the_order_and_so_can_torchs() -> None:
     mixed = mixture(num_samples=100)
-    sampler = fl.MixtureSampler(mixed, 4)
+    sampler = MixtureSampler(mixed, 4)
     stock = TorchDataLoader(mixed, batch_size=8, sampler=sampler)
     for workers in (0, 2):
         loader = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=workers)
@@ -176,7 +174,7 @@ def test_the_loader_takes_the_order_and_so_can_torchs() -> None:
             sampler.set_epoch(epoch)
             assert flat(loader) == list(sampler) == flat(stock)
     processes = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=2, workers="processes")
-    assert flat(processes) == list(fl.MixtureSampler(mixed, 4))
+    assert flat(processes) == list(MixtureSampler(mixed, 4))
     assert sorted(flat(fl.DataLoader(mixed, batch_size=8))) == list(range(77))
 
 
@@ -278,7 +276,7 @@ def test_an_epoch_goes_on_exactly_in_another_loader(data: Any, size: int, other:
 
 
 def ranks_of(mixed: fl.Mixture, ranks: int, size: int) -> list[fl.DataLoader[Any]]:
-    samplers = [fl.MixtureSampler(mixed, 7, num_replicas=ranks, rank=rank) for rank in range(ranks)]
+    samplers = [MixtureSampler(mixed, 7, num_replicas=ranks, rank=rank) for rank in range(ranks)]
     return [fl.DataLoader(mixed, size, sampler=sampler, seed=7, num_workers=0) for sampler in samplers]
 
 
@@ -293,7 +291,7 @@ def test_an_epoch_goes_on_with_another_number_of_ranks(before: int, after: int) 
     for rank, loader in enumerate(later):
         loader.load_state_dict(states[min(rank, before - 1)])
     rest = [flat(loader) for loader in later]
-    order = list(fl.MixtureSampler(mixed, 7))
+    order = list(MixtureSampler(mixed, 7))
     left = Counter(order)
     left.subtract(chain(*given))
     surplus = Counter(chain(*rest))
@@ -328,7 +326,7 @@ def test_a_second_interruption_and_another_count_of_ranks() -> None:
         loader.load_state_dict(state)
         given += flat(loader)
     left = Counter(given)
-    left.subtract(list(fl.MixtureSampler(mixed, 7)))
+    left.subtract(list(MixtureSampler(mixed, 7)))
     assert left.total() == 1  # 105 samples for two
     assert min(left.values()) == 0
 
@@ -344,9 +342,9 @@ def test_weights_change_with_the_next_epoch_and_are_kept_in_the_state() -> None:
     mixed.set_weights({"c": 1, "b": 1, "a": 2})
     state = loader.state_dict()
     rest = [int(n) for batch in batches for n in batch]
-    assert first + rest == list(fl.MixtureSampler(mixture(num_samples=100), 1))
+    assert first + rest == list(MixtureSampler(mixture(num_samples=100), 1))
     after = flat(loader)
-    assert after == list(fl.MixtureSampler(mixture((2, 1, 1), num_samples=100), 1, epoch=1))
+    assert after == list(MixtureSampler(mixture((2, 1, 1), num_samples=100), 1, epoch=1))
     other = mixture((1, 1, 1), num_samples=100)
     again = load(other)
     again.load_state_dict(state)
@@ -361,7 +359,7 @@ def test_weights_change_with_the_next_epoch_and_are_kept_in_the_state() -> None:
 
 def test_an_open_epoch_keeps_its_weights_and_number() -> None:
     mixed = mixture()
-    sampler = fl.MixtureSampler(mixed, 1)
+    sampler = MixtureSampler(mixed, 1)
     expected, iterator = list(sampler), iter(sampler)
     mixed.set_weights([1, 1, 1])
     sampler.set_epoch(3)
@@ -374,7 +372,7 @@ def test_the_cache_knows_the_order(weights: Any, budget: str) -> None:
     mixed = fl.Mixture([Part(50), Part(7, 50), Part(20, 57)], weights, num_samples=77)
     loader = fl.DataLoader(mixed, 7, shuffle=True, seed=2, cache=budget, num_workers=0)
     for epoch in range(3):
-        assert flat(loader) == list(fl.MixtureSampler(mixed, 2, epoch=epoch))
+        assert flat(loader) == list(MixtureSampler(mixed, 2, epoch=epoch))
     stats = loader.stats()["cache"]
     assert stats["order"] == ("once" if weights is None else "known")
     if budget == "1MiB":
@@ -416,11 +414,11 @@ class Endless(IterableDataset[int]):
         (lambda: mixture(num_samples=1.5), TypeError, "num_samples must be an int"),
         (lambda: mixture()[77], IndexError, "sample 77 of a mixture of 77"),
         (lambda: mixture().where("a"), TypeError, "index of a mixture must be an int"),  # type: ignore[arg-type]
-        (lambda: fl.MixtureSampler(Part(3), 0), TypeError, "mixture must be a foreload.Mixture"),  # type: ignore[arg-type]
-        (lambda: fl.MixtureSampler(mixture(), -1), ValueError, "seed"),
-        (lambda: fl.MixtureSampler(mixture(), 0, num_replicas=0), ValueError, "num_replicas must be at least 1"),
-        (lambda: fl.MixtureSampler(mixture(), 0, num_replicas=2, rank=2), ValueError, "rank must be from 0 to 1"),
-        (lambda: fl.MixtureSampler(mixture(), 0).positions(70, 8), IndexError, "70 to 78"),
+        (lambda: MixtureSampler(Part(3), 0), TypeError, "mixture must be a foreload.Mixture"),  # type: ignore[arg-type]
+        (lambda: MixtureSampler(mixture(), -1), ValueError, "seed"),
+        (lambda: MixtureSampler(mixture(), 0, num_replicas=0), ValueError, "num_replicas must be at least 1"),
+        (lambda: MixtureSampler(mixture(), 0, num_replicas=2, rank=2), ValueError, "rank must be from 0 to 1"),
+        (lambda: MixtureSampler(mixture(), 0).positions(70, 8), IndexError, "70 to 78"),
     ],
 )
 def test_what_makes_no_sense_is_named(make: Any, error: type[Exception], message: str) -> None:

@@ -1,1 +1,1 @@
-"""foreload beside stock torch, on the user's own machine and data."""
+"""Comparisons of foreload with stock torch, on the user's own machine and data."""

@@ -1,4 +1,4 @@
-"""Who is compared: one loader per name."""
+"""The loaders that are compared, each under a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work"]
 
 
 class Work(NamedTuple):
-    """What all contestants do."""
+    """The data and the settings that all contestants share."""
 
     folder: str = ""
     batch_size: int = 64
@@ -26,11 +26,11 @@ class Work(NamedTuple):
 
 
 class Contestant(NamedTuple):
-    """A loader, and what it stands for."""
+    """A loader in a comparison."""
 
     name: str
     stock: bool
-    make: Callable[[Work], Any]  # called once per process; gives a function from seed to an iterable of batches
+    make: Callable[[Work], Any]  # called once per process; returns a function from seed to an iterable of batches
 
 
 Epochs = Callable[[int], Iterable[Any]]
@@ -96,7 +96,7 @@ def _tensors(cls: Any, dataset: Callable[..., Any], **arguments: Any) -> Callabl
 
 
 def _bare(work: Work) -> Epochs:
-    """Copy rows by a ready permutation into one buffer, and do nothing else."""
+    """Copy rows in the order of a permutation to one buffer, and do nothing else."""
     x, y = _data(work)
 
     def epoch(seed: int) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""What a cache of which size would give, computed before anything is run."""
+"""Hit rates and times per epoch over the size of a cache, computed without running any epoch."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = ["OrderKind", "Samples", "curves", "enough", "foresee_order", "measure
 
 OrderKind = Literal["permutation", "replacement", "weighted", "zipf"]
 
-# Images that are loaded to find out what loading costs.
-_TRIED = 256
+# Images that are loaded to measure what loading costs.
+_NUM_MEASURED = 256
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What is to be cached.
+    """Sizes and costs of the samples that are to be cached.
 
     Attributes:
-        sizes: bytes that each sample takes in the cache; 1 each where only their number is known.
-        loads: seconds that a hit saves, per sample.
-        rest: seconds per sample that a hit takes as well.
-        workers: how many load at once.
+        sizes: bytes that each sample takes in the cache; 1 each if only their number is known.
+        loads: seconds that a hit saves, for each sample.
+        rest: seconds that a hit takes nevertheless.
+        workers: the number of workers that load at once.
         known: whether sizes are bytes and times are seconds.
     """
 
@@ -53,7 +53,7 @@ class Samples:
 
     @classmethod
     def alike(cls, count: int, ranks: int = 1) -> Samples:
-        """Describe so many equal samples; a rank's epoch without a cache takes 1."""
+        """Describe ``count`` equal samples; an epoch of a rank without a cache takes 1."""
         return cls(np.ones(count, np.int64), np.full(count, ranks / count))
 
 
@@ -68,9 +68,9 @@ class Point:
 
 
 def measure_folder(folder: Path, keep: Keep) -> Samples:
-    """Find out sizes and costs of a folder of images, from loading some of them with and without a cache."""
+    """Measure sizes and costs of a folder of images by loading some of them with and without a cache."""
     images = ImageDataset(folder, transform=transforms.train(224))
-    chosen = KeyedSampler(images, 0).positions(0, min(_TRIED, len(images)))
+    chosen = KeyedSampler(images, 0).positions(0, min(_NUM_MEASURED, len(images)))
     some = torch.utils.data.Subset(ImageDataset([images.samples[i][0] for i in chosen]), range(len(chosen)))
     tried = some.dataset
     assert isinstance(tried, ImageDataset)
@@ -82,7 +82,7 @@ def measure_folder(folder: Path, keep: Keep) -> Samples:
     with DataLoader(tried, batch_size=32) as loader:
         slow = min(_seconds(loader) for _ in range(3))
     encoded = np.array([Path(path).stat().st_size for path, _ in images.samples], np.int64)
-    # What an image takes, and costs, goes by the size of its file.
+    # Memory and time per image are taken to be proportional to the size of its file.
     share = encoded / max(1.0, float(costs[2].mean()))
     workers = granted_cores()
     return Samples(
@@ -102,7 +102,7 @@ def _seconds(loader: DataLoader[Any]) -> float:
 
 
 def foresee_order(kind: OrderKind, samples: int, epochs: int, ranks: int = 1, seed: int = 0) -> list[Array]:
-    """Make up an order: the samples that one of ``ranks`` ranks asks for in each epoch.
+    """Draw an order: the samples that one of ``ranks`` ranks requests in each epoch.
 
     ``"weighted"`` draws with weights that spread by a factor of about ten, ``"zipf"`` with weights 1 / rank.
     """
@@ -123,7 +123,7 @@ def foresee_order(kind: OrderKind, samples: int, epochs: int, ranks: int = 1, se
 def curves(
     samples: Samples, epochs: Sequence[Array], budgets: Sequence[int], done: Callable[[], object] = lambda: None
 ) -> list[Point]:
-    """Compile every policy for every budget, and tell what comes of it after the first epoch."""
+    """Compile every policy for every budget, and return hit rates and times after the first epoch."""
     accesses = np.concatenate(epochs)
     warm = slice(len(epochs[0]), None) if len(epochs) > 1 else slice(None)
     passes = max(1, len(epochs) - 1)
@@ -141,7 +141,7 @@ def curves(
 
 
 def enough(points: Sequence[Point], share: float = 0.05) -> int | None:
-    """Give the least budget of ``opt`` beyond which all more gains less than ``share`` of the time with none."""
+    """Return the smallest budget of ``opt`` from which on more saves less than ``share`` of the uncached time."""
     best = sorted((point for point in points if point.policy == "opt"), key=lambda point: point.budget)
     slowest, fastest = best[0].seconds, best[-1].seconds
     for point in best[:-1]:
@@ -151,7 +151,7 @@ def enough(points: Sequence[Point], share: float = 0.05) -> int | None:
 
 
 def table(points: Sequence[Point], samples: Samples) -> Table:
-    """Lay the curves out for a terminal: hit rate and time for each budget and policy."""
+    """Return a table for the terminal: hit rate and time for each budget and policy."""
     from rich.table import Table
 
     grid = Table(title="hit rate, and time per epoch, after the first epoch", title_justify="left")
@@ -170,17 +170,17 @@ def table(points: Sequence[Point], samples: Samples) -> Table:
 
 
 def amount(budget: int, samples: Samples) -> str:
-    """Write a budget as people read it."""
+    """Return a budget as text."""
     return f"{budget / 2**30:,.2f} GiB" if samples.known else f"{budget:,} samples"
 
 
 def write_json(path: Path, points: Sequence[Point], about: dict[str, Any]) -> None:
-    """Keep every figure."""
+    """Write every figure to a JSON file."""
     path.write_text(json.dumps({**about, "points": [asdict(point) for point in points]}, indent=1) + "\n")
 
 
 def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
-    """Draw hit rates and times over the budget.
+    """Plot hit rates and times over the budget.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, timed in turns."""
+"""Contestants in separate processes, timed in turns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Child", "Result", "compare", "tree_memory"]
 
 
 class Result(NamedTuple):
-    """What one contestant did; lists have one entry per seed."""
+    """The measurements of one contestant; lists have one entry per seed."""
 
     name: str
     stock: bool
     samples_per_second: list[float]
     batch_ms: list[float]
     first_batch_ms: list[float]
-    memory_mib: float  # the largest PSS of its processes, less that of one which only imports torch
+    memory_mib: float  # the largest PSS of its processes, less that of a process which only imports torch
 
     @property
     def speed(self) -> float:
@@ -36,7 +36,7 @@ class Result(NamedTuple):
 
 
 def tree_memory(pid: int) -> int:
-    """Give the bytes of memory of a process and its children, shared pages counted once (PSS)."""
+    """Return the bytes of memory of a process and its children, with shared pages counted once (PSS)."""
     total = 0
     try:
         process = psutil.Process(pid)
@@ -51,7 +51,7 @@ def tree_memory(pid: int) -> int:
 
 
 class Child:
-    """A process that runs epochs of one contestant when it is told to; an idle one where ``name`` is empty.
+    """A process that runs epochs of one contestant on request; an idle one if ``name`` is empty.
 
     Contestants must not share a process: one that forks makes the others' memory copy-on-write.
 
@@ -70,7 +70,7 @@ class Child:
         self.memory = 0
 
     def epoch(self, seed: int, batches: int | None = None) -> dict[str, Any]:
-        """Run an epoch (or its first batches); its ``seconds``, ``samples``, ``batches`` and ``first`` seconds.
+        """Run an epoch, or its first batches; return ``seconds``, ``first`` (seconds), ``samples``, ``batches``.
 
         Raises:
             RuntimeError: the process died.
@@ -86,7 +86,7 @@ class Child:
         return result
 
     def warm_up(self) -> None:
-        """Run an epoch that is not timed, and watch its memory, which costs it time."""
+        """Run an epoch that is not timed, and measure its memory, which would slow down a timed one."""
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(done,))
         watcher.start()
@@ -150,7 +150,7 @@ def compare(
 
 
 def time_epoch(batches: Iterable[Any]) -> dict[str, Any]:
-    """Take all batches; times in seconds, the first one from iter() on."""
+    """Consume all batches; return times in seconds, that of the first batch from ``iter()`` on."""
     samples = count = 0
     started = time.perf_counter()
     first = None

@@ -1,4 +1,4 @@
-"""Results as a table, a sentence, JSON and a plot."""
+"""Results of a comparison as a table, a sentence, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy
 import torch
 
 import foreload
+from foreload import _native
 from foreload.bench.contestants import Work
 from foreload.bench.measure import Result
 from foreload.machine import granted_cores, granted_memory
@@ -43,7 +44,7 @@ def _form(values: Sequence[float]) -> str:
 
 
 def table(results: Sequence[Result], unit: str) -> Table:
-    """Lay the results out for a terminal."""
+    """Return the results as a table for the terminal."""
     from rich.table import Table
 
     grid = Table(
@@ -71,7 +72,7 @@ def table(results: Sequence[Result], unit: str) -> Table:
 
 
 def sentence(results: Sequence[Result], unit: str) -> str:
-    """Say what came out."""
+    """Return the result in a sentence."""
     stock, ours = _best_stock(results), _best(results)
     first = statistics.median(ours.first_batch_ms), statistics.median(stock.first_batch_ms)
     return (
@@ -93,8 +94,8 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "foreload": foreload.__version__,
-        "simd": foreload._native.simd(),
-        "jpeg": foreload._native.jpeg_library(),
+        "simd": _native.simd(),
+        "jpeg": _native.jpeg_library(),
     }
 
 
@@ -109,7 +110,7 @@ def _processor() -> str:
 
 
 def write_json(path: Path, results: Sequence[Result], work: Work) -> None:
-    """Keep every figure, with the command and the machine."""
+    """Write every figure to a JSON file, with the command and the machine."""
     record = {
         "command": " ".join(["foreload", *sys.argv[1:]]),
         "machine": machine(),
@@ -121,7 +122,7 @@ def write_json(path: Path, results: Sequence[Result], work: Work) -> None:
 
 
 def plot(path: Path, results: Sequence[Result], unit: str) -> None:
-    """Draw samples per second and the time to the first batch.
+    """Plot samples per second and the time to the first batch.
 
     Raises:
         ImportError: matplotlib is not installed.

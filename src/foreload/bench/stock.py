@@ -1,8 +1,8 @@
-"""Stock torch as its users write it: the dataset and transforms of PyTorch's ImageNet example.
+"""The stock contestant: the dataset and transforms of PyTorch's ImageNet example.
 
 ``ImageFolder`` with ``RandomResizedCrop(224)``, ``RandomHorizontalFlip()``, ``ToTensor()`` and ``Normalize()``,
-operation for operation as torchvision performs them on Pillow images; written out because torchvision is not
-everywhere.
+operation for operation as torchvision performs them on Pillow images; written out because torchvision may not be
+installed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _random_resized_crop(image: Image.Image) -> Image.Image:
 
 
 def _box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Draw the box: left, top, width, height."""
+    """Draw the crop box: left, top, width, height."""
     area = height * width
     log_ratio = torch.log(torch.tensor((3 / 4, 4 / 3)))
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Synthetic data that loads like real data: photo-like JPEGs, tensors, text, HDF5."""
+"""Synthetic data that costs as much to load as real data: photo-like JPEGs, tensors, text, HDF5."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _WORDS = (
 
 
 def claim(folder: Path, what: dict[str, Any], *, force: bool) -> None:
-    """Make ``folder`` ours.
+    """Create ``folder`` and mark it as synthetic data.
 
     Raises:
-        FileExistsError: there is something in it that we did not make, and not ``force``.
+        FileExistsError: it holds other files, and ``force`` is False.
     """
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{str(folder)!r} is a file; name a folder to write to")
@@ -49,7 +49,7 @@ def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, 
 
     Raises:
         ValueError: ``count`` is not positive.
-        FileExistsError: the folder holds other files, and not ``force``.
+        FileExistsError: the folder holds other files, and ``force`` is False.
     """
     if count < 1:
         raise ValueError(f"images must be 1 or more, got {count}")
@@ -93,7 +93,7 @@ def _photo(fields: list[Array], rng: np.random.Generator) -> bytes:
         part = fields[slope][y : y + height, x : x + width]
         return part[:, ::-1] if rng.random() < 0.5 else part
 
-    # Where it is smooth (sky, skin, blur) and where it is textured (leaves, cloth).
+    # Smooth regions (sky, skin, blur) and textured ones (leaves, cloth).
     roughness = 1 / (1 + np.exp(-3 * cut(5) - rng.normal(0.2, 0.5)))
     luma = 125 + 45 * cut(4) + 42 * roughness * cut(int(rng.integers(0, 3)))
     chroma = [128 + 16 * cut(4) + 4 * cut(2) + 0.08 * (luma - 125) * sign for sign in (-1, 1)]
@@ -106,7 +106,7 @@ def _photo(fields: list[Array], rng: np.random.Generator) -> bytes:
 
 
 def _paint_object(planes: list[Array], rng: np.random.Generator) -> None:
-    """Shift brightness and colour within an ellipse, which gives it an edge."""
+    """Shift brightness and colour within an ellipse, so that it has an edge."""
     height, width = planes[0].shape
     y, x = np.ogrid[0:height, 0:width]
     center_y, center_x = rng.integers(0, height), rng.integers(0, width)
@@ -121,7 +121,7 @@ def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force
 
     Raises:
         ValueError: a size is not positive.
-        FileExistsError: the folder holds other files, and not ``force``.
+        FileExistsError: the folder holds other files, and ``force`` is False.
     """
     if min(rows, columns) < 1:
         raise ValueError(f"tensors must be ROWS,COLUMNS, both 1 or more, got {rows},{columns}")
@@ -135,7 +135,7 @@ def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force
 
 
 def _runs(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Divide rows into runs of some MiB, of whole chunks, and show how many rows are done."""
+    """Yield runs of rows of a few MiB, in whole chunks, and show the progress."""
     step = max(1, (1 << 20) // columns // _CHUNK) * _CHUNK
     with Progress("rows", rows, after=1) as progress:
         for begin in range(0, rows, step):
@@ -149,7 +149,7 @@ def synth_text(folder: Path, lines: int, *, seed: int = 0, force: bool = False) 
 
     Raises:
         ValueError: ``lines`` is not positive.
-        FileExistsError: the folder holds other files, and not ``force``.
+        FileExistsError: the folder holds other files, and ``force`` is False.
     """
     if lines < 1:
         raise ValueError(f"text must be 1 line or more, got {lines}")
@@ -166,7 +166,7 @@ def synth_hdf5(folder: Path, rows: int, columns: int, *, seed: int = 0, force: b
 
     Raises:
         ValueError: a size is not positive.
-        FileExistsError: the folder holds other files, and not ``force``.
+        FileExistsError: the folder holds other files, and ``force`` is False.
         ImportError: h5py is not installed.
     """
     if min(rows, columns) < 1:

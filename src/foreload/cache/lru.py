@@ -1,9 +1,8 @@
-"""Caches for code of one's own: classic policies, without a plan."""
+"""Caches with the classic policies, for any code: ``LRUCache``, and ``cached`` for functions and methods."""
 
 from __future__ import annotations
 
 import functools
-import operator
 import threading
 from collections.abc import Callable, Hashable
 from types import MethodType
@@ -14,6 +13,7 @@ from cachetools.keys import hashkey
 
 from foreload.cache.instances import Instances
 from foreload.cache.opt import OPTCache, check_maxsize
+from foreload.checks import check_int
 from foreload.order.index import position_of
 
 __all__ = ["LRUCache", "cached"]
@@ -33,13 +33,14 @@ _POLICIES: dict[str, type[Classic]] = {
 
 
 class LRUCache(Generic[K, V]):
-    """The ``capacity`` entries that were used last; safe to use from several threads.
+    """A cache of the ``capacity`` most recently used entries, safe to use from several threads.
 
     Args:
-        capacity: the most entries; 0 keeps nothing.
+        capacity: the largest number of entries; 0 keeps nothing.
 
     Raises:
-        ValueError: it is negative.
+        TypeError: ``capacity`` is not an int.
+        ValueError: ``capacity`` is negative.
 
     >>> cache = LRUCache(2)
     >>> cache.put("a", 1); cache.put("b", 2); cache.get("a"); cache.put("c", 3)
@@ -49,11 +50,7 @@ class LRUCache(Generic[K, V]):
     """
 
     def __init__(self, capacity: int) -> None:
-        if isinstance(capacity, bool) or not hasattr(capacity, "__index__"):
-            raise TypeError(f"capacity must be an int, got {capacity!r}")
-        if operator.index(capacity) < 0:
-            raise ValueError(f"capacity must be 0 or more, got {capacity}")
-        self.capacity = operator.index(capacity)
+        self.capacity = check_int("capacity", capacity, 0)
         self._entries: cachetools.LRUCache[K, V] = cachetools.LRUCache(self.capacity)
         self._lock = threading.Lock()
         self._hits = self._misses = self._evictions = 0
@@ -63,7 +60,7 @@ class LRUCache(Generic[K, V]):
     @overload
     def get(self, key: K, default: Default) -> V | Default: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """Give the entry, which is then the one used last, or ``default``."""
+        """Return the entry, which becomes the most recently used one, or ``default``."""
         with self._lock:
             try:
                 value = self._entries[key]
@@ -74,7 +71,7 @@ class LRUCache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Add or exchange an entry; the one that was not used for longest goes if there are too many."""
+        """Add or replace an entry; the least recently used one is evicted if there are too many."""
         if not self.capacity:
             return
         with self._lock:
@@ -87,7 +84,7 @@ class LRUCache(Generic[K, V]):
             return len(self._entries)
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether there is an entry; that does not count as use."""
+        """Return whether there is an entry; this does not count as a use of it."""
         with self._lock:
             return key in self._entries
 
@@ -97,7 +94,7 @@ class LRUCache(Generic[K, V]):
             self._entries.clear()
 
     def stats(self) -> dict[str, float]:
-        """Give ``hits``, ``misses``, ``evictions``, ``hit_rate``, ``size`` and ``capacity``."""
+        """Return ``hits``, ``misses``, ``evictions``, ``hit_rate``, ``size`` and ``capacity``."""
         with self._lock:
             asked = self._hits + self._misses
             return {
@@ -110,7 +107,7 @@ class LRUCache(Generic[K, V]):
             }
 
     def __copy__(self) -> LRUCache[K, V]:
-        """Give a cache of its own with the same entries and statistics."""
+        """Return a separate cache with the same entries and statistics."""
         other: LRUCache[K, V] = LRUCache(self.capacity)
         with self._lock:
             entries = [self._entries.popitem() for _ in range(len(self._entries))]
@@ -121,26 +118,26 @@ class LRUCache(Generic[K, V]):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy the entries; each process then has its own."""
+        """Pickle the entries; each process then has its own."""
         with self._lock:
             return {**self.__dict__, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make a lock of its own."""
+        """Restore the entries, with a new lock."""
         self.__dict__.update(state, _lock=threading.Lock())
 
 
 def cached(
     maxsize: int | None = 128, policy: Literal["lru", "lfu", "fifo", "random", "opt"] = "lru"
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function, or a dataset's ``__getitem__``, so that it keeps its results.
+    """Decorate a function, or a dataset's ``__getitem__``, so that its results are cached.
 
-    The classic policies keep them in each process by itself, a cache for each instance; what is returned is the
-    object that is kept, so do not change it. ``"opt"`` is :class:`~foreload.OPTCache`.
+    With a classic policy, each instance in each process has a cache of its own. The cached object itself is
+    returned, so do not change it. ``"opt"`` is :class:`~foreload.OPTCache`.
 
     Args:
-        maxsize: the most results; None: all of them.
-        policy: which goes first when there are too many.
+        maxsize: the largest number of results to keep; None keeps all of them.
+        policy: which result is evicted first when there are too many.
 
     Raises:
         ValueError: the policy is unknown, or ``maxsize`` is negative.
@@ -178,7 +175,7 @@ class _Cached:
         return self if instance is None else MethodType(self, instance)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._of_function = None  # but one for each instance
+        self._of_function = None  # a method has one for each instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_function is not None:
@@ -214,6 +211,6 @@ class _Cached:
 
 
 def _plain(argument: Any) -> Any:
-    # A sampler may give an index as a tensor or a numpy integer.
+    # A sampler may yield an index as a tensor or a numpy integer.
     position = position_of(argument)
     return argument if position is None else position

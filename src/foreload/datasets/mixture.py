@@ -31,7 +31,7 @@ class Mixture(Dataset[Any]):
     """Several map-style datasets, mixed by weight.
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
-    :class:`~foreload.MixtureSampler`, after any number of whose samples each dataset's share is right to within
+    ``foreload.order.MixtureSampler``, after any number of whose samples each dataset's share is right to within
     one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
     behind the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
     given as they are, so where they are to be collated they must be alike.

@@ -15,9 +15,8 @@ import numpy as np
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
-from foreload.checks import Indices
+from foreload.checks import Indices, check_int
 from foreload.order.index import position_of
-from foreload.recipes.config import whole_number
 from foreload.workers.threads import join
 
 __all__ = ["AsyncPrefetchDataset"]
@@ -66,8 +65,8 @@ class AsyncPrefetchDataset(Dataset[Any]):
                 f"dataset must be map-style, with __getitem__ and __len__; {type(dataset).__name__} is not"
             )
         self.dataset = dataset
-        self.queue_size = whole_number("queue_size", queue_size, 1)
-        self.num_workers = whole_number("num_workers", num_workers, 1)
+        self.queue_size = check_int("queue_size", queue_size, 1)
+        self.num_workers = check_int("num_workers", num_workers, 1)
         if direct_io:
             if not hasattr(dataset, "direct_io"):
                 raise ValueError(

@@ -27,7 +27,7 @@ def log_tensorboard(loaders: Any, writer: Any, *, every: float | None = 10.0) ->
         every: seconds between points; None: only when ``write()`` is called, for example every 100 batches.
 
     Returns:
-        The log, as :func:`~foreload.log_stats` does.
+        The log, as :func:`~foreload.export.log_stats` does.
 
     Raises:
         ImportError: a folder was given, and TensorBoard is not installed.

@@ -1,6 +1,6 @@
 """Collate functions for images, tokens and sequences of different lengths.
 
-In foreload's DataLoader they put batches into memory that is used again; in torch's, into new memory.
+In foreload's DataLoader they write batches to reused memory; in torch's, to new memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from foreload.batch.collate import new_tensor, stack
 
 __all__ = ["CustomCollateFn"]
 
-# What torch's losses leave out.
-_IGNORED = -100
+# The label that torch's losses ignore.
+_IGNORED_LABEL = -100
 
 
 class CustomCollateFn:
@@ -39,13 +39,13 @@ class CustomCollateFn:
 
     @staticmethod
     def image_collate(batch: Sequence[Any]) -> Any:
-        """Stack images, and collate what comes with them.
+        """Stack images, and collate what accompanies them.
 
         Args:
             batch: images; or tuples ``(image, label, ...)``; or dicts, whose Pillow images and arrays are images.
                 An image is a tensor (taken as it is), an array or a Pillow image. Arrays of height x width, or
                 height x width x 1, 3 or 4 become channels x height x width, of the same dtype; other arrays stay
-                as they are. Pillow images become uint8, RGB, or one channel where all of the batch are grey.
+                as they are. Pillow images become uint8, RGB, or one channel if all of the batch are grey.
 
         Returns:
             images (batch x channels x height x width, dtype unchanged, so uint8 is not scaled); or a tuple of them
@@ -53,15 +53,15 @@ class CustomCollateFn:
 
         Raises:
             ValueError: the images have different sizes.
-            TypeError: something is no image.
+            TypeError: a sample is not an image.
         """
         first = batch[0]
         if isinstance(first, Mapping):
             return {name: _field([sample[name] for sample in batch]) for name in first}
         if isinstance(first, (tuple, list)):
             images, *others = zip(*batch, strict=True)
-            return (_stacked(images), *(default_collate(list(values)) for values in others))
-        return _stacked(batch)
+            return (_stack_images(images), *(default_collate(list(values)) for values in others))
+        return _stack_images(batch)
 
     @staticmethod
     def text_collate(batch: Sequence[Any], pad_id: int = 0) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class CustomCollateFn:
         Args:
             batch: sequences of tokens (lists of ints, 1-D tensors or arrays); or tuples ``(tokens, label)``; or
                 dicts with ``input_ids``, and perhaps ``attention_mask``, ``labels`` (or ``label``) and more.
-            pad_id: what ``input_ids`` is padded with; ``functools.partial(text_collate, pad_id=1)`` sets it.
+            pad_id: the token that pads ``input_ids``; ``functools.partial(text_collate, pad_id=1)`` sets it.
 
         Returns:
             ``input_ids`` and ``attention_mask`` (1: a token, 0: padding), int64, batch x longest; ``labels``, if
-            there are any: one each (ints become int64), or one per token, int64, padded with -100. What else there
-            is per token is padded with 0; the rest is collated as torch does.
+            there are any: one each (ints become int64), or one per token, int64, padded with -100. Other values
+            per token are padded with 0; the rest is collated as torch does.
 
         Raises:
             TypeError: a sample is none of these.
@@ -90,7 +90,7 @@ class CustomCollateFn:
             values = [sample[name] for sample in samples]
             per_token = all(isinstance(value, torch.Tensor) and value.ndim == 1 for value in values)
             if per_token and (name == "labels" or [len(value) for value in values] == lengths):
-                padding = {"input_ids": pad_id, "labels": _IGNORED}.get(name, 0)
+                padding = {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0)
                 result[name] = _padded(values, padding)
             else:
                 result[name] = default_collate(values)
@@ -105,7 +105,7 @@ class CustomCollateFn:
 
         Returns:
             ``(padded, lengths)`` or ``(padded, lengths, labels)``: batch x longest x ..., of their common dtype;
-            int64; and labels as torch collates them, or a list of tensors where they differ in shape.
+            int64; and labels as torch collates them, or a list of tensors if they differ in shape.
 
         Raises:
             ValueError: the tensors differ in more than their first dimension.
@@ -138,7 +138,7 @@ def _padded(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
 
 
 def _field(values: list[Any]) -> Any:
-    return _stacked(values) if _is_pillow(values[0]) or _is_picture(values[0]) else default_collate(values)
+    return _stack_images(values) if _is_pillow(values[0]) or _is_picture(values[0]) else default_collate(values)
 
 
 def _is_pillow(value: Any) -> bool:
@@ -149,7 +149,7 @@ def _is_picture(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 3
 
 
-def _stacked(images: Sequence[Any]) -> torch.Tensor:
+def _stack_images(images: Sequence[Any]) -> torch.Tensor:
     grey = all(_is_pillow(image) and image.mode == "L" for image in images)
     tensors = [_image(image, position, grey) for position, image in enumerate(images)]
     if len({tensor.shape for tensor in tensors}) > 1:
@@ -178,8 +178,8 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
 
 
 def _tokens(sample: Any, position: int) -> dict[str, Any]:
-    """Give a sample as a dict, with what is per token as 1-D int64 tensors."""
-    if hasattr(sample, "ids") and hasattr(sample, "attention_mask"):  # as the tokenizers library encodes a text
+    """Return a sample as a dict, with its values per token as 1-D int64 tensors."""
+    if hasattr(sample, "ids") and hasattr(sample, "attention_mask"):  # an encoding of the tokenizers library
         sample = {"input_ids": sample.ids, "attention_mask": sample.attention_mask}
     if isinstance(sample, Mapping):
         if "input_ids" not in sample:
@@ -202,10 +202,10 @@ def _tokens(sample: Any, position: int) -> dict[str, Any]:
         raise ValueError(
             f"sample {position} of the batch: attention_mask has {len(mask)} entries for {len(ids)} tokens"
         )
-    return {name: _whole(value, name) for name, value in ordered.items()}
+    return {name: _to_int64(value, name) for name, value in ordered.items()}
 
 
-def _whole(value: Any, name: str) -> Any:
+def _to_int64(value: Any, name: str) -> Any:
     per_token = name in ("input_ids", "attention_mask") or (
         isinstance(value, torch.Tensor) and value.ndim == 1 and not value.is_floating_point()
     )

@@ -1,10 +1,9 @@
-"""A loader's arguments as one value, which can be written to a file and read again."""
+"""The configuration of a loader, which can be written to JSON or YAML and read again."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import operator
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from typing import Any, Literal, Self
 
 from torch.utils.data import Sampler
 
-from foreload.checks import check_share
+from foreload.checks import check_int, check_share
 
-__all__ = ["DataLoaderConfig", "whole_number"]
+__all__ = ["DataLoaderConfig"]
 
 _CODE = ("collate_fn", "custom_sampler", "custom_batch_sampler")
 _SWITCHES = (
@@ -32,30 +31,30 @@ _SWITCHES = (
 
 @dataclass
 class DataLoaderConfig:
-    """What :class:`~foreload.EfficientDataLoader` is made with. The defaults work with and without a GPU.
+    """The configuration of an :class:`~foreload.EfficientDataLoader`. The defaults work with and without a GPU.
 
     Args:
-        batch_size, drop_last, collate_fn: as torch's DataLoader has them; ``batch_size=None``: single
+        batch_size, drop_last, collate_fn: as in torch's DataLoader; with ``batch_size=None`` it delivers single
             samples.
-        num_workers: how many workers; 0 loads in the calling thread; ``"auto"`` chooses.
-        pin_memory: page-lock batches, where the accelerator of ``pin_memory_device`` is there.
-        persistent_workers, prefetch_factor: as torch has them; they mean nothing without workers.
-        shuffle: in a new order every epoch; a sampler that is given, or an iterable dataset, has an order already.
-        memory_efficient: keep as few batches as can be in the making, and no free memory for later ones but that
-            of one batch, whatever ``prefetch_factor`` is.
-        max_memory_usage: the share of the memory that may be used, by all that runs there; if more is, and
-            ``enable_monitoring`` is on, a warning says so.
+        num_workers: the number of workers; 0 loads in the calling thread; ``"auto"`` chooses.
+        pin_memory: page-lock batches, if there is an accelerator of the kind ``pin_memory_device``.
+        persistent_workers, prefetch_factor: as in torch; without workers they are ignored.
+        shuffle: use a new order every epoch; ignored with a sampler or an iterable dataset, which have an order.
+        memory_efficient: make as few batches ahead as possible, whatever ``prefetch_factor`` is, and keep the
+            memory of only one batch for later ones.
+        max_memory_usage: the share of the memory that everything on the machine, or in the container, may use
+            together; if it is exceeded and ``enable_monitoring`` is on, there is a warning.
         pin_memory_device: the kind of accelerator that batches are page-locked for.
         non_blocking: whether :meth:`EfficientDataLoader.to` copies without waiting.
-        generator_seed: seeds the generator that the order is drawn from; a run with the same seed has the same
-            order. It is torch's order for a generator of that seed.
-        custom_sampler: gives the indices.
-        custom_batch_sampler: gives the batches; ``batch_size``, ``shuffle`` and ``drop_last`` mean nothing then.
+        generator_seed: the seed of the generator that the order is drawn from; runs with the same seed have the
+            same order, which is torch's for a generator with that seed.
+        custom_sampler: a sampler of indices.
+        custom_batch_sampler: a sampler of batches; ``batch_size``, ``shuffle`` and ``drop_last`` are ignored then.
         enable_monitoring: measure, for :meth:`EfficientDataLoader.get_stats`.
         log_loading_stats: log a line at each epoch's end, to the logger ``foreload``, as INFO.
 
     Raises:
-        ValueError, TypeError: a field makes no sense; the message names it.
+        ValueError, TypeError: a field has a value that makes no sense; the message names it.
 
     >>> config = DataLoaderConfig(batch_size=8, generator_seed=1)
     >>> DataLoaderConfig.from_json(config.to_json()) == config
@@ -90,10 +89,10 @@ class DataLoaderConfig:
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         self.max_memory_usage = check_share(self.max_memory_usage)
         if self.num_workers != "auto":
-            self.num_workers = whole_number("num_workers", self.num_workers, 0, " or 'auto'")
+            self.num_workers = check_int("num_workers", self.num_workers, 0, otherwise=" or 'auto'")
         for name, least in (("batch_size", 1), ("prefetch_factor", 1), ("generator_seed", -(1 << 63))):
             if getattr(self, name) is not None:
-                setattr(self, name, whole_number(name, getattr(self, name), least, " or None"))
+                setattr(self, name, check_int(name, getattr(self, name), least, otherwise=" or None"))
         if self.generator_seed is not None and self.generator_seed >= 1 << 64:
             raise ValueError(f"generator_seed must be below 2**64, got {self.generator_seed}")
         if not isinstance(self.pin_memory_device, str):
@@ -108,7 +107,7 @@ class DataLoaderConfig:
             raise ValueError("custom_sampler and custom_batch_sampler cannot both be given; leave one None")
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Give the configuration as JSON text; write it to a file too, where ``path`` is given.
+        """Return the configuration as JSON text, and write it to ``path`` if one is given.
 
         Raises:
             TypeError: a field holds code, which cannot be written.
@@ -116,7 +115,7 @@ class DataLoaderConfig:
         return _written(json.dumps(self._plain("JSON"), indent=2) + "\n", path)
 
     def to_yaml(self, path: str | Path | None = None) -> str:
-        """Give the configuration as YAML text; write it to a file too, where ``path`` is given.
+        """Return the configuration as YAML text, and write it to ``path`` if one is given.
 
         Raises:
             TypeError: a field holds code, which cannot be written.
@@ -126,17 +125,17 @@ class DataLoaderConfig:
 
     @classmethod
     def from_json(cls, source: str | Path) -> Self:
-        """Read a configuration from a JSON file, or from JSON text. Fields that are not there have their defaults.
+        """Read a configuration from a JSON file or from JSON text. Missing fields have their defaults.
 
         Raises:
             FileNotFoundError: ``source`` is neither a file nor the text of a configuration.
-            ValueError, TypeError: it is no valid JSON, or not of a configuration; the message names the field.
+            ValueError, TypeError: it is not valid JSON, or not a configuration; the message names the field.
         """
         return cls._read(source, json.loads, "JSON")
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> Self:
-        """Read a configuration from a YAML file, or from YAML text; see :meth:`from_json`."""
+        """Read a configuration from a YAML file or from YAML text; see :meth:`from_json`."""
         return cls._read(source, _load_yaml, "YAML")
 
     def _plain(self, language: str) -> dict[str, Any]:
@@ -174,15 +173,6 @@ class DataLoaderConfig:
             if name in _CODE and value is not None:
                 raise TypeError(f"{name} is code, which cannot be read from {language}; set it after reading")
         return cls(**values)
-
-
-def whole_number(name: str, value: Any, least: int, otherwise: str = "") -> int:
-    """Give ``value`` as an int; raise TypeError or ValueError, with its name, unless it is at least ``least``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int{otherwise}, got {value!r}")
-    if operator.index(value) < least:
-        raise ValueError(f"{name} must be {least} or more, got {value}")
-    return operator.index(value)
 
 
 def _written(text: str, path: str | Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Other doors to the same house: ready-made loaders and datasets, each a few lines over the core."""
+"""Ready-made loaders and datasets, each a few lines over the core."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from foreload import transforms
 from foreload.batch.buffers import Buffers
 from foreload.cache.forms import ENCODED
 from foreload.cache.opt import _roomy_store
+from foreload.checks import check_int
 from foreload.datasets.folders import Labels
 from foreload.datasets.images.batches import ImageAssembly
 from foreload.datasets.images.dataset import ImageDataset
@@ -22,28 +23,21 @@ from foreload.device import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.options import LoadingMode
 from foreload.recipes.collate import CustomCollateFn
-from foreload.recipes.config import DataLoaderConfig, whole_number
+from foreload.recipes.config import DataLoaderConfig
 from foreload.recipes.loader import EfficientDataLoader
 from foreload.transforms import ImageTransform
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
 
-__all__ = [
-    "CustomCollateFn",
-    "DataLoaderConfig",
-    "DataLoaderFactory",
-    "EfficientDataLoader",
-    "HighPerformanceDataset",
-    "create_dataloader",
-]
+__all__ = ["DataLoaderFactory", "HighPerformanceDataset", "create_dataloader"]
 
 
 class DataLoaderFactory:
-    """Loaders for what lies at a path.
+    """Makes loaders for the data at a path.
 
-    ``config`` is a :class:`DataLoaderConfig`, by default ``DataLoaderConfig()``; further arguments are the
-    dataset's.
+    ``config`` is a :class:`~foreload.DataLoaderConfig`, by default ``DataLoaderConfig()``; further arguments are
+    those of the dataset.
 
     >>> config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
     >>> [batch.tolist() for batch in DataLoaderFactory.create_dataloader([1, 2, 3], config)]
@@ -52,21 +46,21 @@ class DataLoaderFactory:
 
     @staticmethod
     def create_dataloader(dataset: Any, config: DataLoaderConfig | None = None) -> EfficientDataLoader[Any]:
-        """Give the loader of any dataset."""
+        """Return a loader of any dataset."""
         return EfficientDataLoader(dataset, config)
 
     @staticmethod
     def create_image_dataloader(
         path: str | Path | Sequence[str | Path], config: DataLoaderConfig | None = None, **options: Any
     ) -> EfficientDataLoader[Any]:
-        """Give the loader of a folder of images, an :class:`~foreload.ImageDataset`."""
+        """Return a loader of a folder of images, an :class:`~foreload.ImageDataset`."""
         return EfficientDataLoader(ImageDataset(path, **options), config)
 
     @staticmethod
     def create_text_dataloader(
         path: str | Path, config: DataLoaderConfig | None = None, max_length: int = 512, **options: Any
     ) -> EfficientDataLoader[Any]:
-        """Give the loader of texts, a ``TextDataset``.
+        """Return a loader of texts, a :class:`~foreload.TextDataset`.
 
         With ``padding=False`` batches are padded to their longest text, by
         :meth:`CustomCollateFn.text_collate` unless the configuration has another ``collate_fn``.
@@ -82,25 +76,25 @@ class DataLoaderFactory:
     def create_hdf5_dataloader(
         path: str | Path, config: DataLoaderConfig | None = None, dataset_name: str = "data", **options: Any
     ) -> EfficientDataLoader[Any]:
-        """Give the loader of an HDF5 file, an ``HDF5Dataset``."""
+        """Return a loader of an HDF5 file, an :class:`~foreload.HDF5Dataset`."""
         from foreload.datasets.hdf5 import HDF5Dataset
 
         return EfficientDataLoader(HDF5Dataset(path, dataset_name, **options), config)
 
 
 class HighPerformanceDataset(ImageDataset):
-    """Image files and their labels, with the files that were used last kept in memory, or all of them.
+    """Image files and their labels, with the most recently used files, or all of them, kept in memory.
 
-    The cache holds files as they are, not pixels; it is one for all threads and worker processes, in a stock
-    DataLoader too. Where every image is asked for once per epoch, an LRU cache helps only if it holds nearly all
-    of them: ``DataLoader(cache=...)`` keeps a planned set instead.
+    The cache holds encoded files, not pixels. All threads and worker processes share it, in a stock DataLoader
+    too. If every image is needed once per epoch, an LRU cache helps only if it holds nearly all of them;
+    ``DataLoader(cache=...)`` keeps a planned set instead.
 
     Args:
         data_paths: the files (or a folder, as for :class:`~foreload.ImageDataset`).
-        labels: an int or str per file.
+        labels: an int or str for each file.
         transform: as for ImageDataset; by default 224 x 224, normalised as for ImageNet.
-        cache_size: the most files that are kept; 0: none.
-        preload: read all files now, and keep them; ``cache_size`` means nothing then.
+        cache_size: the largest number of files to keep; 0 keeps none.
+        preload: read all files now and keep them; ``cache_size`` is ignored then.
 
     Raises:
         ValueError, TypeError, OSError: as ImageDataset does.
@@ -120,10 +114,10 @@ class HighPerformanceDataset(ImageDataset):
         cache_size: int = 1000,
         preload: bool = False,
     ) -> None:
-        most = whole_number("cache_size", cache_size, 0)
+        most = check_int("cache_size", cache_size, 0)
         mode = LoadingMode.EAGER if preload else LoadingMode.LAZY
         super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=most, labels=labels)
-        # What the native core keeps and what Python keeps are laid out differently.
+        # The native core and Python lay out what they keep differently.
         stores = 0 if preload or most == 0 else 2
         self._kept = [_roomy_store(len(self), 0, most) for _ in range(stores)]
         for store in self._kept:
@@ -131,9 +125,9 @@ class HighPerformanceDataset(ImageDataset):
         self._forms = np.full(len(self), ENCODED, np.uint8)
 
     def cache_stats(self) -> dict[str, float]:
-        """Give ``hits``, ``misses``, ``hit_rate``, ``size`` and ``capacity`` (files), and ``bytes``.
+        """Return ``hits``, ``misses``, ``hit_rate``, ``size`` and ``capacity`` (in files), and ``bytes``.
 
-        They are of all worker processes together. Files that were preloaded are not counted as hits.
+        They cover all worker processes together. Preloaded files do not count as hits.
         """
         counts = [store.native.counts() for store in self._kept]
         hits, misses = (sum(count[name] for count in counts) for name in ("hits", "misses"))
@@ -150,7 +144,7 @@ class HighPerformanceDataset(ImageDataset):
     def _assembly(
         self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, spec: BatchSpec | None = None
     ) -> ImageAssembly:
-        """Make batches as ImageDataset does, through the cache, unless the loader has one."""
+        """Make batches as ImageDataset does, through this cache unless the loader has its own."""
         assembly = super()._assembly(transform, key, buffers, spec)
         if assembly._store is None and self._kept:
             assembly._store, assembly._forms = self._kept[0].native, self._forms
@@ -174,21 +168,21 @@ def create_dataloader(
     pin_memory: bool = True,
     prefetch_device: torch.device | str | None = None,
 ) -> DataLoader[Any] | PrefetchLoader:
-    """Give a ready loader of image files.
+    """Return a ready-made loader of image files.
 
     Args:
         data_paths: the files, or a folder.
-        labels: an int or str per file.
+        labels: an int or str for each file.
         batch_size: images per batch.
-        num_workers: how many workers, as for :class:`~foreload.DataLoader`.
+        num_workers: the number of workers, as for :class:`~foreload.DataLoader`.
         img_size: (height, width) of the images, or one number for both.
-        cache_size: how many files are kept in memory.
+        cache_size: the number of files to keep in memory.
         preload: keep all files in memory instead.
-        augment: True: for training, cropped, flipped and coloured at random, in a new order every epoch; False:
-            for validation, the middle of each image, in the order given.
-        pin_memory: page-lock batches, where there is a GPU.
-        prefetch_device: deliver batches there, copied ahead: the result is a
-            :class:`~foreload.PrefetchLoader` then.
+        augment: True: for training, with random crops, flips and colours, in a new order every epoch; False: for
+            validation, the middle of each image, in the order given.
+        pin_memory: page-lock batches, if there is a GPU.
+        prefetch_device: the device to copy batches to, ahead of the loop; the result is then a
+            :class:`~foreload.PrefetchLoader`.
 
     Returns:
         A loader of ``(images, labels)``: float32, batch x 3 x height x width, normalised; int64.

@@ -1,4 +1,4 @@
-"""A DataLoader from a configuration, which measures how its batches come."""
+"""A DataLoader made from a configuration, which measures how fast its batches arrive."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _log = logging.getLogger("foreload")
 
 
 class EfficientDataLoader(DataLoader[T_co]):
-    """foreload's DataLoader, from a configuration, which measures how its batches come.
+    """foreload's DataLoader, made from a configuration, which measures how fast its batches arrive.
 
     Args:
         dataset: any dataset.
-        config: what it is made with; by default ``DataLoaderConfig()``. Later changes to it have no effect here.
-        options: arguments of foreload's DataLoader, such as ``cache=``, ``transform=`` or ``seed=``. They go
-            before what the configuration says.
+        config: the configuration, by default ``DataLoaderConfig()``. The loader copies it, so later changes have
+            no effect.
+        options: arguments of foreload's DataLoader, such as ``cache=``, ``transform=`` or ``seed=``, which
+            override the configuration.
 
     Attributes:
-        config: what it was made with.
+        config: the loader's copy of the configuration.
 
     >>> loader = EfficientDataLoader(list(range(100)), DataLoaderConfig(num_workers=0, generator_seed=0))
     >>> sum(len(batch) for batch in loader), loader.get_stats()["total_batches"]
@@ -63,13 +64,13 @@ class EfficientDataLoader(DataLoader[T_co]):
         return _Measured(time.perf_counter(), super().__iter__(), self)
 
     def get_stats(self) -> dict[str, Any]:
-        """Tell how batches came, over all epochs so far.
+        """Return how fast batches arrived, over all epochs so far.
 
         Returns:
-            What :meth:`DataLoaderPerformanceMonitor.get_stats` gives (``batches_per_second``;
-            ``avg_batch_time`` and ``total_time`` in seconds, with the loop's own work; ``avg_memory_usage`` and
-            ``avg_cpu_usage`` in percent; and more), ``avg_wait_time``, the seconds that the loop waited for a
-            batch, and what :meth:`stats` gives. 0 for what was not measured.
+            The figures of :meth:`DataLoaderPerformanceMonitor.get_stats` (``batches_per_second``;
+            ``avg_batch_time`` and ``total_time`` in seconds, including the loop's own work; ``avg_memory_usage``
+            and ``avg_cpu_usage`` in percent; and more), ``avg_wait_time``, the seconds that the loop waited for
+            a batch, and those of :meth:`stats`. Whatever was not measured is 0.
         """
         measured = self._monitor.get_stats()
         waited = self._waited / max(1, measured["total_batches"])
@@ -81,7 +82,7 @@ class EfficientDataLoader(DataLoader[T_co]):
 
 
 def _arguments(dataset: Any, config: DataLoaderConfig, options: dict[str, Any]) -> dict[str, Any]:
-    """Give the loader's arguments, without those that torch forbids beside others."""
+    """Return the loader's arguments, without those that torch does not allow together with others."""
     sampler = options.get("sampler", config.custom_sampler)
     batch_sampler = options.get("batch_sampler", None if sampler is not None else config.custom_batch_sampler)
     arguments: dict[str, Any] = {
@@ -109,7 +110,7 @@ def _is_there(device: str) -> bool:
 
 
 class _Measured(Iterator[Any]):
-    """An epoch, and a clock beside it."""
+    """An epoch whose batches are timed."""
 
     def __init__(self, begun: float, epoch: Any, loader: EfficientDataLoader[Any]) -> None:
         self._epoch = epoch

@@ -1,34 +1,34 @@
-"""How fast batches come, around any loop, and what that takes of memory and processors."""
+"""Monitors around any loop: how fast batches arrive, and the memory and CPU time used meanwhile."""
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 import warnings
 from typing import Any, SupportsIndex
 
-from foreload.checks import check_share
+from foreload.checks import check_int, check_share
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import count_samples
 
 __all__ = ["DataLoaderPerformanceMonitor", "MemoryMonitor"]
 
-# Seconds between two looks at memory and at other processes, which take about a millisecond.
-_EVERY = 0.5
+# Seconds between two readings of memory and of child processes, which take about a millisecond.
+_READING_INTERVAL = 0.5
 
 
 class DataLoaderPerformanceMonitor:
-    """Measures a loop over batches, whatever makes them.
+    """Measures a loop over batches from any loader.
 
-    Call :meth:`start_iteration` before an epoch and :meth:`update_batch` with every batch; or
-    ``start_iteration`` before every batch, where only a part of the loop is to be measured: what counts is the
-    time from ``start_iteration``, or from the batch before, to ``update_batch``. No batch is kept.
+    Call :meth:`start_iteration` before an epoch and :meth:`update_batch` with every batch. To measure only a part
+    of the loop, call ``start_iteration`` before every batch: the time from ``start_iteration``, or from the batch
+    before, to ``update_batch`` counts. No batch is kept.
 
     Args:
-        memory: what looks at the memory; by default a monitor of its own.
-        watch: False: measure time only.
+        memory: the monitor of the memory; by default a new one.
+        watch: False measures time only.
 
+    >>> import torch
     >>> monitor = DataLoaderPerformanceMonitor()
     >>> monitor.start_iteration()
     >>> for batch in torch.utils.data.DataLoader(range(10), batch_size=4):
@@ -44,19 +44,19 @@ class DataLoaderPerformanceMonitor:
         self._seconds = self._longest = self._own_cpu = 0.0
         self._shortest = float("inf")
         self._since: tuple[float, float] | None = None
-        self._looked = float("-inf")
-        self._children: tuple[float, float] | None = None  # their CPU seconds at the first look and the last
+        self._read_at = float("-inf")
+        self._children: tuple[float, float] | None = None  # their CPU seconds at the first and the last reading
 
     def start_iteration(self) -> None:
-        """Let the time run from here."""
-        self._look()
+        """Start the clock."""
+        self._read()
         self._since = time.perf_counter(), time.process_time()
 
     def update_batch(self, batch: Any = None) -> None:
-        """Count a batch that has just come.
+        """Count a batch that has just arrived.
 
         Args:
-            batch: its samples are counted; None: only the batch is.
+            batch: the batch, whose samples are counted; None counts the batch only.
 
         Raises:
             RuntimeError: :meth:`start_iteration` was not called before.
@@ -71,30 +71,31 @@ class DataLoaderPerformanceMonitor:
         self._shortest = min(self._shortest, seconds)
         self._batches += 1
         self._samples += 0 if batch is None else count_samples(batch)
-        self._look()
+        self._read()
         self._since = now
 
-    def _look(self, *, now: bool = False) -> None:
-        if self.memory is None or (not now and time.perf_counter() - self._looked < _EVERY):
+    def _read(self, *, now: bool = False) -> None:
+        if self.memory is None or (not now and time.perf_counter() - self._read_at < _READING_INTERVAL):
             return
-        self._looked = time.perf_counter()
+        self._read_at = time.perf_counter()
         self.memory.update()
         seconds = _seconds_of_children()
         self._children = (seconds if self._children is None else self._children[0], seconds)
 
     def get_stats(self) -> dict[str, float]:
-        """Give what was measured so far.
+        """Return what was measured so far.
 
         Returns:
             ``total_batches``, ``total_samples``; ``total_time``, ``avg_batch_time``, ``min_batch_time``,
-            ``max_batch_time`` in seconds, with the loop's own work; ``batches_per_second``,
-            ``samples_per_second``; ``avg_memory_usage`` and ``peak_memory_usage``, percent of the memory that
-            this process may use, by all that runs there; ``avg_cpu_usage``, percent of the cores that this
-            process may use, by it and its worker processes. 0 where nothing was measured.
+            ``max_batch_time`` in seconds, including the loop's own work; ``batches_per_second``,
+            ``samples_per_second``; ``avg_memory_usage`` and ``peak_memory_usage``, the percentage of the memory
+            that this process may use which is in use, by all processes; ``avg_cpu_usage``, the percentage of the
+            cores that this process may use which it and its worker processes kept busy. Whatever was not
+            measured is 0.
         """
         memory = {"average_percent": 0.0, "peak_percent": 0.0}
         if self.memory is not None and self._batches:
-            self._look(now=True)
+            self._read(now=True)
             memory = self.memory.get_memory_stats()
         first, last = self._children or (0.0, 0.0)
         seconds = max(self._seconds, 1e-9)
@@ -116,7 +117,7 @@ class DataLoaderPerformanceMonitor:
 
 
 def _seconds_of_children() -> float:
-    """Give the CPU time of worker processes, those that run and those that have ended."""
+    """Return the CPU seconds of worker processes, those that run and those that have ended."""
     import psutil
 
     ended = os.times()
@@ -134,16 +135,16 @@ _GIB = 1 << 30
 
 
 class MemoryMonitor:
-    """Watches the memory that this process may use: the container's where one limits it (cgroup v1, v2).
+    """Watches the memory that this process may use: its container's, if one limits it (cgroup v1, v2).
 
-    What the kernel keeps of files counts as available, since it gives that up when it is needed.
+    The page cache counts as available, because the kernel gives it up when memory is needed.
 
     Args:
-        max_memory_usage: the share of the memory that may be used, above 0 and at most 1. If more is,
-            :meth:`update` says so in a warning, once.
+        max_memory_usage: the share of the memory that may be in use, above 0 and at most 1. When more is,
+            :meth:`update` warns, once.
 
     Raises:
-        ValueError: it is not such a share.
+        ValueError: ``max_memory_usage`` is not such a share.
 
     >>> monitor = MemoryMonitor()
     >>> monitor.start_monitoring()
@@ -159,12 +160,12 @@ class MemoryMonitor:
         self.start_monitoring()
 
     def start_monitoring(self) -> None:
-        """Begin anew: peak and average are of what comes from here on."""
+        """Forget the peak and the average so far."""
         self._readings = 0
         self._sum = self._peak = 0
 
     def update(self) -> dict[str, float]:
-        """Look at the memory, and give what there is now.
+        """Read the memory now, and return it.
 
         Returns:
             ``used_gb``, ``available_gb`` and ``total_gb`` in GiB (2**30 bytes); ``percent`` used, of 100.
@@ -191,11 +192,11 @@ class MemoryMonitor:
         }
 
     def get_memory_stats(self) -> dict[str, float]:
-        """Look at the memory, and give what :meth:`update` gives, with what was seen since the start.
+        """Read the memory now, and return what :meth:`update` returns and a summary since the start.
 
         Returns:
-            Also ``peak_gb``, ``average_gb``, ``peak_percent``, ``average_percent``; and ``readings``, how often
-            somebody looked.
+            Also ``peak_gb``, ``average_gb``, ``peak_percent``, ``average_percent``; and ``readings``, the
+            number of readings.
         """
         now = self.update()
         average = self._sum / self._readings
@@ -209,15 +210,11 @@ class MemoryMonitor:
         }
 
     def check_memory_constraint(self, required_bytes: SupportsIndex = 0) -> bool:
-        """Tell whether so many bytes more can be taken with no more than ``max_memory_usage`` in use then.
+        """Return whether ``required_bytes`` more can be taken without exceeding ``max_memory_usage``.
 
         Raises:
-            ValueError, TypeError: ``required_bytes`` is negative, or no int.
+            ValueError, TypeError: ``required_bytes`` is negative or not an int.
         """
-        if isinstance(required_bytes, bool) or not hasattr(required_bytes, "__index__"):
-            raise TypeError(f"required_bytes must be an int, got {required_bytes!r}")
-        wanted = operator.index(required_bytes)
-        if wanted < 0:
-            raise ValueError(f"required_bytes must be 0 or more, got {wanted}")
+        wanted = check_int("required_bytes", required_bytes, 0)
         total = granted_memory()
         return total - available_memory() + wanted <= self.max_memory_usage * total

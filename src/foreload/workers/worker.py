@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from threadpoolctl import threadpool_limits
 from torch.utils.data import IterableDataset
 
 from foreload import _native
@@ -127,6 +126,8 @@ def work(
     parent: int,
 ) -> None:
     """Run a worker until it is told to end."""
+    from threadpoolctl import threadpool_limits  # only a worker needs it
+
     _native.end_with(parent, jobs.fileno())
     faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
     file = memory.detach()

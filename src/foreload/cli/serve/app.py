@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from foreload.cli.serve.guard import guards, is_loopback
 from foreload.cli.serve.trial import BenchRun, arguments
 from foreload.cli.serve.watch import LoaderDiscovery
-from foreload.export.publish import runtime_folder
+from foreload.export.publisher import runtime_folder
 
 __all__ = ["serve"]
 

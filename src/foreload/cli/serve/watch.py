@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foreload.cli.serve.seen import LoaderView
-from foreload.export.publish import FORMAT, runtime_folder
+from foreload.export.publisher import FORMAT, runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
 __all__ = ["LoaderDiscovery"]
