@@ -36,6 +36,7 @@ from foreload.options import Cache, parse_bytes
 from foreload.order.lookahead import KNOWN_SAMPLERS, look_ahead
 from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
+from foreload.protocol import EpochListener, LoaderDefaults
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
 from foreload.record.stats import Stats, collect
@@ -152,8 +153,10 @@ class DataLoader(TorchDataLoader[T_co]):
         if seed is not None:
             seed = check_seed(seed)
             if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-                make = getattr(dataset, "seeded_sampler", None)
-                sampler = KeyedSampler(dataset, seed) if make is None else make(seed)  # type: ignore[arg-type]
+                if isinstance(dataset, LoaderDefaults):
+                    sampler = dataset.seeded_sampler(seed)
+                if sampler is None:
+                    sampler = KeyedSampler(dataset, seed)  # type: ignore[arg-type]
                 shuffle = None
         if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
             raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
@@ -162,7 +165,8 @@ class DataLoader(TorchDataLoader[T_co]):
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
-            collate_fn = getattr(unwrap(dataset)[0], "default_collate", None)
+            root, _ = unwrap(dataset)
+            collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
         self.workers = workers
         self.on_error: OnError = on_error
         self.errors: list[SampleError] = []
@@ -407,10 +411,9 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.by_processes:
             return self._process_epoch(order)
         spec, buffers = self.batch_spec, self._lend_buffers()
-        begins = getattr(self.dataset, "epoch_begins", None)
-        if begins is not None and self.cache is None:
+        if isinstance(self.dataset, EpochListener) and self.cache is None:
             known = look_ahead(self, 1)
-            begins(None if known is None else known[0])
+            self.dataset.epoch_begins(None if known is None else known[0])
         if isinstance(self.dataset, IterableDataset):
             return StreamEpoch(self, spec, order, buffers)
         assembly = native_assembly(spec, self.dataset, order.key, buffers)

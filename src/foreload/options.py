@@ -12,9 +12,12 @@ from typing import Literal, SupportsIndex, get_args
 
 from foreload.machine import granted_memory
 
-__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "Policy", "parse_bytes"]
+__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "OnError", "Policy", "parse_bytes"]
 
 Keep = Literal["auto", "encoded", "decoded"]
+
+# What is done about a sample that cannot be loaded.
+OnError = Literal["raise", "skip", "replace"]
 
 # A cache that takes all of the memory leaves none for what is done with the samples.
 _MOST = 0.9

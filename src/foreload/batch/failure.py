@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from foreload.errors import DecodeError
+from foreload.options import OnError
 
 __all__ = [
     "LOST",
@@ -18,8 +19,6 @@ __all__ = [
     "repair",
     "replacement_positions",
 ]
-
-OnError = Literal["raise", "skip", "replace"]
 
 # Stands where a sample is missing.
 LOST = object()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from foreload import _native
-from foreload.batch.assembly import Batch
-from foreload.batch.buffers import Buffers
-from foreload.batch.failure import OnError, SampleError, remaining_positions
+from foreload.batch.failure import SampleError, remaining_positions
 from foreload.checks import Array
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 __all__ = ["ReadAssembly", "read_samples"]
 
 
@@ -65,8 +63,8 @@ class ReadAssembly:
         files: _native.Files,
         lengths: Array,
         present: Callable[[Array, Array, Array], Any],
-        buffers: Buffers,
-        spec: BatchSpec | None = None,
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> None:
         self._files = files
         self._lengths = lengths

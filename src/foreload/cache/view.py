@@ -13,6 +13,7 @@ from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of
+from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
 __all__ = ["CachedView", "is_remote", "unwrap", "warn_of_randomness"]
@@ -52,8 +53,8 @@ class CachedView(Dataset[Any]):
         self._store = store
         self._transform = transform
         self._keep = keep
-        # A dataset may tell what is the same each time from what is random.
-        self._split = store is not None and hasattr(self._root, "finish_sample")
+        # Of a sample in two stages, the cache keeps the first.
+        self._split = store is not None and isinstance(self._root, TwoStage)
 
     def __getitem__(self, index: Any) -> Any:
         """Load one sample."""
@@ -74,12 +75,12 @@ class CachedView(Dataset[Any]):
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can."""
         root, store = self._root, self._store
-        many = getattr(root, "prepare_samples" if self._split else "__getitems__", None)
-        if not callable(many) or (self._split and getattr(root, "__getitems__", None) is None):
+        many = getattr(root, "__getitems__", None)
+        if not callable(many) or (self._split and not isinstance(root, TwoStageBatches)):
             return None
 
         def read(positions: Sequence[Any]) -> Sequence[Any]:
-            loaded: Sequence[Any] = many(positions, self._keep) if self._split else many(positions)
+            loaded: Sequence[Any] = root.prepare_samples(positions, self._keep) if self._split else many(positions)
             return loaded
 
         def load(indices: Sequence[Any]) -> Sequence[Any]:
@@ -167,8 +168,8 @@ def _measured(read: Callable[[Any], Any], weight: int) -> Callable[[Any], Any]:
 def warn_of_randomness(dataset: Any) -> None:
     """Say it where the dataset has a transform of its own, which would be cached with the sample."""
     root, _ = unwrap(dataset)
-    if hasattr(root, "finish_sample"):
-        return  # it tells what is random
+    if isinstance(root, TwoStage):
+        return  # its transform comes after the cache
     for part in _parts(root):
         for name in ("transform", "transforms"):
             if getattr(part, name, None) is not None:
@@ -181,7 +182,7 @@ def warn_of_randomness(dataset: Any) -> None:
 
 def is_remote(dataset: Any) -> bool:
     """Whether samples of a dataset, or of one that it is made of, come from a server."""
-    return any(getattr(part, "is_remote", False) for part in _parts(dataset))
+    return any(isinstance(part, SampleSource) and part.is_remote for part in _parts(dataset))
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from foreload.batch.spec import BatchSpec
 from foreload.checks import Indices, check_share
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
@@ -20,8 +19,11 @@ from foreload.datasets.tar import TarDataset
 from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import Assembly, BatchMemory, BatchOptions, BlockStorage, NativeBatches, TwoStage
 
 __all__ = ["MemoryEfficientDataset", "open_dataset"]
+
+Hook = TypeVar("Hook")
 
 _TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
@@ -78,7 +80,7 @@ def _kind_within(folder: Path) -> str:
     return endings.most_common(1)[0][0] if endings else ""
 
 
-class MemoryEfficientDataset(BaseDataset):
+class MemoryEfficientDataset(BaseDataset, NativeBatches):
     r"""Any data that foreload can read, and a share of the memory that is not exceeded.
 
     What lies at ``data_path`` decides how it is read; see :func:`open_dataset`. What the loading mode keeps is
@@ -124,9 +126,9 @@ class MemoryEfficientDataset(BaseDataset):
         """Whether samples are the dataset's own; a subclass that reads them itself begins with whole ones."""
         return type(self).read is MemoryEfficientDataset.read
 
-    def _inner(self, name: str) -> Any:
-        """Give what the dataset has of that name, if samples are its own."""
-        return getattr(self.dataset, name, None) if self._is_plain else None
+    def _inner(self, hook: type[Hook]) -> Hook | None:
+        """Return the dataset if samples are its own and it has this hook."""
+        return self.dataset if self._is_plain and isinstance(self.dataset, hook) else None
 
     def _locate(self, data_path: Any) -> Any:
         return data_path  # which is open
@@ -137,8 +139,8 @@ class MemoryEfficientDataset(BaseDataset):
 
     def read(self, index: int) -> Any:
         """Load what is the same each time."""
-        prepare = self._inner("prepare_sample")
-        return self.dataset[index] if prepare is None else prepare(index, "encoded")
+        inner = self._inner(TwoStage)
+        return self.dataset[index] if inner is None else inner.prepare_sample(index, "encoded")
 
     @property
     def memory(self) -> int:
@@ -153,39 +155,37 @@ class MemoryEfficientDataset(BaseDataset):
         )
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
-        """Do the rest."""
-        finish = self._inner("finish_sample")
-        return super().finish_sample(index, prepared if finish is None else finish(index, prepared))
+        """Apply the dataset's transform, then that of this one."""
+        inner = self._inner(TwoStage)
+        return super().finish_sample(index, prepared if inner is None else inner.finish_sample(index, prepared))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
-        inner = self._inner("prepare_sample")
-        return (
-            super().prepare_sample(index, keep) if inner is None or self._kept is not None else inner(index, keep)
-        )
+        """Load the part of a sample that is the same in each epoch, for the cache."""
+        inner = None if self._kept is not None else self._inner(TwoStage)
+        return super().prepare_sample(index, keep) if inner is None else inner.prepare_sample(index, keep)
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several samples, before the transforms, or what kept them from being loaded."""
-        inner = self._inner("read_many")
-        samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
-        return samples
+        """Load several samples, before the transforms; in place of one that fails, its exception."""
+        inner = None if self._kept is not None else self._inner(BlockStorage)
+        return super().read_many(indices) if inner is None else inner.read_many(indices)
 
-    def index_blocks(self, size: int) -> Indices:
-        """Name the blocks of the dataset."""
-        blocks = getattr(self.dataset, "index_blocks", None)
-        starts: Indices = super().index_blocks(size) if blocks is None else blocks(size)
-        return starts
+    def storage_blocks(self, size: int) -> Sequence[int] | Indices:
+        """Return the first sample of each block of the dataset."""
+        own = isinstance(self.dataset, BlockStorage)
+        return self.dataset.storage_blocks(size) if own else super().storage_blocks(size)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load several samples at once, where the dataset can and nothing is kept."""
         own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
-        return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
+        if own or not self._is_plain or self._kept is not None or self.transform:
+            return None
+        return getattr(self.dataset, "__getitems__", None)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Any) -> Any:
-        """Make whole batches as the dataset does, where nothing is kept."""
-        make = self._inner("batch_assembly")
-        return make(spec, key, buffers) if make and self.__getitems__ else None
+    def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
+        """Make whole batches as the dataset does, if nothing is kept."""
+        inner = self._inner(NativeBatches)
+        return inner.batch_assembly(spec, key, buffers) if inner is not None and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:
         """Give the dataset's own attribute, such as ``classes``."""

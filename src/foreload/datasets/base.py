@@ -16,6 +16,7 @@ from foreload.checks import Indices
 from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import BlockStorage
 from foreload.record.progress import track_threads
 
 __all__ = ["EAGER_SHARE", "BaseDataset"]
@@ -25,7 +26,7 @@ EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
-class BaseDataset(Dataset[Any]):
+class BaseDataset(Dataset[Any], BlockStorage):
     """A dataset of one's own in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
 
     A sample is whatever :meth:`read` gives, or a tuple (sample, target). What the loading mode keeps in memory is
@@ -181,8 +182,8 @@ class BaseDataset(Dataset[Any]):
                 found.append(error)
         return found
 
-    def index_blocks(self, size: int) -> Indices:
-        """Tell :meth:`stream` where blocks begin that are best read as a whole: numbers of samples, from 0 on.
+    def storage_blocks(self, size: int) -> Sequence[int] | Indices:
+        """Return the first sample of each block that :meth:`stream` should read as a whole: numbers from 0 on.
 
         Blocks of ``size`` samples or fewer are shuffled well; larger ones should have a reason.
         """

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +18,12 @@ from foreload.batch.read import ReadAssembly, read_samples
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
+from foreload.protocol import BatchMemory, BatchOptions, NativeBatches
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 __all__ = ["FileDataset"]
 
 
-class FileDataset(BaseDataset):
+class FileDataset(BaseDataset, NativeBatches):
     """The bytes of files: a sample is a uint8 tensor, or (tensor, target) where there are labels.
 
     Files of one size make a batch of batch x bytes, which is read natively. Reads that find their file in memory
@@ -137,7 +136,9 @@ class FileDataset(BaseDataset):
                 pass
         return super().read_many(indices)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""
         if not is_default_collate(spec.collate_fn) or spec.cache is not None or not self._native:
             return None

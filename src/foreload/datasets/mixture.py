@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -13,11 +13,10 @@ from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated
+from foreload.checks import check_int
 from foreload.order.index import position_of
-
-if TYPE_CHECKING:
-    from foreload.order.mixture import MixtureSampler
-
+from foreload.order.mixture import MixtureSampler
+from foreload.protocol import LoaderDefaults
 
 __all__ = ["Mixture"]
 
@@ -27,7 +26,7 @@ Weights = Mapping[Any, float] | Sequence[float]
 _MOST = 1 << 48
 
 
-class Mixture(Dataset[Any]):
+class Mixture(Dataset[Any], LoaderDefaults):
     """Several map-style datasets, mixed by weight.
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
@@ -76,11 +75,7 @@ class Mixture(Dataset[Any]):
         self._ends = np.cumsum(self.sizes)
         self.num_samples = len(self)
         if num_samples is not None:
-            if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
-                raise TypeError(f"num_samples must be an int, got {num_samples!r}")
-            if num_samples < 1:
-                raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-            self.num_samples = int(num_samples)
+            self.num_samples = check_int("num_samples", num_samples, 1)
         self.set_weights(self.sizes if weights is None else weights)
 
     def set_weights(self, weights: Weights) -> None:
@@ -193,8 +188,6 @@ class Mixture(Dataset[Any]):
 
     def seeded_sampler(self, seed: int) -> MixtureSampler:
         """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
-        from foreload.order.mixture import MixtureSampler
-
         return MixtureSampler(self, seed)
 
 

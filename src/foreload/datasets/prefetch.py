@@ -9,20 +9,16 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
-from foreload.checks import Indices
+from foreload.checks import Indices, check_int
+from foreload.machine import join
 from foreload.order.index import position_of
-from foreload.recipes.config import whole_number
-from foreload.workers.threads import join
-
-if TYPE_CHECKING:
-    pass
-
+from foreload.protocol import EpochListener
 
 __all__ = ["AsyncPrefetchDataset"]
 
@@ -33,7 +29,7 @@ _NEAR = 1 << 14
 _SURPRISES = 4
 
 
-class AsyncPrefetchDataset(Dataset[Any]):
+class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     """Wraps a map-style dataset; threads load ahead what will be asked for next.
 
     What that is: with foreload's DataLoader, the order of its epoch; otherwise what :meth:`ahead` was told; in a
@@ -70,8 +66,8 @@ class AsyncPrefetchDataset(Dataset[Any]):
                 f"dataset must be map-style, with __getitem__ and __len__; {type(dataset).__name__} is not"
             )
         self.dataset = dataset
-        self.queue_size = whole_number("queue_size", queue_size, 1)
-        self.num_workers = whole_number("num_workers", num_workers, 1)
+        self.queue_size = check_int("queue_size", queue_size, 1)
+        self.num_workers = check_int("num_workers", num_workers, 1)
         if direct_io:
             if not hasattr(dataset, "direct_io"):
                 raise ValueError(

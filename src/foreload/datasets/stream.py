@@ -12,6 +12,7 @@ import torch
 from foreload.checks import Indices
 from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.protocol import BlockStorage
 
 __all__ = ["Stream", "runs_of"]
 
@@ -97,13 +98,14 @@ class Stream(ShuffledStream):
     def _blocks(self) -> Indices:
         count = len(self.dataset)
         size = max(1, min(self.buffer // _MIXED, count // _BLOCKS))
-        own = getattr(self.dataset, "index_blocks", None)
-        starts: Indices = np.asarray(runs_of(0, count, size) if own is None else own(size), np.int64)
+        dataset: Any = self.dataset
+        own = isinstance(dataset, BlockStorage)
+        starts = np.asarray(dataset.storage_blocks(size) if own else runs_of(0, count, size), np.int64)
         rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
         if count and not (rising and len(starts) and starts[0] == 0):
             raise ValueError(
-                f"{type(self.dataset).__name__}.index_blocks must give where each block begins: numbers that rise "
-                f"from 0, all of them less than {count}"
+                f"{type(self.dataset).__name__}.storage_blocks must return the first sample of each block: "
+                f"numbers that rise from 0, all of them less than {count}"
             )
         return starts
 
@@ -197,7 +199,7 @@ def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Calla
     Where a subclass has a ``__getitem__`` of its own, that makes the samples, and nothing is left to do.
     """
     own = min(_rank(dataset, "__getitem__"), _rank(dataset, "__getitems__"))
-    if hasattr(dataset, "finish_sample") and _rank(dataset, "read_many") <= own:
+    if isinstance(dataset, BlockStorage) and _rank(dataset, "read_many") <= own:
         return dataset.read_many, dataset.finish_sample
     return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
 

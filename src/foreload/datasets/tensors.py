@@ -5,22 +5,19 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.batch.assembly import Batch
-from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.checks import Array
 from foreload.order.index import as_indices, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
 
 
@@ -122,7 +119,7 @@ def _are_samples(data: Any) -> bool:
     return isinstance(data, list) and len(data) > 0 and isinstance(data[0], (tuple, Mapping))
 
 
-class CachedDataset(Dataset[Any]):
+class CachedDataset(Dataset[Any], NativeBatches):
     """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
 
     Fast in a stock DataLoader too: its ``__getitems__`` gathers the whole batch and ``default_collate`` passes
@@ -170,7 +167,9 @@ class CachedDataset(Dataset[Any]):
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> TensorAssembly | None:
         """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
         own = (
             type(self).__getitem__ is CachedDataset.__getitem__
@@ -179,7 +178,7 @@ class CachedDataset(Dataset[Any]):
         return _assembly(self._rows, spec, buffers) if own else None
 
 
-def tensor_assembly(dataset: TensorDataset, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
+def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
     """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
@@ -193,7 +192,7 @@ def tensor_assembly(dataset: TensorDataset, spec: BatchSpec, buffers: Buffers) -
     return _assembly(_Rows(dataset.tensors), spec, buffers)
 
 
-def _assembly(rows: _Rows, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
+def _assembly(rows: _Rows, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
     return TensorAssembly(rows, buffers) if is_default_collate(spec.collate_fn) else None
 
 
@@ -202,7 +201,7 @@ class TensorAssembly:
 
     depth: int | None = None
 
-    def __init__(self, rows: _Rows, buffers: Buffers) -> None:
+    def __init__(self, rows: _Rows, buffers: BatchMemory) -> None:
         self._rows = rows
         self._buffers = buffers
         self._sources = [_byte_rows(field) for field in rows.fields]

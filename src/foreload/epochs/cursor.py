@@ -13,6 +13,7 @@ from foreload.batch.assembly import count
 from foreload.datasets.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.batches import ArrayBatches, batches
 from foreload.order.resume import BEGINNING, Given, Start
+from foreload.protocol import ArraySampler
 
 if TYPE_CHECKING:
     from foreload.loader import DataLoader
@@ -197,9 +198,9 @@ def resume(loader: DataLoader[Any], state: Any) -> dict[str, Any] | None:
     for name, value in own.items():
         if state.get(name, value) != value:
             raise ValueError(f"the state is of a loader with {name} = {state[name]!r}, but this one has {value!r}")
-    take_up = getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "take_up", None)
-    if take_up is not None and "drawn" in state:
-        take_up(state["drawn"])
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if isinstance(sampler, ArraySampler) and "drawn" in state:
+        sampler.restore_drawn(state["drawn"])
     if is_streaming(loader.dataset) and "dataset" in state:
         load_streaming_state(loader.dataset, state["dataset"], finished=state["finished"])
         state = {**state, "streams": [], "turn": 0}

@@ -18,8 +18,8 @@ from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.epochs.base import Epoch, warn_of_length
 from foreload.epochs.cursor import Order
+from foreload.machine import join
 from foreload.record.spans import Lane, Spans
-from foreload.workers.threads import join
 from foreload.workers.worker_info import WorkerIdentity
 
 if TYPE_CHECKING:

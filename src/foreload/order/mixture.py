@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from foreload import _native
-from foreload.checks import Indices, check_seed
+from foreload.checks import Indices, check_int, check_seed
 from foreload.order.ranks import deal
-from foreload.order.resume import BEGINNING, Start
+from foreload.order.resume import BEGINNING
 from foreload.order.samplers import Blocks
-
-if TYPE_CHECKING:
-    from foreload.datasets.mixture import Mixture
-
+from foreload.protocol import ArraySampler, OrderStart
 
 __all__ = ["MixtureSampler", "choose"]
 
@@ -27,7 +24,27 @@ _FIRST, _BLOCK = 1 << 10, 1 << 13
 _STRETCH = 1 << 16
 
 
-class MixtureSampler(Sampler[int]):
+class WeightedMixture(Protocol):
+    """What a :class:`MixtureSampler` needs of a :class:`~foreload.Mixture`."""
+
+    sizes: list[int]
+    num_samples: int
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The weights, as the smallest whole numbers in the same proportions."""
+        ...
+
+    def set_weights(self, weights: Sequence[float]) -> None:
+        """Change the weights."""
+        ...
+
+    def __len__(self) -> int:
+        """Count the samples of all datasets."""
+        ...
+
+
+class MixtureSampler(Sampler[int], ArraySampler):
     """The order of a :class:`~foreload.Mixture`: a pure function of (seed, epoch, weights), made as it is needed.
 
     After any number of samples ``t``, less than one sample lies between what a dataset has given and its share
@@ -66,7 +83,7 @@ class MixtureSampler(Sampler[int]):
 
     def __init__(
         self,
-        mixture: Mixture,
+        mixture: WeightedMixture,
         seed: SupportsIndex,
         *,
         num_replicas: int = 1,
@@ -76,8 +93,7 @@ class MixtureSampler(Sampler[int]):
     ) -> None:
         if not hasattr(mixture, "shares"):
             raise TypeError(f"mixture must be a foreload.Mixture, got {type(mixture).__name__}")
-        if num_replicas < 1:
-            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        num_replicas = check_int("num_replicas", num_replicas, 1)
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
         self.data_source = mixture
@@ -119,7 +135,7 @@ class MixtureSampler(Sampler[int]):
             share * len(mixture) == size * total for share, size in zip(mixture.shares, mixture.sizes, strict=True)
         )
 
-    def take_up(self, drawn: Any) -> None:
+    def restore_drawn(self, drawn: Any) -> None:
         """Set the mixture to the weights of an interrupted run.
 
         Raises:
@@ -134,8 +150,8 @@ class MixtureSampler(Sampler[int]):
             )
         self.data_source.set_weights(drawn["next_shares"])
 
-    def index_blocks(self, start: Start) -> Blocks | None:
-        """Give this epoch as arrays to foreload's loader."""
+    def order_blocks(self, start: OrderStart) -> Blocks | None:
+        """Return this epoch's indices as arrays."""
         return _MixedBlocks(self, start) if type(self) is MixtureSampler else None
 
     def __iter__(self) -> Iterator[int]:
@@ -155,7 +171,7 @@ class MixtureSampler(Sampler[int]):
 class _MixedBlocks(Blocks):
     """One rank's share of an epoch, in blocks."""
 
-    def __init__(self, sampler: MixtureSampler, start: Start, skip: int = 0) -> None:
+    def __init__(self, sampler: MixtureSampler, start: OrderStart, skip: int = 0) -> None:
         self.each = sampler.num_replicas
         self._mixture = sampler.data_source
         self._shares, begin = self._mixture.shares, 0

@@ -23,9 +23,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from foreload import _native
-from foreload.batch.buffers import round_up
 from foreload.checks import Array
 from foreload.errors import DecodeError
+from foreload.machine import round_up
 from foreload.record.spans import Stage
 
 __all__ = ["Fetch", "Range", "is_remote", "local_path"]

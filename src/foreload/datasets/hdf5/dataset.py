@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +24,8 @@ from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
 from foreload.nested import move
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import Assembly, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track, track_threads
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-from foreload.batch.assembly import Assembly
 
 __all__ = ["HDF5Dataset"]
 
@@ -39,7 +36,7 @@ _WORTH_A_READ = 1 << 20
 _LISTED = 20
 
 
-class HDF5Dataset(BaseDataset):
+class HDF5Dataset(BaseDataset, NativeBatches):
     """Rows of a dataset in an HDF5 file: sample i is row i, a tensor; or (row, target).
 
     Numbers of any kind come as tensors of their dtype (in native byte order), strings, compounds and objects as
@@ -240,7 +237,7 @@ class HDF5Dataset(BaseDataset):
         if self._table is not None:
             rows: Any = self._table.__getitems__(indices)
             return _Samples(self, rows.batch, len(indices))
-        batch = Window(self, self._opened(), Buffers()).start(indices)
+        batch = self._window(Buffers()).start(indices)
         batch.job.run_here()
         return _Samples(self, batch.take(), len(indices))
 
@@ -254,21 +251,24 @@ class HDF5Dataset(BaseDataset):
         except Exception:  # one by one, to find out which it was
             return super().read_many(indices)
 
-    def index_blocks(self, size: int) -> np.ndarray[Any, Any]:
+    def storage_blocks(self, size: int) -> np.ndarray[Any, Any]:
         """Name runs of rows of whole bands, which are decoded as a whole, and worth a read."""
         chunks = self.columns[0].chunks
         worth = -(-_WORTH_A_READ // max(1, chunks.row_bytes))
         bands = max(1, min(size, worth) // chunks.rows)
         return runs_of(0, len(self), bands * chunks.rows)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
+    def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
         own = self._is_own and self.transform is None and spec.cache is None
         if not own or not is_default_collate(spec.collate_fn):
             return None
         if self._table is not None:
             return self._table.batch_assembly(spec, key, buffers)
-        return Window(self, self._opened(), buffers, spec)
+        return self._window(buffers, spec)
+
+    def _window(self, buffers: BatchMemory, spec: BatchOptions | None = None) -> Window:
+        return Window(self.columns, len(self), str(self.data_path), self._opened(), buffers, spec)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known of the file; another process opens it for itself."""

@@ -7,27 +7,23 @@ import math
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from foreload import _native
-from foreload.batch.assembly import Batch, note_sample
-from foreload.batch.buffers import Buffers
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
-from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
+from foreload.batch.failure import EmptyBatch, SampleError, replacement_positions
 from foreload.checks import Array
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-    from foreload.datasets.hdf5 import HDF5Dataset
-
 
 __all__ = ["Column", "Window"]
 
@@ -86,18 +82,26 @@ class Window:
     once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
 
     Args:
-        dataset: whose rows.
-        bands: where they come from.
+        columns: the parts of a sample.
+        count: the number of samples.
+        path: the file.
+        bands: where rows come from.
         buffers: where they go.
         spec: what the loader does about failures; None: they are raised.
     """
 
     def __init__(
-        self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, spec: BatchSpec | None = None
+        self,
+        columns: Sequence[Column],
+        count: int,
+        path: str,
+        bands: Bands,
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> None:
-        self.columns = dataset.columns
-        self.count = len(dataset)
-        self.path = str(dataset.data_path)
+        self.columns = columns
+        self.count = count
+        self.path = path
         self.bands = bands
         self.buffers = buffers
         self.on_error: OnError = "raise" if spec is None else spec.on_error
@@ -108,7 +112,7 @@ class Window:
         # What no thread has begun to decode, and the batches that need it.
         self.wanted: dict[_Key, list[_Entry]] = {}
 
-    def _depth(self, spec: BatchSpec) -> int | None:
+    def _depth(self, spec: BatchOptions) -> int | None:
         if not spec.lookahead or spec.batch_size is None:
             return None
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)

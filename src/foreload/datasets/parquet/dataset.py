@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from foreload.batch.assembly import Batch, note_sample
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.samples import SampleAssembly
 from foreload.cache.fingerprint import stamp
@@ -19,19 +19,15 @@ from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
 from foreload.record.progress import track
-
-if TYPE_CHECKING:
-    from foreload.batch.buffers import Buffers
-    from foreload.batch.spec import BatchSpec
-
 
 __all__ = ["ParquetDataset"]
 
 Row = dict[str, Any]
 
 
-class ParquetDataset(BaseDataset):
+class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     """Rows of Parquet files, with random access: full shuffle, cache, exact resume.
 
     A sample is a dict from column to value: numbers as Python's, fixed-size lists of numbers (and Arrow's
@@ -184,12 +180,14 @@ class ParquetDataset(BaseDataset):
                 raise
         return samples
 
-    def index_blocks(self, size: int) -> Indices:
+    def storage_blocks(self, size: int) -> Indices:
         """Name the row groups, each of which is decoded as a whole."""
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> SampleAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):

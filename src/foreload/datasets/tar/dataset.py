@@ -26,6 +26,7 @@ from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.order.index import positions_of
+from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
 from foreload.remote.fetch import Fetch, Range, is_remote
 
@@ -173,7 +174,7 @@ class Shards:
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
 
 
-class TarDataset(BaseDataset):
+class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
     """Samples in tar shards (WebDataset's layout), with random access: full shuffle, cache, exact resume.
 
     Members whose names are the same up to the first dot make a sample: a dict of ``"__key__"`` and, for each
@@ -283,7 +284,7 @@ class TarDataset(BaseDataset):
                 pass
         return super().read_many(indices)
 
-    def index_blocks(self, size: int) -> Array:
+    def storage_blocks(self, size: int) -> Array:
         """Name runs of samples that lie side by side in a shard."""
         return self.shards.blocks(size)
 

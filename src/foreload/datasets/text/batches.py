@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
 from foreload import _native
-from foreload.batch.assembly import Batch, note_sample
-from foreload.batch.buffers import Buffers
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
-from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
-from foreload.datasets.text.tokens import IDS, Rows
+from foreload.batch.failure import EmptyBatch, SampleError, replacement_positions
+from foreload.checks import Array
+from foreload.datasets.text.tokens import IDS, Encoder, PaddingCollate, Rows
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-    from foreload.datasets.text import TextDataset
-
-
-__all__ = ["TextAssembly", "TextBatch"]
+__all__ = ["EncodedTexts", "TextAssembly", "TextBatch"]
 
 # Texts that a worker takes at a time: enough for a tokenizer to share out, few enough for the workers to.
 _RUN = 64
+
+
+class EncodedTexts(Protocol):
+    """What batches of texts need of a :class:`~foreload.TextDataset`; see its attributes."""
+
+    entries: Any
+    encoder: Encoder
+    collate: PaddingCollate
+    max_length: int
+    padding: bool
+    target_transform: Callable[[Any], Any] | None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native code reads the files and makes the rows."""
+        ...
+
+    def read_many(self, indices: Sequence[int] | Array) -> list[str | Exception]:
+        """Load several texts; in place of one that fails, its exception."""
+        ...
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        ...
 
 
 class TextBatch:
@@ -37,7 +59,9 @@ class TextBatch:
         targets: of each, if there are any.
     """
 
-    def __init__(self, dataset: TextDataset, indices: Any, columns: dict[str, torch.Tensor], lengths: Any) -> None:
+    def __init__(
+        self, dataset: EncodedTexts, indices: Any, columns: dict[str, torch.Tensor], lengths: Any
+    ) -> None:
         self._dataset = dataset
         self.columns = columns
         self.lengths = lengths
@@ -45,7 +69,7 @@ class TextBatch:
         self.targets = None if targets is None else torch.from_numpy(targets[np.asarray(indices)])
 
     @classmethod
-    def of(cls, dataset: TextDataset, indices: Any, rows: Rows, buffers: Buffers) -> TextBatch:
+    def of(cls, dataset: EncodedTexts, indices: Any, rows: Rows, buffers: BatchMemory) -> TextBatch:
         """Pad what a tokenizer gave."""
         return cls(dataset, indices, *dataset.collate.padded(rows, dataset.max_length, buffers))
 
@@ -74,7 +98,7 @@ class TextBatch:
         text: Any = self.columns.get(IDS, self.columns)
         return text if self.targets is None else [text, self._labels()]
 
-    def trimmed(self, buffers: Buffers) -> Any:
+    def trimmed(self, buffers: BatchMemory) -> Any:
         """Give all of them as the dataset's own ``collate`` would."""
         collate, width = self._dataset.collate, int(self.lengths.max())
         columns = {}
@@ -95,7 +119,7 @@ class TextAssembly:
 
     depth: int | None = None
 
-    def __init__(self, dataset: TextDataset, buffers: Buffers, spec: BatchSpec | None = None) -> None:
+    def __init__(self, dataset: EncodedTexts, buffers: BatchMemory, spec: BatchOptions | None = None) -> None:
         self._dataset = dataset
         self._buffers = buffers
         self._pin_device = None if spec is None else spec.pin_device
@@ -149,7 +173,7 @@ class TextAssembly:
 class _Characters:
     """Texts whose characters the native core reads."""
 
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
         self.indices = indices
         self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
@@ -177,7 +201,7 @@ class _Characters:
 class _Encoding:
     """Texts that a tokenizer turns into numbers, a run of them at a time."""
 
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
         self.indices = indices
         self._buffers = buffers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from foreload.datasets.text.batches import TextAssembly, TextBatch
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
+from foreload.protocol import BatchMemory, BatchOptions, LoaderDefaults, NativeBatches
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 __all__ = ["TextDataset"]
 
 
-class TextDataset(BaseDataset):
+class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     r"""Texts in files as token ids: ``ids``, or ``(ids, label)`` where there are labels.
 
     ``data_path`` is a file of lines (each one a sample, empty ones too); JSON lines (``.jsonl``, ``.ndjson``,
@@ -197,7 +196,9 @@ class TextDataset(BaseDataset):
         """What foreload's DataLoader uses where it is given no ``collate_fn``."""
         return None if self.padding else self.collate
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> TextAssembly | None:
         """Make whole batches for foreload's DataLoader, where nothing was overridden."""
         own = is_default_collate(spec.collate_fn) if self.padding else spec.collate_fn == self.collate
         if not own or spec.cache is not None or self.__getitems__ != self._load_batch:

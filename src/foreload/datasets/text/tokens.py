@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array
 from foreload.datasets.text.pieces import Pieces
+from foreload.protocol import BatchMemory
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
 
@@ -71,7 +72,7 @@ class PaddingCollate:
             columns, lengths, default_collate([sample[1] for sample in samples]) if labelled else None
         )
 
-    def padded(self, rows: Rows, width: int, buffers: Buffers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    def padded(self, rows: Rows, width: int, buffers: BatchMemory) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Write all into tensors of so many columns; they, and how many of them are used."""
         columns = {}
         for name, sequences in rows.items():
