@@ -503,7 +503,7 @@ def test_wrong_arguments() -> None:
             ({"shuffle": 1}, TypeError, "shuffle must be True or False, got 1"),
             ({"rank": 0}, ValueError, "num_replicas and rank must be given together"),
             ({"rank": 2, "num_replicas": 2}, ValueError, "rank must be from 0 to 1, got 2"),
-            ({"rank": 0, "num_replicas": 0}, ValueError, "num_replicas must be at least 1"),
+            ({"rank": 0, "num_replicas": 0}, ValueError, "num_replicas must be 1 or more"),
         ):
             with pytest.raises(error, match=said):
                 kind(source, **arguments)

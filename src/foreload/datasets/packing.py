@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.collate import Collated
-from foreload.checks import Array
+from foreload.checks import Array, check_int
 from foreload.order.index import positions_of
 
 __all__ = ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
@@ -146,8 +146,8 @@ def pack_sequences(
     >>> packed.input_ids.tolist()
     [[1, 2, 3, 4], [5, 6, 7, 8], [9, -1, -1, -1]]
     """
-    length = _positive("length", length)
-    size = None if window is None else _positive("window", window)
+    length = check_int("length", length, 1)
+    size = None if window is None else check_int("window", window, 1)
     documents = _documents(sequences)
     numbered = 0
     parts: list[tuple[Array, _Pieces]] = []
@@ -205,14 +205,6 @@ def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]
     begins = new.reshape(-1).nonzero().reshape(-1)
     return torch.cat([begins, begins.new_tensor([rows.numel()])]).to(torch.int32)
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    if operator.index(value) < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return operator.index(value)
 
 
 def _documents(sequences: Any) -> Iterator[Array]:

@@ -17,6 +17,7 @@ from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated
 from foreload.cache.fingerprint import stamp
+from foreload.checks import Array, check_int
 from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
@@ -99,8 +100,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
-        if cache_size < 0:
-            raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
+        cache_size = check_int("cache_size", cache_size, 0)
         data_path = local_path(data_path)
         self.shards = Shards(data_path, storage, index_folder) if are_shards(data_path) else None
         self._paths: list[bytes] = []
@@ -215,7 +215,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
             raise failures[0]
         return bytes(piece)
 
-    def apply_transform(self, array: np.ndarray[Any, Any]) -> Any:
+    def apply_transform(self, array: Array) -> Any:
         """Transform a decoded image (uint8, height x width x 3)."""
         from PIL import Image
 
@@ -240,7 +240,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
                 found.append(error)
         return found
 
-    def storage_blocks(self, size: int) -> np.ndarray[Any, Any]:
+    def storage_blocks(self, size: int) -> Array:
         """Name runs of images that lie side by side."""
         return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
 
@@ -292,7 +292,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
             known.update(part.encode())
         return known.hexdigest()
 
-    def form_costs(self) -> np.ndarray[Any, Any]:
+    def form_costs(self) -> Array:
         """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
         and whether there are planes.
 

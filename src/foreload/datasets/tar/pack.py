@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.checks import check_int
 from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.images.decode import decode_with_pillow
 from foreload.datasets.tar.shards import ShardIndex, index_of
@@ -93,8 +94,7 @@ def pack(
     >>> TarDataset(target)[0]
     {'__key__': 'cat/tom', 'bin': b'meow', 'cls': b'0'}
     """
-    if shard_bytes < 1:
-        raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
+    shard_bytes = check_int("shard_bytes", shard_bytes, 1)
     listing = list_files(source, labels)
     _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]

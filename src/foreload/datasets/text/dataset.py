@@ -12,6 +12,7 @@ import numpy as np
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
+from foreload.checks import check_int
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch
 from foreload.datasets.text.lines import LABEL, Field, open_texts
@@ -91,14 +92,10 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         text_field: Field = "text",
         label_field: Field | None = LABEL,
     ) -> None:
-        if isinstance(max_length, bool) or not hasattr(max_length, "__index__"):
-            raise TypeError(f"max_length must be an int, got {max_length!r}")
-        if max_length < 1:
-            raise ValueError(f"max_length must be 1 or more, got {max_length}")
         if not isinstance(padding, bool):
             raise TypeError(f"padding must be True or False, got {padding!r}")
         self.tokenizer = tokenizer
-        self.max_length = operator.index(max_length)
+        self.max_length = check_int("max_length", max_length, 1)
         self.padding = padding
         self.text_field = text_field
         self.label_field = label_field
