@@ -193,7 +193,7 @@ def same(batches: Any, others: Any) -> bool:
 
 def helpers(of: int | None = None) -> list[psutil.Process]:
     children = psutil.Process(of).children()
-    return [child for child in children if any(word.endswith("fetcher.py") for word in child.cmdline())]
+    return [child for child in children if any(word.endswith("fetch_process.py") for word in child.cmdline())]
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -816,7 +816,7 @@ SCRIPT = """
     batches = iter(loader)
     next(batches)
     tree = psutil.Process().children(recursive=True)
-    print(*(child.pid for child in tree if any("fetcher.py" in word for word in child.cmdline())), flush=True)
+    print(*(child.pid for child in tree if any("fetch_process.py" in word for word in child.cmdline())), flush=True)
     {then}
 """
 

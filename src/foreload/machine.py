@@ -42,7 +42,7 @@ def granted_cores() -> int:
 
 
 def granted_memory() -> int:
-    """Give the bytes of memory that this process may use: the machine's, or the container's limit if it is less.
+    """Return the bytes of memory that this process may use: the machine's, or the container's limit if it is less.
 
     >>> granted_memory() > 1 << 20
     True
@@ -52,13 +52,13 @@ def granted_memory() -> int:
 
 
 def container_memory() -> int | None:
-    """Give the bytes of memory that the container's limit allows; None where it is not below the machine's."""
+    """Return the bytes of memory that the container's limit allows; None where it is not below the machine's."""
     limit = _memory_limit(_CGROUP)
     return None if limit is None or limit >= _machine_memory() else limit
 
 
 def available_memory() -> int:
-    """Give the bytes that can still be taken without swapping or being killed.
+    """Return the bytes that can still be taken without swapping or being killed.
 
     The machine's, or less where a container's limit is nearer (cgroup v1, v2). Files that the kernel keeps in
     memory count as available: it gives them up when somebody needs the memory.
@@ -85,7 +85,7 @@ class _Limit(NamedTuple):
     prefix: str  # of the entries of memory.stat that count the groups below too
 
     def used(self) -> int:
-        """Give the bytes in use that cannot be given up at once."""
+        """Return the bytes in use that cannot be given up at once."""
         words = _words(self.folder / "memory.stat")
         stat = dict(zip(words[::2], words[1::2], strict=False))
         files = sum(int(stat.get(f"{self.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
@@ -171,7 +171,7 @@ def _words(file: Path) -> list[str]:
 
 
 def open_memory(name: str) -> int:
-    """Give the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
+    """Return the descriptor of a new, empty file in memory, which ends with the last process that has it open."""
     with suppress(AttributeError, OSError):  # not every system has it, or allows it
         return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

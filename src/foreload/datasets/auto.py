@@ -74,7 +74,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 
 def _kind_within(folder: Path) -> str:
-    """Give the commonest ending among the first files of a folder, where a README says nothing."""
+    """Return the commonest ending among the first files of a folder, where a README says nothing."""
     names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
     endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
     return endings.most_common(1)[0][0] if endings else ""
@@ -188,7 +188,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         return inner.batch_assembly(spec, key, buffers) if inner is not None and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:
-        """Give the dataset's own attribute, such as ``classes``."""
+        """Return the dataset's own attribute, such as ``classes``."""
         if name.startswith("_") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)

@@ -45,7 +45,7 @@ class BaseDataset(Dataset[Any], BlockStorage):
         decisions: what was done, in words, because memory was short: what ``CACHED`` keeps is given back then.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``.
+        FileNotFoundError: ``data_path`` does not exist.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     >>> class Squares(BaseDataset):
@@ -147,7 +147,7 @@ class BaseDataset(Dataset[Any], BlockStorage):
         return self.finish_sample(position, self.prepare_sample(position))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
+        """Load the part of a sample that is the same in each epoch, for the cache."""
         if self._kept is None:
             return self.read(index)
         if self.loading_mode is LoadingMode.CACHED:
@@ -198,7 +198,7 @@ class BaseDataset(Dataset[Any], BlockStorage):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> Stream:
-        """Give the samples as an iterable dataset that reads in the order of storage: a :class:`foreload.Stream`.
+        """Return the samples as an iterable dataset that reads in the order of storage: a :class:`foreload.Stream`.
 
         In constant memory, shuffled by blocks and through a buffer of ``buffer`` samples, each sample once over
         all workers and ranks.

@@ -41,8 +41,8 @@ class FileDataset(BaseDataset, NativeBatches):
         classes, class_to_idx, targets: as :class:`~foreload.ImageDataset` has them.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
-        ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
+        ValueError, TypeError: an argument is invalid; the message names it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()); _ = (folder / "a.bin").write_bytes(bytes([1, 2, 3]))
@@ -123,7 +123,7 @@ class FileDataset(BaseDataset, NativeBatches):
         return Collated(batch.take(), len(indices))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several files, before the transforms, or what kept them from being loaded."""
+        """Load several files, before the transforms; in place of one that fails, its exception."""
         if self._kept is None and type(self).read is FileDataset.read:
             try:
                 sizes = np.array([os.stat(self._files.path(index)).st_size for index in indices], np.int64)
@@ -132,7 +132,7 @@ class FileDataset(BaseDataset, NativeBatches):
                 if not self._labelled:
                     return files
                 return list(zip(files, self._targets[np.asarray(indices, np.int64)].tolist(), strict=True))
-            except OSError:  # one by one, to find out which it was
+            except OSError:  # load one by one, to find out which fails
                 pass
         return super().read_many(indices)
 

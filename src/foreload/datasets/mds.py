@@ -92,7 +92,7 @@ class MDSDataset(BaseDataset):
             raise DecodeError(
                 f"{self._files[shard][0]}: sample {number} of the shard cannot be decoded: {error!r}"
             ) from error
-        self._check(shard)  # it may have been written to meanwhile
+        self._check(shard)  # it may have been overwritten during the read
         return sample
 
     def _check(self, shard: int) -> None:
@@ -114,7 +114,7 @@ def _list_folders(data_path: Any) -> list[str]:
 
 
 def _readers(folder: str, *, unsafe: bool) -> list[Any]:
-    """Give MosaicML's readers of a folder's shards."""
+    """Return MosaicML's readers of a folder's shards."""
     try:
         from streaming.base.format import reader_from_json
     except ImportError as error:
@@ -134,7 +134,7 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
 
 
 def _paths(reader: Any, raw: Any, packed: Any) -> tuple[str, str | None]:
-    """Give where a shard's file lies, as it is and compressed."""
+    """Return where a shard's file lies, as it is and compressed."""
     folder = os.path.join(reader.dirname, reader.split)
     return os.path.join(folder, raw.basename), packed and os.path.join(folder, packed.basename)
 

@@ -44,7 +44,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
             takes others.
 
     Raises:
-        ValueError, TypeError: a dataset is empty or has no length, or an argument makes no sense.
+        ValueError, TypeError: a dataset is empty or has no length, or an argument is invalid.
 
     Attributes:
         datasets: the datasets, as a list.
@@ -135,7 +135,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
         return int(self._ends[-1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """Give a sample as its dataset gives it."""
+        """Return a sample as its dataset gives it."""
         dataset, inner = self._where(index)
         return self.datasets[dataset][inner]
 
@@ -187,7 +187,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
         return samples
 
     def seeded_sampler(self, seed: int) -> MixtureSampler:
-        """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
+        """Return the order that foreload's loader takes with ``shuffle=True, seed=...``."""
         return MixtureSampler(self, seed)
 
 
@@ -243,7 +243,7 @@ def _fraction(name: str, weight: Any) -> Fraction:
 
 
 def _whole(weights: list[Fraction]) -> tuple[int, ...]:
-    """Give whole numbers in the same proportions: exactly, or to within 2**-48 where they would be too large."""
+    """Return whole numbers in the same proportions: exactly, or to within 2**-48 where they would be too large."""
     scale = math.lcm(*(weight.denominator for weight in weights))
     numbers = [int(weight * scale) for weight in weights]
     divisor = math.gcd(*numbers)

@@ -16,7 +16,7 @@ __all__ = ["native_assembly"]
 def native_assembly(
     spec: BatchOptions, dataset: Any, key: tuple[int, int], buffers: BatchMemory
 ) -> Assembly | None:
-    """Return the assembly of a dataset that the native core can load by itself; None for any other."""
+    """Return the assembly of a dataset that native code can load by itself; None for any other."""
     if not spec.auto_collation or spec.transform is not None:
         return None
     if type(dataset) is Subset:

@@ -63,11 +63,11 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return self._marks(np.arange(len(self)))[1]
 
     def cu_seqlens(self, row: SupportsIndex) -> torch.Tensor:
-        """Give the boundaries of the documents in one row; see :func:`cu_seqlens`."""
+        """Return the boundaries of the documents in one row; see :func:`cu_seqlens`."""
         return cu_seqlens(self[row]["document_ids"])
 
     def unpack(self) -> list[torch.Tensor]:
-        """Give the documents back, in their order.
+        """Return the documents back, in their order.
 
         >>> pack_sequences([[1, 2, 3], [4]], length=2).unpack()
         [tensor([1, 2, 3]), tensor([4])]
@@ -84,12 +84,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return len(self.input_ids)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, torch.Tensor]:
-        """Give one row."""
+        """Return one row."""
         row = operator.index(index)
         return {name: values[0] for name, values in self._batch([row]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Give a batch; ``default_collate`` has nothing left to do with it."""
+        """Return a batch; ``default_collate`` has nothing left to do with it."""
         return Collated(self._batch(indices), len(indices))
 
     def _batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -188,7 +188,7 @@ def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.
 
 
 def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
-    """Give where documents begin and end in flattened rows, as attention over sequences of many lengths wants it.
+    """Return where documents begin and end in flattened rows, as attention over sequences of many lengths wants it.
 
     Args:
         document_ids: int, length, or rows x length; each row begins anew. Padding is like a document.

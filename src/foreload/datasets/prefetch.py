@@ -48,7 +48,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
 
     Raises:
         TypeError: ``dataset`` is not map-style, or an argument is of another type.
-        ValueError: an argument makes no sense, or ``direct_io`` is asked of a dataset that knows nothing of it.
+        ValueError: an argument is invalid, or ``direct_io`` is asked of a dataset that knows nothing of it.
 
     An exception in the dataset is raised when its sample is asked for.
 
@@ -106,12 +106,12 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        """Give a sample, which may be there already."""
+        """Return a sample, which may be there already."""
         position = position_of(index)
         return self.dataset[index] if position is None else self._here().get(position)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Give the samples of a batch; while one is waited for, the next ones are loaded."""
+        """Return the samples of a batch; while one is waited for, the next ones are loaded."""
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]
@@ -123,7 +123,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             self.ahead(order)
 
     def __getattr__(self, name: str) -> Any:
-        """Give the dataset's own attribute."""
+        """Return the dataset's own attribute."""
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -133,7 +133,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         return {name: value for name, value in self.__dict__.items() if name != "_reader"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
+        """Start with nothing loaded."""
         self.__dict__.update(state)
         self._reader = self._begin()
 
@@ -177,7 +177,7 @@ class _Reader:
             self._follow(order)
 
     def get(self, index: int) -> Any:
-        """Give a sample: loaded ahead, or now."""
+        """Return a sample: loaded ahead, or now."""
         with self._lock:
             future = self._loaded.pop(index, None)
             if self._told:
@@ -188,7 +188,7 @@ class _Reader:
         return self._result(future, index)
 
     def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """Give several samples, which are loaded side by side."""
+        """Return several samples, which are loaded side by side."""
         steps = set(np.diff(indices).tolist())
         if self._told or len(steps) <= 1:
             return [self.get(index) for index in indices]

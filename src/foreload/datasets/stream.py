@@ -59,7 +59,7 @@ class Stream(ShuffledStream):
             ``torch.distributed``. Give 1 and 0 to tools that deal what a dataset gives among the ranks themselves.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument is invalid.
 
     >>> stream = Stream(range(100), buffer=10, seed=0)
     >>> order = list(stream)
@@ -111,7 +111,7 @@ class Stream(ShuffledStream):
 
 
 def runs_of(begin: int, end: int, size: int) -> Indices:
-    """Give where runs of ``size`` samples begin, from one sample to another (int64).
+    """Return where runs of ``size`` samples begin, from one sample to another (int64).
 
     >>> runs_of(10, 15, 2)
     array([10, 12, 14])
@@ -136,7 +136,7 @@ class _Blocks:
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def next(self) -> tuple[int, Any] | None:
-        """Give the next sample, read with its neighbours."""
+        """Return the next sample, read with its neighbours."""
         if not self._waiting:
             if self._at == self._until:
                 return None
@@ -147,7 +147,7 @@ class _Blocks:
         return index, _checked(index, sample)
 
     def _indices(self, at: int, until: int) -> list[int]:
-        """Give the samples at these places of the row."""
+        """Return the samples at these places of the row."""
         indices: list[int] = []
         for block in range(int(np.searchsorted(self._ends, at, "right")), len(self._ends)):
             if at == until:
@@ -167,7 +167,7 @@ class _Blocks:
             raise _noted(name, error) from error.__cause__
 
     def state(self) -> list[int]:
-        """Give where it is, and the number of samples."""
+        """Return where it is, and the number of samples."""
         return [self._at, self._count]
 
     def restore(self, state: list[int], names: list[int]) -> list[Any]:
@@ -216,7 +216,7 @@ def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
         try:
             samples = together(list(indices))
             return [move(samples[position], _alone) for position in range(len(indices))]
-        except Exception:  # one by one, to find out which it was
+        except Exception:  # load one by one, to find out which fails
             pass
     found: list[Any] = []
     for index in indices:

@@ -108,7 +108,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
         self.epoch = epoch
 
     def positions(self, start: int, count: int) -> Indices:
-        """Give the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
+        """Return the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
 
         Samples are not loaded for that, and memory does not depend on ``start``; time does, about 0.5 us per
         position that lies before it, unless the weights are small numbers.
@@ -234,7 +234,7 @@ class _Order:
         self._at, self._counts = 0, [0] * len(shares)
 
     def take(self, begin: int, count: int) -> tuple[Indices, Indices]:
-        """Give the datasets, and the indices in the mixture, of ``count`` positions from ``begin`` on."""
+        """Return the datasets, and the indices in the mixture, of ``count`` positions from ``begin`` on."""
         self._seek(begin)
         parts = [self._next(min(_BLOCK, begin + count - at)) for at in range(begin, begin + count, _BLOCK)]
         choices = np.concatenate([part[0] for part in parts])
@@ -267,7 +267,7 @@ class _Order:
         return choices, indices
 
     def _samples(self, dataset: int, begin: int, end: int) -> Indices:
-        """Give a dataset's own samples: a permutation, and another one when that is through."""
+        """Return a dataset's own samples: a permutation, and another one when that is through."""
         size = self._sizes[dataset]
         out = np.empty(end - begin, np.int64)
         passes = np.arange(begin // size, (end - 1) // size + 1, dtype=np.uint64)

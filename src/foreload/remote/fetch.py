@@ -37,7 +37,7 @@ _SCRIPT = Path(__file__).with_name("fetch_process.py")
 
 
 def local_path(path: Any) -> Any:
-    """Give the path that a ``file://`` URL means; anything else as it is.
+    """Return the path that a ``file://`` URL means; anything else as it is.
 
     >>> local_path("file:///data/my%20shards"), local_path("s3://bucket/train.tar")
     ('/data/my shards', 's3://bucket/train.tar')
@@ -244,7 +244,7 @@ class Fetch:
         return self._helping().ask(request, lease).result()
 
     def head(self, url: str) -> tuple[int, str]:
-        """Give a file's size in bytes, and a tag that changes with its content.
+        """Return a file's size in bytes, and a tag that changes with its content.
 
         Raises:
             OSError: FileNotFoundError, PermissionError, or another that names the URL.
@@ -292,7 +292,7 @@ class Fetch:
         return {"_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
+        """Start with nothing loaded."""
         self.__init__(state["_options"])  # type: ignore[misc]
 
 
@@ -303,7 +303,7 @@ def _error(url: str, kind: str, text: str) -> Exception:
         advice = "check the credentials (storage=), or give storage={'skip_signature': True} where none are needed"
         return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
     if kind == "short":
-        return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+        return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset again")
     if kind == "refused" and "range request" in text.lower():
         advice = "shards can be read from the beginning, with TarStream"
         return OSError(errno.EINVAL, f"the server gives no parts of files; {advice} ({text})", url)

@@ -75,7 +75,7 @@ class Bands:
         self._columns[column].copy(*want, self.file)
 
     def get(self, column: int, band: int) -> Array:
-        """Give a band, not to be written to; errors as :meth:`Chunks.read`."""
+        """Return a band, not to be written to; errors as :meth:`Chunks.read`."""
         number, chunks = self._first[column] + band, self._columns[column]
         with self._lock:
             values = self._kept.get(number)

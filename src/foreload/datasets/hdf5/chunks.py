@@ -176,7 +176,7 @@ class Chunks:
         return self._offset is not None
 
     def read(self, band: int, file: HDF5File) -> Array:
-        """Give the rows of a band; not to be written to.
+        """Return the rows of a band; not to be written to.
 
         Raises:
             DecodeError: they are damaged, or their filter is not there.
@@ -191,7 +191,7 @@ class Chunks:
         return rows
 
     def pieces(self, band: int, file: HDF5File) -> Iterator[Piece]:
-        """Give the rows of a band in parts, as its chunks hold them; errors as :meth:`read`."""
+        """Return the rows of a band in parts, as its chunks hold them; errors as :meth:`read`."""
         if self._offset is not None:
             yield tuple(slice(0, size) for size in self.shape[1:]), self._plain(band, self._offset, file)
         elif self._places is None:

@@ -43,7 +43,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     h5py gives them. A target that is one number comes as a Python int, float or bool.
 
     Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
-    chunk is decoded once for all batches in the spec, of which there are as many as fit into 128 MiB, 96 at most
+    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
     (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
     and with a ``transform``, once per batch.
     Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
@@ -208,7 +208,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return values[0] if len(values) == 1 else tuple(values)
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
+        """Load the part of a sample that is the same in each epoch, for the cache."""
         return self.read(index)
 
     @property
@@ -242,13 +242,13 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return _Samples(self, batch.take(), len(indices))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several rows, before the transform and each chunk once, or what kept them from being loaded."""
+        """Load several rows, before the transform and each chunk once; in place of one that fails, its exception."""
         if not self._is_own:
             return super().read_many(indices)
         try:
             # Each of them in memory of its own, which it would otherwise keep all of.
             return [move(row, torch.Tensor.clone) for row in self._rows(indices)]
-        except Exception:  # one by one, to find out which it was
+        except Exception:  # load one by one, to find out which fails
             return super().read_many(indices)
 
     def storage_blocks(self, size: int) -> np.ndarray[Any, Any]:
@@ -259,7 +259,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return runs_of(0, len(self), bands * chunks.rows)
 
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
-        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+        """Make whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
         own = self._is_own and self.transform is None and spec.cache is None
         if not own or not is_default_collate(spec.collate_fn):
             return None
@@ -283,7 +283,7 @@ class _Samples(Collated):
         self._dataset = dataset
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample, or a list of them for a slice."""
+        """Return one sample, or a list of them for a slice."""
         sample = super().__getitem__(index)
         if isinstance(index, slice) or not isinstance(sample, tuple):
             return sample
@@ -291,7 +291,7 @@ class _Samples(Collated):
 
 
 def _found(handle: Any, argument: str, name: str, path: str) -> Any:
-    """Give the dataset that an argument names, if it has rows."""
+    """Return the dataset that an argument names, if it has rows."""
     h5py = load_h5py()
     found = handle.get(name) if name else None
     if not isinstance(found, h5py.Dataset):

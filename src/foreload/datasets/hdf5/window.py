@@ -1,4 +1,4 @@
-"""Batches of rows in the spec, which share what is decoded."""
+"""Batches of rows in the making, which share what is decoded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Column:
 class Window:
     """Batches whose rows are filled in as bands are decoded; see :class:`foreload.batch.assembly.Assembly`.
 
-    Who decodes a band fills in its rows in every batch that is in the spec, so that each band is decoded once
+    Who decodes a band fills in its rows in every batch that is in the making, so that each band is decoded once
     for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
     once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
 
@@ -125,7 +125,7 @@ class Window:
         return column.chunks.is_direct and not self.bands.keeps
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         batch = _Rows(self, require_nonempty(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)

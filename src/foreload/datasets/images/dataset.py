@@ -69,8 +69,8 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         targets: the target of every image; -1 where nothing was given.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
-        ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
+        ValueError, TypeError: an argument is invalid; the message names it.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
@@ -227,7 +227,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         return transform(Image.fromarray(array))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several images' bytes, with their targets, or what kept them from being loaded."""
+        """Load several images' bytes, with their targets; in place of one that fails, its exception."""
         found: list[Any] = []
         pieces, failures = ([], {}) if self._remote is None else self._remote.read(indices)
         for position, index in enumerate(map(int, indices)):
@@ -253,7 +253,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> Stream:
-        """Give the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
+        """Return the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
 
         Files are held as they are, and decoded when their turn comes.
         """
@@ -262,7 +262,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ImageAssembly | None:
-        """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
+        """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None

@@ -58,13 +58,13 @@ def collated(column: Any, order: Array) -> Any:
 
 
 def _row(array: Any, shape: tuple[int, ...], pa: Any) -> Any:
-    """Give the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
+    """Return the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
     tensor = _tensor(array, shape, pa)
     return array.to_pylist()[0] if tensor is None else tensor[0]
 
 
 def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
-    """Give the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
+    """Return the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape)
     shape = []

@@ -55,7 +55,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         schema: the ``pyarrow.Schema`` of the columns.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``, or no Parquet file.
+        FileNotFoundError: ``data_path`` does not exist, or no Parquet file.
         DecodeError: a file is no Parquet, or cut short; later: damaged, or not any more what it was.
         KeyError: a file does not have a column; the message lists those that it has.
         ImportError: pyarrow is not installed.
@@ -188,7 +188,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> SampleAssembly | None:
-        """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
+        """Make whole batches of columns for foreload's DataLoader, unless a subclass loads samples itself."""
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None

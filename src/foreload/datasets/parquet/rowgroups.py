@@ -78,7 +78,7 @@ class RowGroups:
         self._decoding: dict[tuple[int, int], Future[Any]] = {}
 
     def get(self, file: int, group: int) -> Any:
-        """Give a row group as ``pyarrow.Table``.
+        """Return a row group as ``pyarrow.Table``.
 
         Raises:
             DecodeError: it is damaged.
@@ -122,5 +122,5 @@ class RowGroups:
                 table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
-        check_stamp(path, self._stamps[file])  # it may have been written to meanwhile
+        check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table

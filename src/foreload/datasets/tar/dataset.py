@@ -74,12 +74,12 @@ class Shards:
         return int(self.starts[-1])
 
     def find(self, sample: int) -> tuple[int, int]:
-        """Give the shard of a sample, and its number in that."""
+        """Return the shard of a sample, and its number in that."""
         shard = int(np.searchsorted(self.starts, sample, "right")) - 1
         return shard, sample - int(self.starts[shard])
 
     def key(self, sample: int) -> str:
-        """Give a sample's key."""
+        """Return a sample's key."""
         shard, number = self.find(sample)
         return self.indexes[shard].keys[number]
 
@@ -100,7 +100,7 @@ class Shards:
             manifest = json.loads(self._beside("pack.json") or b"{}")
         except ValueError as error:
             raise DecodeError(
-                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack anew, or remove it"
+                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack again, or remove it"
             ) from error
         return manifest if isinstance(manifest, dict) else {}
 
@@ -129,7 +129,7 @@ class Shards:
         return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
 
     def blocks(self, size: int) -> Array:
-        """Give where runs of at most so many samples of one shard begin (int64)."""
+        """Return where runs of at most so many samples of one shard begin (int64)."""
         return np.concatenate([runs_of(begin, end, size) for begin, end in pairwise(self.starts.tolist())])
 
     @property
@@ -153,7 +153,7 @@ class Shards:
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
 
     def members(self, names: Sequence[str]) -> Array:
-        """Give each sample's first member of one of these fields: rows of (shard, offset, length).
+        """Return each sample's first member of one of these fields: rows of (shard, offset, length).
 
         Raises:
             ValueError: a sample has none of them.
@@ -276,11 +276,11 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
         return samples
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several samples, before the transform, or what kept them from being loaded."""
+        """Load several samples, before the transform; in place of one that fails, its exception."""
         if self._kept is None and type(self).read is TarDataset.read:
             try:
                 return self._samples(indices)
-            except Exception:  # one by one, to find out which it was
+            except Exception:  # load one by one, to find out which fails
                 pass
         return super().read_many(indices)
 

@@ -168,7 +168,7 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
         place.member = member.name
         if leads_out(member.name):
             raise DecodeError(
-                f"{place.shard}: member {member.name!r} leads out of the archive; make the shard anew without it"
+                f"{place.shard}: member {member.name!r} leads out of the archive; write the shard again without it"
             )
         found = split_name(member.name) if member.isfile() else None
         if found is None:
@@ -179,10 +179,10 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             place.samples += 1
             sample = {}
         if field in sample:
-            raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; make the shard anew")
+            raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; write the shard again")
         if member.issparse():
             raise DecodeError(
-                f"{place.shard}: member {member.name!r} is stored with holes; make the shard anew without --sparse"
+                f"{place.shard}: member {member.name!r} is stored with holes; write the shard again without --sparse"
             )
         content: Any = tar.extractfile(member)
         sample = sample or {"__key__": key}
@@ -241,7 +241,7 @@ class _Joined(io.RawIOBase):
 
 
 def _unpacked(file: Any) -> Any:
-    """Give the tar in a file, which its first bytes tell to be compressed or not."""
+    """Return the tar in a file, which its first bytes tell to be compressed or not."""
     head = b""
     while len(head) < 6 and (more := file.read(6 - len(head))):
         head += more

@@ -204,7 +204,7 @@ def _cuts(sizes: Any, shard_bytes: int) -> list[int]:
 
 
 def _keys(paths: list[str], source: Any) -> list[str]:
-    """Give each file a key that no other has: its path below the folder, with no dots in its name."""
+    """Return each file a key that no other has: its path below the folder, with no dots in its name."""
     folders = [source] if isinstance(source, (str, os.PathLike)) else [os.path.dirname(path) for path in paths]
     root = os.path.commonpath([os.path.abspath(one) for one in folders])
     keys: list[str] = []

@@ -58,7 +58,7 @@ def list_below(fetch: Fetch, url: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
-    """Give the indexes of shards: those that lie beside them, or in ``folder``, or made by reading the shards.
+    """Return the indexes of shards: those that lie beside them, or in ``folder``, or made by reading the shards.
 
     And a tag of each, which changes with its content.
 

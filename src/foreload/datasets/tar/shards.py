@@ -121,7 +121,7 @@ def _text(value: Array) -> str:
 
 
 def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
-    """Give the index of a shard: the one beside it if it is of this very file, otherwise a new one.
+    """Return the index of a shard: the one beside it if it is of this very file, otherwise a new one.
 
     Args:
         shard: a tar, not compressed.
@@ -171,7 +171,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                     first.append(len(names))
                     labels.append(-1)
                 if name in fields_of_sample:
-                    raise DecodeError(f"{source}: sample {key!r} has two members {name!r}; make the shard anew")
+                    raise DecodeError(f"{source}: sample {key!r} has two members {name!r}; write the shard again")
                 fields_of_sample.add(name)
                 if name == "cls":
                     labels[-1] = _label(tar.extractfile(member), member.name, source)
@@ -208,9 +208,11 @@ def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
     if member.isfile() and member.offset_data + member.size > size and not member.issparse():
         raise DecodeError(f"{source}: the shard is cut short in member {name!r}")
     if leads_out(name):
-        raise DecodeError(f"{source}: member {name!r} leads out of the archive; make the shard anew without it")
+        raise DecodeError(f"{source}: member {name!r} leads out of the archive; write the shard again without it")
     if member.issparse():
-        raise DecodeError(f"{source}: member {name!r} is stored with holes; make the shard anew without --sparse")
+        raise DecodeError(
+            f"{source}: member {name!r} is stored with holes; write the shard again without --sparse"
+        )
 
 
 def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) -> None:

@@ -42,7 +42,7 @@ class TarStream(ShuffledStream):
         num_replicas, rank: as for :class:`foreload.Stream`.
 
     Raises:
-        FileNotFoundError, ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, ValueError, TypeError: an argument is invalid; the message names it.
 
     Iterating raises OSError where a shard cannot be read, and :class:`foreload.errors.DecodeError` (an OSError
     too) where it is damaged or cut short; the message names the shard and the member. Who goes on after that comes
@@ -135,7 +135,7 @@ class _Shards:
             raise
 
     def state(self) -> list[int]:
-        """Give how many of its shards are done, the samples read of the present one, and the number of shards."""
+        """Return how many of its shards are done, the samples read of the present one, and the number of shards."""
         return [self._turn, self._given, len(self._stream.shards)]
 
     def restore(self, state: list[int], names: list[Any]) -> list[Any]:

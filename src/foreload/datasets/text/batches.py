@@ -1,4 +1,4 @@
-"""Stage ``encode``: texts to rows of ids, natively or by a tokenizer, and to batches of them."""
+"""Batches of texts as rows of ids, by native code or a tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foreload.record.spans import Stage
 
 __all__ = ["EncodedTexts", "TextAssembly", "TextBatch"]
 
-# Texts that a worker takes at a time: enough for a tokenizer to share out, few enough for the workers to.
+# Texts that a worker takes at a time: enough for a tokenizer's own threads, few enough for all workers to help.
 _RUN = 64
 
 
@@ -70,11 +70,11 @@ class TextBatch:
 
     @classmethod
     def of(cls, dataset: EncodedTexts, indices: Any, rows: Rows, buffers: BatchMemory) -> TextBatch:
-        """Pad what a tokenizer gave."""
+        """Pad the ids of a tokenizer."""
         return cls(dataset, indices, *dataset.collate.padded(rows, dataset.max_length, buffers))
 
     def sample(self, row: int) -> Any:
-        """Give one of them as ``dataset[index]`` does."""
+        """Return one sample, as ``dataset[index]`` does."""
         dataset, length = self._dataset, int(self.lengths[row])
         used = slice(-length or dataset.max_length, None) if dataset.collate.left else slice(length)
         columns = {
@@ -94,12 +94,12 @@ class TextBatch:
         return default_collate([self._label(row) for row in range(len(self.targets))])
 
     def padded(self) -> Any:
-        """Give all of them as ``default_collate`` would."""
+        """Return the batch that ``default_collate`` would make."""
         text: Any = self.columns.get(IDS, self.columns)
         return text if self.targets is None else [text, self._labels()]
 
     def trimmed(self, buffers: BatchMemory) -> Any:
-        """Give all of them as the dataset's own ``collate`` would."""
+        """Return the batch that the dataset's own ``collate`` would make."""
         collate, width = self._dataset.collate, int(self.lengths.max())
         columns = {}
         for name, rows in self.columns.items():
@@ -108,14 +108,14 @@ class TextBatch:
         return collate.batch(columns, self.lengths, self._labels())
 
     def chosen(self, rows: list[int]) -> None:
-        """Leave out all but these."""
+        """Keep these rows only."""
         self.columns = {name: column[rows] for name, column in self.columns.items()}
         self.lengths = self.lengths[rows]
         self.targets = None if self.targets is None else self.targets[rows]
 
 
 class TextAssembly:
-    """Batches of texts; see :class:`foreload.batch.assembly.Assembly`."""
+    """Batches of texts; an :class:`~foreload.protocol.Assembly`."""
 
     depth: int | None = None
 
@@ -127,7 +127,7 @@ class TextAssembly:
         self._errors = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         work = self._work(indices)
 
         def take() -> Any:
@@ -149,7 +149,7 @@ class TextAssembly:
         return work(self._dataset, where, self._buffers)
 
     def _checked(self, work: _Characters | _Encoding) -> TextBatch:
-        """Give the batch, after some of it may have failed."""
+        """Return the batch, with failures treated as the loader wants."""
         failures = dict(work.failures())
         if not failures:
             return work.made()
@@ -171,7 +171,7 @@ class TextAssembly:
 
 
 class _Characters:
-    """Texts whose characters the native core reads."""
+    """The work on a batch of characters: native code reads them."""
 
     def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
@@ -183,23 +183,23 @@ class _Characters:
         )
 
     def job(self) -> _native.Job:
-        """Give what makes it."""
+        """Return the job."""
         return self._job
 
     def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
+        """Return the positions that failed, each with its error."""
         failure = self._dataset.entries.failure
         return [
             (position, failure(int(self.indices[position]), error)) for position, error in self._job.failures()
         ]
 
     def made(self) -> TextBatch:
-        """Give the result."""
+        """Return the batch."""
         return TextBatch(self._dataset, self.indices, {IDS: self._ids}, self._lengths)
 
 
 class _Encoding:
-    """Texts that a tokenizer turns into numbers, a run of them at a time."""
+    """The work on a batch for a tokenizer, a run of texts at a time."""
 
     def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
@@ -210,7 +210,7 @@ class _Encoding:
         self._made: TextBatch | None = None
 
     def job(self) -> _native.Job:
-        """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
+        """Make the job. It holds this object, which must not hold it: the garbage collector cannot see such a cycle."""
         return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
 
     def _run(self, begin: int, end: int) -> None:
@@ -221,7 +221,7 @@ class _Encoding:
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
             if texts:
                 self._encode(texts)  # type: ignore[arg-type]
-        except BaseException as error:  # of all that have nothing to show for it
+        except BaseException as error:  # an error of all texts that were not encoded
             for position in range(begin, end):
                 if self._samples[position] is None:
                     self._failures.setdefault(position, error)
@@ -233,7 +233,7 @@ class _Encoding:
             if len(texts) == 1:
                 self._failures[next(iter(texts))] = error
                 return
-            for position, text in texts.items():  # the others need not suffer for one of them
+            for position, text in texts.items():  # find the one that fails, and encode the others
                 self._encode({position: text})
             return
         for row, position in enumerate(texts):
@@ -250,11 +250,11 @@ class _Encoding:
             self._failures.setdefault(0, error)
 
     def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
+        """Return the positions that failed, each with its error."""
         return sorted(self._failures.items())
 
     def made(self) -> TextBatch:
-        """Give the result."""
+        """Return the batch."""
         if self._made is None:
             raise EmptyBatch
         return self._made

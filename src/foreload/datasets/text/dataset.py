@@ -61,7 +61,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
             of dicts, a dict or ``(dict, labels)``.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``, or no ``.txt`` file in it.
+        FileNotFoundError: ``data_path`` does not exist, or no ``.txt`` file in it.
         OSError: a file cannot be read, or has changed since the dataset was made; ``filename`` is its path.
         ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
             UnicodeDecodeError, which is one too.
@@ -104,7 +104,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         super().__init__(data_path, None, target_transform, loading_mode)
 
     def index(self) -> Any:
-        """Find the texts; called once."""
+        """Find the texts. Called once."""
         return open_texts(self.data_path, self.text_field, self.label_field)
 
     @property
@@ -115,7 +115,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """From the name of a class to its target."""
+        """The target of each class, by name."""
         return {name: index for index, name in enumerate(self.classes)}
 
     @property
@@ -150,9 +150,9 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Load the samples of a batch; where they are padded, a stock DataLoader has nothing left to collate.
+        """Load the samples of a batch; if they are padded, a stock DataLoader has nothing left to collate.
 
-        None where a subclass loads samples in a way of its own.
+        None if a subclass loads samples in another way.
         """
         return self._load_batch if self._is_own("__getitem__", "prepare_sample", "finish_sample") else None
 
@@ -166,11 +166,11 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         return [batch.sample(row) for row in range(len(indices))]
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
-        """Turn a text that was read before into a sample."""
+        """Turn a text into a sample."""
         return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
 
     def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
-        """Load several texts, or what kept them from being loaded."""
+        """Load several texts; in place of one that fails, its exception."""
         if self._kept is None and self._is_own("read"):
             texts: list[str | Exception] = self.entries.read(indices)
             return texts
@@ -184,19 +184,19 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     @property
     def is_native(self) -> bool:
-        """Whether the native core reads the files and makes the rows."""
+        """Whether native code reads the files and makes the rows."""
         plain = isinstance(self.encoder, Characters) and self.entries.plain
         return plain and self._kept is None and self._is_own("read")
 
     @property
     def default_collate(self) -> PaddingCollate | None:
-        """What foreload's DataLoader uses where it is given no ``collate_fn``."""
+        """The ``collate_fn`` of a foreload DataLoader that is given none."""
         return None if self.padding else self.collate
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> TextAssembly | None:
-        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+        """Make whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
         own = is_default_collate(spec.collate_fn) if self.padding else spec.collate_fn == self.collate
         if not own or spec.cache is not None or self.__getitems__ != self._load_batch:
             return None
