@@ -675,7 +675,7 @@ def test_a_server_without_ranges(folder: Path, serve: Any) -> None:
         return False
 
     server.fault = no_ranges
-    with pytest.raises(OSError, match=r"gives no parts of files.*TarStream.*s-0\.tar"):
+    with pytest.raises(OSError, match=r"does not serve ranges of files.*TarStream.*s-0\.tar"):
         dataset[0]
 
 

@@ -497,7 +497,7 @@ def test_samples_without_an_image(tmp_path: Path, photos: Path) -> None:
 def test_an_unfinished_pack(tmp_path: Path) -> None:
     shards_of(tmp_path, 1)
     (tmp_path / "pack.json").write_text('{"finished": false}')
-    with pytest.warns(UserWarning, match="is of a pack that was not finished; run `foreload pack` again"):
+    with pytest.warns(UserWarning, match="belongs to a pack that was not finished; run `foreload pack` again"):
         fl.TarDataset(tmp_path)
     (tmp_path / "pack.json").write_text('{"fin')
     with pytest.raises(DecodeError, match=r"pack\.json.*damaged: .*remove it"):

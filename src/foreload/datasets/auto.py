@@ -1,4 +1,4 @@
-"""Any data that foreload can read, within a share of the memory."""
+"""Datasets chosen by the files at a path, within a share of the memory."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Hook = TypeVar("Hook")
 _TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
-# So many files of a folder tell what it holds.
+# The most files of a folder that are looked at to find out its kind.
 _LOOKED_AT = 10_000
 
 
 def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
-    """Open what lies at ``data_path`` with the dataset that reads it.
+    """Open the files at ``data_path`` with the dataset for their kind.
 
     Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
-    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); ``.parquet``
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (which takes no ``transform``); ``.parquet``
     files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
-    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. What a folder is of, most of
-    its first files tell.
+    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. The kind of a folder is
+    that of most of its first files.
 
     Raises:
-        FileNotFoundError: there is nothing.
+        FileNotFoundError: the path does not exist.
         ValueError: it is a file of no known kind.
     """
     if are_shards(data_path):
@@ -74,18 +74,18 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 
 def _kind_within(folder: Path) -> str:
-    """Return the commonest ending among the first files of a folder, where a README says nothing."""
+    """Return the most common file ending among the first files of a folder."""
     names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
     endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
     return endings.most_common(1)[0][0] if endings else ""
 
 
 class MemoryEfficientDataset(BaseDataset, NativeBatches):
-    r"""Any data that foreload can read, and a share of the memory that is not exceeded.
+    r"""A dataset of any kind that foreload reads, within a share of the memory.
 
-    What lies at ``data_path`` decides how it is read; see :func:`open_dataset`. What the loading mode keeps is
-    kept in memory that workers share; of a container's memory where one limits it; and is given back when memory
-    becomes short.
+    The files at ``data_path`` decide how they are read; see :func:`open_dataset`. The loading mode keeps samples
+    in memory that workers share, within a container's limit if there is one; memory is given back when it is
+    short.
 
     Args:
         data_path: files or folders.
@@ -95,10 +95,10 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         transform: called with each sample.
 
     Attributes:
-        dataset: what reads the samples.
+        dataset: the dataset that reads the samples.
 
     Raises:
-        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and for a share that is none.
+        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and if the share is not valid.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "lines.txt"; _ = path.write_text("meow\npurr\n")
@@ -117,13 +117,13 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
     ) -> None:
         self.max_memory_usage = check_share(max_memory_usage)
         self.dataset = open_dataset(data_path, transform if self._is_plain else None)
-        # Who takes no transform leaves it to us.
+        # A dataset that takes no transform leaves it to this one.
         taken = self._is_plain and getattr(self.dataset, "transform", None) is not None
         super().__init__(data_path, None if taken else transform, None, loading_mode)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether samples are the dataset's own; a subclass that reads them itself begins with whole ones."""
+        """Whether samples are the dataset's own, not those of a subclass that reads them itself."""
         return type(self).read is MemoryEfficientDataset.read
 
     def _inner(self, hook: type[Hook]) -> Hook | None:
@@ -131,14 +131,14 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         return self.dataset if self._is_plain and isinstance(self.dataset, hook) else None
 
     def _locate(self, data_path: Any) -> Any:
-        return data_path  # which is open
+        return data_path  # the dataset is open already
 
     def index(self) -> int:
         """Count the samples."""
         return len(self.dataset)
 
     def read(self, index: int) -> Any:
-        """Load what is the same each time."""
+        """Load the part of a sample that is the same in each epoch."""
         inner = self._inner(TwoStage)
         return self.dataset[index] if inner is None else inner.prepare_sample(index, "encoded")
 
@@ -176,7 +176,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Load several samples at once, where the dataset can and nothing is kept."""
+        """Load several samples at once, if the dataset can and nothing is kept."""
         own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
         if own or not self._is_plain or self._kept is not None or self.transform:
             return None

@@ -1,4 +1,4 @@
-"""Files as they are: each one's bytes are a sample."""
+"""Whole files as samples: the bytes of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["FileDataset"]
 
 
 class FileDataset(BaseDataset, NativeBatches):
-    """The bytes of files: a sample is a uint8 tensor, or (tensor, target) where there are labels.
+    """The bytes of files: a sample is a uint8 tensor, or (tensor, target) if there are labels.
 
     Files of one size make a batch of batch x bytes, which is read natively. Reads that find their file in memory
     are made one after the other; those that wait for the disk, many at a time (io_uring).
@@ -69,7 +69,7 @@ class FileDataset(BaseDataset, NativeBatches):
         super().__init__(data_path, transform, target_transform, loading_mode)  # type: ignore[arg-type]
 
     def _locate(self, data_path: Any) -> Any:
-        return data_path  # which has been listed
+        return data_path  # it has been listed already
 
     def index(self) -> int:
         """Count the files."""
@@ -82,7 +82,7 @@ class FileDataset(BaseDataset, NativeBatches):
 
     @property
     def targets(self) -> list[int]:
-        """The target of every file; -1 where nothing was given."""
+        """The target of every file; -1 if none was given."""
         targets: list[int] = self._targets.tolist()
         return targets
 
@@ -112,7 +112,7 @@ class FileDataset(BaseDataset, NativeBatches):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Read the files of a batch, for a stock DataLoader; None where samples are made one by one."""
+        """Read the files of a batch, for a stock DataLoader; None if samples are loaded one by one."""
         return self._load_batch if self._native else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -161,5 +161,5 @@ class FileDataset(BaseDataset, NativeBatches):
 def _size(path: bytes) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:  # what is wrong with it is found out when it is asked for
+    except OSError:  # loading it raises the error later
         return -1

@@ -22,7 +22,7 @@ __all__ = ["Mixture"]
 
 Weights = Mapping[Any, float] | Sequence[float]
 
-# What the order reckons with: whole numbers that come to no more than this.
+# The largest sum of the whole numbers that the order computes with.
 _MOST = 1 << 48
 
 
@@ -32,7 +32,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
     :class:`~foreload.MixtureSampler`, after any number of whose samples each dataset's share is right to within
     one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
-    behind the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
+    after the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
     given as they are, so where they are to be collated they must be alike.
 
     Args:
@@ -79,7 +79,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
         self.set_weights(self.sizes if weights is None else weights)
 
     def set_weights(self, weights: Weights) -> None:
-        """Change the weights: from the next epoch on, also of a loader that is at work.
+        """Change the weights from the next epoch on, also for a loader that is running.
 
         Raises:
             ValueError, TypeError: there is not one positive number for each dataset.
@@ -104,15 +104,15 @@ class Mixture(Dataset[Any], LoaderDefaults):
 
     @property
     def weights(self) -> dict[Any, float]:
-        """The weight of each dataset; together 1."""
+        """The weight of each dataset; their sum is 1."""
         total = sum(self._shares)
         return {name: share / total for name, share in zip(self.names, self._shares, strict=True)}
 
     def where(self, index: SupportsIndex) -> tuple[Any, int]:
-        """Tell the name of the dataset that a sample is from, and its index there.
+        """Return the name of the dataset that a sample is from, and its index there.
 
         Raises:
-            IndexError: there is no such sample.
+            IndexError: ``index`` is out of range.
         """
         dataset, inner = self._where(index)
         return self.names[dataset], inner
@@ -141,7 +141,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
 
     @property
     def __getitems__(self) -> Any:
-        """Load several samples at once, each dataset's together; None where no dataset can do that."""
+        """Load several samples at once, each dataset's together; None if no dataset can do that."""
         if not any(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
             return None
         return self._load
@@ -149,7 +149,7 @@ class Mixture(Dataset[Any], LoaderDefaults):
     def _load(self, indices: Sequence[Any]) -> Sequence[Any]:
         positions = np.array([self._position(index) for index in indices], np.int64)
         datasets = np.searchsorted(self._ends, positions, side="right")
-        order = np.argsort(datasets, kind="stable")  # each dataset's together
+        order = np.argsort(datasets, kind="stable")  # the samples of each dataset together
         present, counts = np.unique(datasets, return_counts=True)
         loaded = [
             self._load_of(dataset, indices, positions, wanted.tolist())
@@ -166,14 +166,14 @@ class Mixture(Dataset[Any], LoaderDefaults):
     def _load_of(
         self, dataset: int, indices: Sequence[Any], positions: np.ndarray[Any, Any], wanted: list[int]
     ) -> Sequence[Any]:
-        """Load what is of one dataset; ``wanted`` says where in the batch."""
+        """Load the samples of one dataset, at the positions ``wanted`` of the batch."""
         part = self.datasets[dataset]
         inner = (positions[wanted] - self._ends[dataset] + self.sizes[dataset]).tolist()
         many = getattr(part, "__getitems__", None)
         if callable(many):
             try:
                 together: Sequence[Any] = many(inner)
-            except Exception as error:  # which may name a sample by its number there
+            except Exception as error:  # it may name a sample by its index there
                 error.add_note(f"foreload: in dataset {self.names[dataset]!r} of the mixture")
                 raise
             return together
@@ -187,12 +187,12 @@ class Mixture(Dataset[Any], LoaderDefaults):
         return samples
 
     def seeded_sampler(self, seed: int) -> MixtureSampler:
-        """Return the order that foreload's loader takes with ``shuffle=True, seed=...``."""
+        """Return the sampler of a foreload DataLoader with ``shuffle=True, seed=...``."""
         return MixtureSampler(self, seed)
 
 
 def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:
-    """Make one batch of those that datasets have assembled, in another order; None where they are not alike."""
+    """Join the batches of several datasets, in another order; None if they are not alike."""
     if not all(isinstance(part, Collated) for part in loaded):
         return None
     batches = [part.batch for part in loaded]
@@ -243,7 +243,7 @@ def _fraction(name: str, weight: Any) -> Fraction:
 
 
 def _whole(weights: list[Fraction]) -> tuple[int, ...]:
-    """Return whole numbers in the same proportions: exactly, or to within 2**-48 where they would be too large."""
+    """Return whole numbers in the same proportions: exactly, or to within 2**-48 if they would be too large."""
     scale = math.lcm(*(weight.denominator for weight in weights))
     numbers = [int(weight * scale) for weight in weights]
     divisor = math.gcd(*numbers)

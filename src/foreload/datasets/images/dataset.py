@@ -37,7 +37,7 @@ __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
 
-# Images that are asked of a server at a time.
+# Images that are requested from a server at a time.
 _TOGETHER = 256
 
 
@@ -66,7 +66,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
     Attributes:
         classes: the names of the classes, sorted.
         class_to_idx: from name to target.
-        targets: the target of every image; -1 where nothing was given.
+        targets: the target of every image; -1 if none was given.
 
     Raises:
         FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
@@ -190,7 +190,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
-        None where the transform is Python, or a subclass loads samples itself: then they are loaded one by one.
+        None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
         """
         own = type(self).__getitem__ is ImageDataset.__getitem__
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
@@ -241,7 +241,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         return found
 
     def storage_blocks(self, size: int) -> Array:
-        """Name runs of images that lie side by side."""
+        """Return the first of each run of images that lie side by side."""
         return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
 
     def stream(
@@ -253,9 +253,9 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> Stream:
-        """Return the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
+        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
 
-        Files are held as they are, and decoded when their turn comes.
+        Its buffer holds encoded files; they are decoded when they leave it.
         """
         return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
@@ -282,34 +282,30 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
 
     @property
     def is_remote(self) -> bool:
-        """As :attr:`foreload.TarDataset.is_remote`."""
+        """Whether images come from a server."""
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Name the present content of all files, for a spill folder."""
+        """Return a name of the present content of all files, for a spill folder."""
         known = hashlib.sha256()
         for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
             known.update(part.encode())
         return known.hexdigest()
 
     def form_costs(self) -> Array:
-        """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
-        and whether there are planes.
-
-        5 x images; 0 where nothing is known.
-        """
+        """Return what loading each image has cost; see :class:`foreload.protocol.ImageForms`."""
         costs = np.zeros((5, len(self)))
         self._files.costs(costs)
         return costs
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> tuple[Any, int]:
-        """Load what is the same each time, for the cache: the file's bytes, or pixels."""
+        """Load the file's bytes, or pixels, for the cache."""
         data = self.read_encoded(index)
         target = int(self._targets[index])
         return (data, target) if keep == "encoded" else (decode_image(data, self.path(index)), target)
 
     def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
-        """Do the rest."""
+        """Decode and transform an image from the cache."""
         image, target = prepared
         array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
         return self.apply_transform(array), target

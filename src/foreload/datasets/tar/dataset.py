@@ -1,4 +1,4 @@
-"""Samples in tar shards, in any order."""
+"""Samples in tar shards, with random access."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = ["Shards", "TarDataset"]
 
 
 class Shards:
-    """The samples of several shards, numbered through.
+    """The samples of several shards under one numbering.
 
     Attributes:
         paths: of the shards.
         indexes: one per shard.
-        starts: the number of each shard's first sample, and behind the last one the count of all (int64).
+        starts: the number of each shard's first sample, then the count of all (int64).
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Shards:
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
             warnings.warn(
-                f"{self.paths[0]!r} is of a pack that was not finished; run `foreload pack` again", stacklevel=4
+                f"{self.paths[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
+                stacklevel=4,
             )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
 
@@ -74,7 +75,7 @@ class Shards:
         return int(self.starts[-1])
 
     def find(self, sample: int) -> tuple[int, int]:
-        """Return the shard of a sample, and its number in that."""
+        """Return the shard of a sample, and its number there."""
         shard = int(np.searchsorted(self.starts, sample, "right")) - 1
         return shard, sample - int(self.starts[shard])
 
@@ -84,7 +85,7 @@ class Shards:
         return self.indexes[shard].keys[number]
 
     def name(self, sample: int) -> str:
-        """Say which sample it is, as ``shard:key``."""
+        """Return ``shard:key`` of a sample, for messages."""
         return f"{self.paths[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
@@ -105,7 +106,7 @@ class Shards:
         return manifest if isinstance(manifest, dict) else {}
 
     def _beside(self, name: str) -> bytes:
-        """Read a small file beside the shards; empty where there is none."""
+        """Read a small file beside the shards; empty if there is none."""
         folder, _, _ = self.paths[0].rpartition("/")
         path = f"{folder or '.'}/{name}"
         try:
@@ -118,23 +119,23 @@ class Shards:
         return b"" if failures else memory[:size].tobytes()
 
     def stamps(self) -> list[str]:
-        """Name the content of each shard."""
+        """Return for each shard a stamp that changes with its content."""
         known = zip(self.paths, self.indexes, self._tags, strict=True)
         return [f"{path} {index.size} {tag}" for path, index, tag in known]
 
     def remote(self, extents: Array, first: Array, keep: int = 0) -> RemoteSamples | None:
-        """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
+        """Open remote shards to read these extents; ``first``: the lengths of their first members."""
         if self.fetch is None:
             return None
         return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
 
     def blocks(self, size: int) -> Array:
-        """Return where runs of at most so many samples of one shard begin (int64)."""
+        """Return the first of each run of up to ``size`` samples of one shard (int64)."""
         return np.concatenate([runs_of(begin, end, size) for begin, end in pairwise(self.starts.tolist())])
 
     @property
     def labels(self) -> Array:
-        """The number in each sample's ``cls`` member, -1 where there is none (int64)."""
+        """The number in each sample's ``cls`` member, -1 if it has none (int64)."""
         return np.concatenate([index.labels for index in self.indexes])
 
     def files(self, extents: Array, *, direct: bool = False, kind: Any = _native.Files, keep: int = 0) -> Any:
@@ -143,7 +144,7 @@ class Shards:
         return kind([os.fsencode(path) for path in self.paths], keep, extents, stamps, direct)
 
     def extents(self) -> Array:
-        """Give, for each sample, the piece of its shard from its first member to its last."""
+        """Return for each sample the piece of its shard from its first member to its last."""
         rows = []
         for shard, index in enumerate(self.indexes):
             begin = index.offsets[index.first[:-1]]
@@ -260,7 +261,7 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
-        """Read the samples of a batch, many at a time; None where they are kept in memory one by one."""
+        """Read the samples of a batch, many at a time; None if they are kept in memory one by one."""
         own = type(self).__getitem__ is TarDataset.__getitem__ and type(self).read is TarDataset.read
         return self._load_batch if own and self._kept is None else None
 
@@ -285,7 +286,7 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
         return super().read_many(indices)
 
     def storage_blocks(self, size: int) -> Array:
-        """Name runs of samples that lie side by side in a shard."""
+        """Return the first of each run of samples that lie side by side in a shard."""
         return self.shards.blocks(size)
 
     def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
@@ -294,11 +295,11 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
 
     @property
     def is_remote(self) -> bool:
-        """Whether samples come from a server, for which a loader asks long before they are needed."""
+        """Whether samples come from a server."""
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Name the present content of all shards, for a spill folder."""
+        """Return a name of the present content of all shards, for a spill folder."""
         how = (type(self).read, type(self).prepare_sample)
         known = hashlib.sha256(
             repr([getattr(method, "__code__", None) and method.__code__.co_code for method in how]).encode()

@@ -210,7 +210,7 @@ class _Encoding:
         self._made: TextBatch | None = None
 
     def job(self) -> _native.Job:
-        """Make the job. It holds this object, which must not hold it: the garbage collector cannot see such a cycle."""
+        """Make the job, which holds this object: the garbage collector could not see a reference back."""
         return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
 
     def _run(self, begin: int, end: int) -> None:
