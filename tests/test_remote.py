@@ -654,7 +654,7 @@ def test_shards_that_are_cut_short_or_missing(folder: Path, serve: Any, tmp_path
     local = 48_000 // (2 * 512 + 3072 + 512)
     assert dataset[EACH + local - 1] == expected(EACH + local - 1)
     for sample in (EACH + local, 2 * EACH - 1):
-        with pytest.raises(DecodeError, match=r"s-1\.tar: .*cut short.*dataset anew"):
+        with pytest.raises(DecodeError, match=r"s-1\.tar: .*cut short.*dataset again"):
             dataset[sample]
     with pytest.raises(DecodeError, match=r"s-1\.tar: .*cut short"):
         fl.TarDataset(server.url(SHARDS))

@@ -307,7 +307,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
         shutil.which("tar")
         and os.system(f"tar --sparse -C {tmp_path} -cf {tmp_path}/s.tar sparse 2>/dev/null") == 0
     ):
-        with pytest.raises(DecodeError, match="is stored with holes; make the shard anew without --sparse"):
+        with pytest.raises(DecodeError, match="is stored with holes; write the shard without --sparse"):
             fl.TarDataset(tmp_path / "s.tar")
 
 

@@ -211,7 +211,7 @@ def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
         raise DecodeError(f"{source}: member {name!r} leads out of the archive; write the shard again without it")
     if member.issparse():
         raise DecodeError(
-            f"{source}: member {name!r} is stored with holes; write the shard again without --sparse"
+            f"{source}: member {name!r} is stored with holes; write the shard without --sparse"
         )
 
 
