@@ -1,5 +1,5 @@
 # `make demo` and `make test` need nothing but Debian, Python 3.11+ and a compiler: they set themselves up.
-.PHONY: setup demo test lint native-test fuzz bench clean
+.PHONY: setup demo test test-all lint native-test fuzz bench clean
 
 setup:
 	@scripts/setup.sh
@@ -9,6 +9,9 @@ demo: setup
 
 test: setup
 	@scripts/test.sh
+
+test-all: setup
+	@scripts/test.sh --all
 
 lint: setup
 	@scripts/lint.sh

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import io
-import threading
-import time
+import multiprocessing
+import shutil
+import tempfile
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +15,59 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-# The same examples every time, and no clock.
-settings.register_profile("foreload", deadline=None, derandomize=True, database=None, max_examples=40)
+from tests import leftovers, programs
+
+# The same examples every time, and no clock; more of them with --hypothesis-profile=thorough.
+settings.register_profile("foreload", deadline=None, derandomize=True, database=None, max_examples=25)
+settings.register_profile("thorough", settings.get_profile("foreload"), max_examples=100)
 settings.load_profile("foreload")
 
 collect_ignore = ["scripts"]  # run by tests, in processes of their own
 
+leftovers.interruptible()
+leftovers.adopt_orphans()
+# One fork server for all tests; it has imported what takes its children longest.
+multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
+
+
+def pytest_sessionfinish() -> None:
+    """Leave no process behind, whatever happened."""
+    programs.stop()
+    leftovers.kill(leftovers.processes())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for temporary files that goes with the session; its path is short, for sockets lie in it."""
+    tmp_path_factory.getbasetemp()  # pytest's own folders stay elsewhere
+    folder = Path(tempfile.mkdtemp(prefix="foreload-tests-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+    # multiprocessing's own folder lies in it, and is removed when the interpreter exits.
+    util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_memory_or_file_is_left_behind(temporary_folder: Path) -> Iterator[None]:
+    """Every module ends with the shared memory and the temporary files that it began with."""
+    memory, files = leftovers.shared_memory(), leftovers.temporary_files(temporary_folder)
+    yield
+    assert not leftovers.wait_until_none(lambda: leftovers.shared_memory() - memory)
+    assert not leftovers.wait_until_none(lambda: leftovers.temporary_files(temporary_folder) - files)
+
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left_behind() -> Iterator[None]:
-    """Every test ends with the threads that it began with."""
-    before = set(threading.enumerate())
+def no_thread_or_process_is_left_behind() -> Iterator[None]:
+    """Every test ends with the threads and the processes that it began with."""
+    threads, processes = leftovers.threads(), leftovers.processes()
     yield
-    deadline = time.monotonic() + 20
-    while True:
-        gc.collect()  # which does nothing while another thread is at it
-        left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("foreload")]
-        if not left or time.monotonic() > deadline:
-            break
-        left[0].join(0.2)  # it may be on its way out
-    assert not left
+    left = leftovers.wait_until_none(lambda: leftovers.running(processes))
+    described = [leftovers.describe(pid) for pid in left]
+    leftovers.kill(left)
+    assert not described
+    assert not leftovers.wait_until_none(lambda: leftovers.threads() - threads)
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -85,7 +85,7 @@ def whole_run(name: str) -> dict[str, Any]:
     while time.perf_counter() - started < WHOLE:
         for _ in loader:
             now = time.perf_counter() - started
-            setting = (loader.num_workers, loader._recorder.last.depth)
+            setting = (loader.num_workers, loader.recorder.last.depth)
             if before is not None and setting != before:
                 changes.append(now)
             before = setting

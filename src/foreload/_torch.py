@@ -1,12 +1,127 @@
-"""Private parts of torch that foreload reads or follows, in one place for when torch changes them."""
+"""Private parts of torch that foreload reads, follows or patches, in one place for when torch changes them."""
 
 from __future__ import annotations
 
-import torch
+import ctypes
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any, cast
 
-__all__ = ["draw_seed"]
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler
+from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import worker as torch_worker
+
+__all__ = [
+    "auto_collates",
+    "compute_alone",
+    "draw_seed",
+    "expected_length",
+    "index_sampler",
+    "is_collating_tensors",
+    "item_sampler",
+    "patch_worker_info",
+    "seed_worker",
+    "set_process_worker_info",
+    "set_worker_signal_handlers",
+    "worker_info",
+]
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
     """Draw 63 random bits from torch's generator, as its DataLoader draws its base seed."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def index_sampler(loader: Any) -> Any:
+    """Return what a DataLoader asks its dataset for: its batch sampler, or its sampler without batching."""
+    return loader._index_sampler
+
+
+def item_sampler(sampler: Any) -> Any:
+    """Return the sampler of single samples within an index sampler, if that is torch's own BatchSampler."""
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
+
+
+def auto_collates(loader: Any) -> bool:
+    """Whether a DataLoader puts samples together in batches (``batch_size=None`` switches that off)."""
+    return bool(loader._auto_collation)
+
+
+def expected_length(loader: Any) -> int | None:
+    """Return the length of an iterable dataset as it said it when ``len(loader)`` was called; None before."""
+    length: int | None = loader._IterableDataset_len_called
+    return length
+
+
+def worker_info(**fields: Any) -> Any:
+    """Make a torch ``WorkerInfo``; from torch 2.13 on it also says by what method the worker works."""
+    if "worker_method" not in getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ()):
+        fields.pop("worker_method", None)
+    return torch_worker.WorkerInfo(**fields)
+
+
+def set_process_worker_info(info: Any) -> None:
+    """Set the answer of ``get_worker_info()`` for this whole process."""
+    torch_worker._worker_info = info
+
+
+def _get_worker_info():  # type: ignore[no-untyped-def]
+    # Runs with the globals of torch's module.
+    return _foreload_info() or _worker_info  # type: ignore[name-defined]  # noqa: F821
+
+
+def patch_worker_info(lookup: Callable[[], Any]) -> None:
+    """Let ``get_worker_info()`` ask ``lookup`` first, wherever user code holds that function by name.
+
+    Its answer is a global of the process otherwise, which is right for worker processes only.
+    """
+    function = cast(FunctionType, torch_worker.get_worker_info)
+    vars(torch_worker)["_foreload_info"] = lookup
+    if function.__code__ is not _get_worker_info.__code__:
+        function.__code__ = _get_worker_info.__code__
+
+
+def is_collating_tensors(depth: int) -> bool:
+    """Whether the function ``depth`` frames above the caller is torch's own collation of tensors."""
+    return sys._getframe(depth + 1).f_code is torch_collate.collate_tensor_fn.__code__
+
+
+def seed_worker(base: int, worker: int) -> None:
+    """Seed the generators of Python, torch and NumPy in a worker process as torch does."""
+    random.seed(base + worker)
+    torch.manual_seed(base + worker)
+    np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
+
+
+def set_worker_signal_handlers() -> None:
+    """Let a worker process say what killed it (bus error, segmentation fault), as torch's workers do."""
+    signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+
+
+def compute_alone() -> None:
+    """Let what torch computes in the calling thread be computed by that thread alone.
+
+    For OpenMP (5.2, nthreads-var), and for MKL, which has a number of its own once ``torch.set_num_threads`` was
+    called. That function would change it for later threads too, which are not all foreload's.
+    """
+    torch.get_num_threads()  # sets it in a thread that has not computed yet
+    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+        if (set_num_threads := getattr(_torch_cpu(), name, None)) is not None:  # torch may be built without
+            set_num_threads(1)
+
+
+_libraries: list[ctypes.CDLL] = []
+
+
+def _torch_cpu() -> ctypes.CDLL:
+    if not _libraries:
+        # Its own OpenMP and MKL: another library may have brought others.
+        found = [path for path in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*") if path.suffix != ".lib"]
+        _libraries.append(ctypes.CDLL(str(found[0]) if found else None))
+    return _libraries[0]

@@ -1,68 +1,40 @@
-"""The drop-in DataLoader: wires the stages together."""
+"""The drop-in DataLoader: its arguments, its properties, and what it hands on to the parts that do the work."""
 
 from __future__ import annotations
 
-import operator
-import os
 import weakref
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
-from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from foreload.batch.buffers import Buffers
-from foreload.batch.failure import OnError, SampleError
-from foreload.batch.samples import SampleAssembly
-from foreload.batch.spec import BatchSpec
-from foreload.cache.budget import MemoryBudget, reuse_freed
+from foreload.batch.failure import OnError, SampleError, check_on_error
+from foreload.cache.budget import MemoryBudget
 from foreload.cache.loader_cache import LoaderCache
-from foreload.cache.view import CachedView, is_remote, unwrap, warn_of_randomness
-from foreload.checks import check_seed
-from foreload.datasets.native import native_assembly
-from foreload.datasets.tensors import TensorAssembly
+from foreload.cache.view import unwrap
+from foreload.checks import check_int, check_seed
 from foreload.device import MovedAhead, check_device, side_stream
-from foreload.epochs.base import Epoch, GatherEpoch, InlineEpoch
-from foreload.epochs.cursor import Order, resume, save
-from foreload.epochs.processes import ProcessEpoch, Restart
-from foreload.epochs.stream import StreamEpoch
-from foreload.epochs.threads import thread_epoch
-from foreload.errors import warn_user
-from foreload.machine import granted_cores
+from foreload.epochs.cursor import resume, save
+from foreload.epochs.source import EpochSource
 from foreload.options import Cache, parse_bytes
-from foreload.order.lookahead import KNOWN_SAMPLERS, look_ahead
-from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
-from foreload.protocol import EpochListener, LoaderDefaults
-from foreload.record.recorder import Recorder, Watch
+from foreload.protocol import LoaderDefaults
 from foreload.record.spans import Spans
 from foreload.record.stats import Stats, collect
-from foreload.tune.between_epochs import Retuner
-from foreload.tune.choose import Choice, choose, waiters
-from foreload.tune.within_epoch import Tuner
-from foreload.workers.crew import PoolOwner
-from foreload.workers.processes import ProcessPool
-from foreload.workers.threads import ThreadPool
-from foreload.workers.worker import WorkerTask
-from foreload.workers.worker_info import WorkerIdentity
+from foreload.workers.crew import Crew, Workers, check_workers
+from foreload.workers.processes import Restart
 
 if TYPE_CHECKING:
     from foreload.report.report import Report
 
-
 __all__ = ["DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
-Workers = Literal["auto", "threads", "processes"]
-
-# From this size on, copying a batch of rows ahead of its use pays for the hand-over.
-_WORTH_A_THREAD = 1 << 20
 
 
-class DataLoader(TorchDataLoader[T_co]):
+class DataLoader(EpochSource[T_co]):
     """``torch.utils.data.DataLoader``, several times faster: the same arguments, the same batches.
 
     The differences: ``num_workers`` is ``"auto"`` by default; workers are threads, which share the dataset
@@ -143,71 +115,42 @@ class DataLoader(TorchDataLoader[T_co]):
         max_restarts: int = 5,
         snapshot_every_n_steps: int = 1,
     ) -> None:
-        if workers not in ("auto", "threads", "processes"):
-            raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
-        if isinstance(num_workers, str):
-            if num_workers != "auto":
-                raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")
-        elif isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
-            raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
-        if seed is not None:
-            seed = check_seed(seed)
-            if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-                if isinstance(dataset, LoaderDefaults):
-                    sampler = dataset.seeded_sampler(seed)
-                if sampler is None:
-                    sampler = KeyedSampler(dataset, seed)  # type: ignore[arg-type]
-                shuffle = None
-        if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
-            raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform must be callable, got {transform!r}")
-        if on_error not in get_args(OnError):
-            raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
+        self.workers = check_workers(workers, num_workers)
+        self.seed = None if seed is None else check_seed(seed)
+        is_shuffled = shuffle and sampler is None and batch_sampler is None
+        if self.seed is not None and is_shuffled and not isinstance(dataset, IterableDataset):
+            sampler, shuffle = _seeded_sampler(dataset, self.seed), None
+        _check_transform(dataset, transform, cache)
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
             root, _ = unwrap(dataset)
             collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
-        self.workers = workers
-        self.on_error: OnError = on_error
-        self.errors: list[SampleError] = []
-        self.max_errors = _count("max_errors", max_errors)
-        self.max_restarts = _count("max_restarts", max_restarts)
-        self.snapshot_every_n_steps = _count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.restarts: list[Restart] = []
-        self._recorder = Recorder()
-        self.seed = seed
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
         self.device = None if device is None else torch.device(device)
         if self.device is not None:
             check_device(self.device)
-        self._moving: weakref.ref[MovedAhead] | None = None
         self.memory = memory
+        self.on_error = check_on_error(on_error)
+        self.max_errors = check_int("max_errors", max_errors, least=0)
+        self.max_restarts = check_int("max_restarts", max_restarts, least=0)
+        self.snapshot_every_n_steps = check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
+        self.errors: list[SampleError] = []
+        self.restarts: list[Restart] = []
         self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
-        self._cache: LoaderCache | None = None
-        self._order: Order | None = None  # of the epoch begun last
-        self._resumed: dict[str, Any] | None = None
-        self._choice: Choice | None = None
-        self._base_seed: int | None = None
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
-        self._deepens = prefetch_factor is None  # whether more batches may be made ahead
-        self._tuning: list[str] = []
-        self._tuner: Tuner | None = None
-        self._retuner = Retuner(self._tuning)
+        self._deepens = prefetch_factor is None
         self._epoch = 0
-        self._published: str | None = None  # the name it has on the page of `foreload serve`, "" for the usual one
-        self._buffers: Buffers | None = None
-        self._copies: list[Any] | None = None  # of an iterable dataset, where the threads that have them persist
-        self._pool: ThreadPool | ProcessPool | None = None
-        self._keeper: PoolOwner | None = None
+        self._published: str | None = None  # its name on the page of `foreload serve`, "" for the usual one
+        self._resumed: dict[str, Any] | None = None
+        self._begin_anew()
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            self._choose_workers(dataset) if isinstance(num_workers, str) else operator.index(num_workers),
+            self._first_count(dataset) if isinstance(num_workers, str) else int(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -221,17 +164,23 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=in_order,
         )
 
-    def _choose_workers(self, dataset: Any) -> int:
-        if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-            return 0
-        if isinstance(dataset, IterableDataset) and self.workers != "processes":
-            return 1  # one stream, read ahead
-        return granted_cores()
-
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads that wait take none."""
         if self.workers == "processes":
             super().check_worker_number_rationality()
+
+    def __repr__(self) -> str:
+        """Say what is loaded, in which batches, and by which workers."""
+        size = "" if isinstance(self.dataset, IterableDataset) else f" of {_length(self.dataset)} samples"
+        about = [f"{type(self.dataset).__name__}{size}", f"batch_size={self.batch_size}"]
+        about += [f"seed={self.seed}"] if self.seed is not None else []
+        about.append(f"num_workers={self.num_workers} ({self._crew.kind(self.workers, self.num_workers)})")
+        about += [
+            f"{name}={value}"
+            for name in ("cache", "memory", "device")
+            if (value := getattr(self, name)) is not None
+        ]
+        return f"{type(self).__name__}({', '.join(about)})"
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives; the ones after it follow by themselves.
@@ -240,25 +189,22 @@ class DataLoader(TorchDataLoader[T_co]):
         to an iterable dataset that has it, such as :class:`~foreload.Stream`.
         """
         self._epoch = epoch
+        self._set_sampler_epoch(epoch)
+
+    def _set_sampler_epoch(self, epoch: int) -> None:
         stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
         for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream):
-            tell = getattr(sampler, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
 
     def close(self) -> None:
         """End persistent workers, let go of the cache and of free buffers. The loader can be iterated again."""
-        if self._keeper is not None:
-            self._keeper.close()
-        self._pool = self._keeper = None
         self._iterator = None
-        self._buffers = None
-        self._copies = None
-        self._cache = None
-        self._base_seed = None
+        self._close()
 
     def __enter__(self) -> Self:
-        """Give the loader, to be closed at the end of the block."""
+        """Return the loader, to be closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -282,14 +228,12 @@ class DataLoader(TorchDataLoader[T_co]):
         if self._resumed is not None:
             return dict(self._resumed)
         moving = None if self._moving is None else self._moving()
-        if moving is not None:
-            return dict(moving.state)
-        return self._state()
+        return self._state() if moving is None else dict(moving.state)
 
     def _state(self) -> dict[str, Any]:
-        if self._order is None:
+        if self._cursor is None:
             return {"foreload": 1, "epoch": self._epoch, "finished": False, "given": []}
-        return save(self, self._order)
+        return save(self._order_spec(), self._cursor)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken.
@@ -303,17 +247,21 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ValueError, TypeError: the state is not one of a loader like this one.
         """
-        self._resumed = resume(self, state_dict)
+        resumption = resume(self._order_spec(), state_dict)
+        self._resumed = resumption.state
+        self._epoch = resumption.epoch
+        if resumption.sampler_epoch is not None:
+            self._set_sampler_epoch(resumption.sampler_epoch)
 
     def stats(self) -> Stats:
-        """Tell what has happened so far: how fast batches came, how long the loop waited for them, what the
+        """Return what has happened so far: how fast batches came, how long the loop waited for them, what the
         workers did meanwhile, what that took of memory and cores; what failed, who loads, and why. It can be asked
         for at any time, from any thread. :class:`~foreload.record.stats.Stats` has every figure.
         """
-        return collect(self)
+        return collect(self._facts())
 
     def report(self) -> Report:
-        """Tell where the time went, what holds the loop back, what to change, and what that would give.
+        """Return where the time went, what holds the loop back, what to change, and what that would give.
 
         ``print(loader.report())`` anywhere; in a notebook, or with rich, it is a table.
         """
@@ -324,10 +272,20 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def spans(self) -> Spans:
         """What each worker did and when."""
-        return self._recorder.spans
+        return self.recorder.spans
+
+    @property
+    def crew(self) -> Crew:
+        """The workers."""
+        return self._crew
+
+    @property
+    def sample_cache(self) -> LoaderCache | None:
+        """The samples that are kept; None without ``cache=``, and before the first epoch."""
+        return self._open.cache
 
     def publish(self, *, name: str | None = None) -> Self:
-        """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.publish`."""
+        """Make this loader visible to ``foreload serve`` on this machine; see :func:`foreload.export.publish`."""
         from foreload.export.publish import publish
 
         return publish(self, name=name)
@@ -351,39 +309,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self._moving = weakref.ref(moving)
         return moving
 
-    @property
-    def by_processes(self) -> bool:
-        """Whether worker processes load the samples."""
-        kind = self.workers if self._choice is None else self._choice.kind
-        return kind == "processes" and self.num_workers > 0
-
-    def _choose(self) -> None:
-        """Choose the workers, where that was left to the loader: once, before they are first needed."""
-        if self.workers == "processes" or self._choice is not None or self.num_workers == 0:
-            return
-        if self._cache is not None:
-            return  # it was asked before the cache was there, when the native core could load everything
-        dataset: Any = self.dataset
-        if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
-            return
-        if is_remote(dataset):
-            size = getattr(self.batch_sampler, "batch_size", self.batch_size)
-            count = waiters(size) if self._auto_workers else self.num_workers
-            self._choice = Choice("threads", count, "samples come from a server, and waiting takes no core")
-            self.num_workers = count
-            return
-        if self.workers == "threads":
-            return
-        if native_assembly(self.batch_spec, dataset, (0, 0), Buffers()) is not None:
-            return
-        self._choice = choose(self, None if self._auto_workers else self.num_workers)
-        if self._auto_workers:
-            self.num_workers = self._choice.count
-
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
-        watch = self._recorder.begin()
+        watch = self.recorder.begin()
         try:
             epoch = self._begin_epoch(watch)
         except BaseException:
@@ -392,170 +321,33 @@ class DataLoader(TorchDataLoader[T_co]):
         watch.begun(epoch)
         return epoch
 
-    def _begin_epoch(self, watch: Watch) -> Epoch:
-        if self.seed is not None:
-            for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
-                if isinstance(sampler, (KeyedSampler, MixtureSampler)):
-                    sampler.set_epoch(self._epoch)
-        if self._reuses:
-            reuse_freed()
-        self._choose()  # by what loading costs without a cache
-        if self._tunes and not self.persistent_workers:
-            self._retuner.begin(self)
-        self._open_cache()
-        resumed, self._resumed = self._resumed, None
-        order = self._order = Order(self, self._epoch, resumed, watch)
-        self._epoch += 1
-        self._warn_without_accelerator()
-        self._plan_cache(draws=(False, not self.persistent_workers), resumed=resumed is not None)
-        if self.by_processes:
-            return self._process_epoch(order)
-        spec, buffers = self.batch_spec, self._lend_buffers()
-        if isinstance(self.dataset, EpochListener) and self.cache is None:
-            known = look_ahead(self, 1)
-            self.dataset.epoch_begins(None if known is None else known[0])
-        if isinstance(self.dataset, IterableDataset):
-            return StreamEpoch(self, spec, order, buffers)
-        assembly = native_assembly(spec, self.dataset, order.key, buffers)
-        if assembly is None:
-            assembly = SampleAssembly(spec, self._prepared, self.num_workers, buffers, arrays=order.is_array)
-        if isinstance(assembly, TensorAssembly) and self._cheap(assembly):
-            return GatherEpoch(order, assembly)
-        if self.num_workers == 0:
-            return InlineEpoch(order, assembly)
-        return thread_epoch(self, order, assembly, self._lend_pool(order))
-
-    @property
-    def batch_spec(self) -> BatchSpec:
-        """What is needed to make the batches of this loader."""
-        sampler = self._index_sampler
-        size = sampler.batch_size if type(sampler) is BatchSampler else self.batch_size
-        return BatchSpec(
-            self.collate_fn,
-            auto_collation=self._auto_collation,
-            batch_size=size,
-            drop_last=self.drop_last,
-            transform=self.transform,
-            on_error=self.on_error,
-            errors=self.errors,
-            pin_device=self._pin_device,
-            cache=self._cache,
-            lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
-        )
-
-    @property
-    def _reuses(self) -> bool:
-        """Whether freed memory is kept for samples to come: nobody has to make do with so much of it."""
-        return self._memory.limit is None
-
-    @property
-    def _tunes(self) -> bool:
-        """Whether the number of workers may change: it was left to the loader, and samples do not show it."""
-        own = self.worker_init_fn is not None or isinstance(self.dataset, IterableDataset)
-        return self._auto_workers and not own and not is_remote(self.dataset)
-
-    def _open_cache(self) -> None:
-        if self.cache is not None and self._cache is None:
-            warn_of_randomness(self.dataset)
-            self._cache = LoaderCache(self, self.cache)
-
-    def _plan_cache(self, draws: tuple[bool, bool], *, resumed: bool) -> None:
-        if self._cache is not None:
-            self._memory.begin(self._cache.store)
-            self._cache.begin(self, draws, resumed=resumed)
-
-    @property
-    def _prepared(self) -> Any:
-        """The dataset as workers see it."""
-        store = None if self._cache is None else self._cache.store
-        if store is None and self.transform is None:
-            return self.dataset
-        return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
-
-    def _cheap(self, assembly: TensorAssembly) -> bool:
-        """Whether gathering a batch costs less than handing it from thread to thread."""
-        if self._pin_device is not None:
-            return False
-        size = (self.batch_size or 1) * assembly.sample_bytes
-        return self.num_workers == 0 or (self._auto_workers and size < _WORTH_A_THREAD)
-
-    def _process_epoch(self, order: Order) -> ProcessEpoch:
-        return ProcessEpoch(
-            self,
-            order,
-            self._lend_pool(order),
-            keeper=self._keeper,
-        )
-
-    def _lend_pool(self, order: Order) -> Any:
-        """Give the pool of workers: a new one, or the one that persists."""
-        pool = self._pool
-        if pool is not None and not pool.closed:
-            return pool
-        pool = self._start_pool(order.base_seed)
-        if self.persistent_workers:
-            self._pool, self._keeper = pool, PoolOwner(pool)
-        return pool
-
-    def _start_pool(self, seed: int) -> ThreadPool | ProcessPool:
-        if self.by_processes:
-            # What pins memory is this process; the workers' dataset is seen through the cache already.
-            spec = replace(self.batch_spec, errors=[], pin_device=None, cache=None, lookahead=False)
-            task = WorkerTask(
-                spec, self._prepared, self.worker_init_fn, self.num_workers, seed, reuses=self._reuses
-            )
-            return ProcessPool(task, self.multiprocessing_context or torch.multiprocessing, self.spans)
-        identity = WorkerIdentity(self.num_workers, seed, self.dataset, self.worker_init_fn)
-        return ThreadPool(self.num_workers, identity, self.spans)
-
-    def _warn_without_accelerator(self) -> None:
-        if self.pin_memory and not torch.accelerator.is_available():
-            warn_user(
-                "'pin_memory' argument is set as true but no accelerator is found, "
-                "then device pinned memory won't be used."
-            )
-
-    @property
-    def _pin_device(self) -> str | None:
-        """The kind of device that batches are page-locked for."""
-        wanted = self.pin_memory or (self.device is not None and self.device.type == "cuda")
-        if not wanted or not torch.accelerator.is_available():
-            return None
-        accelerator = torch.accelerator.current_accelerator()
-        return None if accelerator is None or accelerator.type == "mps" else accelerator.type
-
-    def _lend_buffers(self) -> Buffers:
-        # In a fork, a thread that stayed behind may hold their lock.
-        if self._buffers is None or self._buffers.process != os.getpid():
-            self._buffers = Buffers(pin=self._pin_device is not None)
-        return self._buffers
-
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration; threads and buffers are made again where they are needed."""
-        tuning: list[str] = []
-        return {
-            **self.__dict__,
-            "_pool": None,
-            "_keeper": None,
-            "_buffers": None,
-            "_copies": None,
-            "_cache": None,
-            "_base_seed": None,
-            "_iterator": None,
-            "_moving": None,
-            "_order": None,
-            "_tuner": None,
-            "_tuning": tuning,
-            "_retuner": Retuner(tuning),
-            "_recorder": Recorder(),
-            "errors": list(self.errors),
-            "restarts": list(self.restarts),
-        }
+        """Pickle the configuration; what is open is made again."""
+        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator")
+        state = {name: value for name, value in self.__dict__.items() if name not in anew}
+        choice = self._crew.choice
+        return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew with the same configuration, and workers chosen alike."""
+        choice = state.pop("_choice")
+        self.__dict__.update(state)
+        self._iterator = None
+        self._begin_anew()
+        self._crew.choice = choice
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    if operator.index(value) < 0:
-        raise ValueError(f"{name} must be 0 or more, got {value}")
-    return operator.index(value)
+def _seeded_sampler(dataset: Any, seed: int) -> Any:
+    own = dataset.seeded_sampler(seed) if isinstance(dataset, LoaderDefaults) else None
+    return KeyedSampler(dataset, seed) if own is None else own
+
+
+def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:
+    if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
+        raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
+    if transform is not None and not callable(transform):
+        raise TypeError(f"transform must be callable, got {transform!r}")
+
+
+def _length(dataset: Any) -> str:
+    return f"{len(dataset):,}" if isinstance(dataset, Sized) else "?"

@@ -261,7 +261,7 @@ class EpochListener:
     def epoch_begins(self, order: Indices | None) -> None:
         """Take note of the order of the epoch that begins: its indices, or None if they are not known ahead.
 
-        Called in the process that loads the samples, for a loader without a cache and worker processes.
+        Called in the process of the loader, if that has no cache.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a method epoch_begins(order)")
 
@@ -299,6 +299,10 @@ class OrderBlocks(Protocol):
 
     def __next__(self) -> Indices:
         """Return the next block."""
+        ...
+
+    def peek(self) -> Indices:
+        """Return all indices that are still to come, which iteration yields all the same."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from foreload.errors import DecodeError
 from foreload.options import OnError
@@ -19,6 +19,15 @@ __all__ = [
     "repair",
     "replacement_positions",
 ]
+
+
+def check_on_error(on_error: Any) -> OnError:
+    """Return ``on_error``; raise ValueError if it is none of the three."""
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
+    policy: OnError = on_error
+    return policy
+
 
 # Stands where a sample is missing.
 LOST = object()
@@ -60,6 +69,46 @@ class SampleError:
     def __str__(self) -> str:
         """Say it in a line."""
         return f"sample {self.index!r}{f' ({self.source})' if self.source else ''}: {self.error}"
+
+
+class FailureLimit:
+    """The samples that may fail in one epoch.
+
+    Args:
+        errors: takes up the samples that fail, in all epochs.
+        most: how many may fail in this one.
+        skips: whether they are left out of their batches.
+
+    Attributes:
+        skips: as given.
+
+    >>> errors = []
+    >>> limit = FailureLimit(errors, most=0)
+    >>> errors.append(SampleError.of(7, ValueError("what?"), "skip"))
+    >>> limit.check()
+    Traceback (most recent call last):
+    RuntimeError: 1 samples failed in this epoch, more than max_errors = 0; ...
+    """
+
+    def __init__(self, errors: list[SampleError], most: int, *, skips: bool = False) -> None:
+        self.skips = skips
+        self._errors = errors
+        self._most = most
+        self._before = len(errors)
+
+    @property
+    def count(self) -> int:
+        """The number of samples of all epochs that failed."""
+        return len(self._errors)
+
+    def check(self) -> None:
+        """Raise RuntimeError if too many samples of this epoch failed."""
+        if len(self._errors) > self._before + self._most:
+            last = self._errors[-1]
+            raise RuntimeError(
+                f"{self._most + 1} samples failed in this epoch, more than max_errors = {self._most}; "
+                f"the last was {last}\n{last.traceback}"
+            )
 
 
 def replacement_positions(lost: Sequence[bool], on_error: OnError) -> list[int]:

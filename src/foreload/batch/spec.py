@@ -26,6 +26,10 @@ class SampleCache(Protocol):
         """For each image of an image dataset, how it is kept (uint8); see :mod:`foreload.cache.forms`."""
         ...
 
+    def stats(self) -> dict[str, Any]:
+        """Return figures since the start."""
+        ...
+
 
 @dataclass(frozen=True)
 class BatchSpec:

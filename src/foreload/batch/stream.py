@@ -9,12 +9,13 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError
-from foreload.datasets.mosaic import is_streaming
+from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
+
 __all__ = ["StreamBatches"]
 
 

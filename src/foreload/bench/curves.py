@@ -77,7 +77,7 @@ def measure_folder(folder: Path, keep: Keep) -> Samples:
     tried.transform = images.transform
     with DataLoader(tried, batch_size=32, cache=Cache("25%", keep=keep)) as loader:
         slow, fast = _seconds(loader), min(_seconds(loader) for _ in range(3))
-        sizes = loader._cache.store.sizes() if loader._cache is not None else np.zeros(0)
+        sizes = loader.sample_cache.store.sizes() if loader.sample_cache is not None else np.zeros(0)
         costs = tried.form_costs()
     with DataLoader(tried, batch_size=32) as loader:
         slow = min(_seconds(loader) for _ in range(3))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from foreload.cache.budget import MemoryBudget
 from foreload.cache.forms import choose, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
 from foreload.cache.sharing import local_ranks, shared_store
@@ -21,15 +23,12 @@ from foreload.cache.view import unwrap
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache
+from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.ranks import Router
 from foreload.protocol import ImageForms
 
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-
-
-__all__ = ["LoaderCache"]
+__all__ = ["CacheSpec", "LoaderCache"]
 
 # Epochs to look ahead, and accesses that this may come to.
 _EPOCHS = 8
@@ -45,6 +44,29 @@ _WORTH_IN_ALL = 0.02
 _PAYBACK_EPOCHS = 5
 
 
+@dataclass(frozen=True)
+class CacheSpec:
+    """What a loader's cache needs to know of it, when an epoch begins.
+
+    Attributes:
+        dataset: as the user gave it.
+        sampler: what is asked for indices: a batch sampler, or a sampler without batching.
+        memory: the budget that the cache shares with the batches made ahead.
+        batch_size: samples per batch; None where that is not known.
+        num_workers: how many load.
+        by_processes: whether they are processes.
+        draws_seed: whether each epoch draws a base seed.
+    """
+
+    dataset: Any
+    sampler: Any
+    memory: MemoryBudget
+    batch_size: int | None
+    num_workers: int
+    by_processes: bool
+    draws_seed: bool
+
+
 class LoaderCache:
     """The cache of one loader: the store, and the plan of each epoch.
 
@@ -55,26 +77,24 @@ class LoaderCache:
         order: what is known of the order: ``"once"`` (each sample once per epoch), ``"known"``, ``"unknown"``.
     """
 
-    def __init__(self, loader: DataLoader[Any], options: Cache) -> None:
+    def __init__(self, spec: CacheSpec, options: Cache) -> None:
         self.options = options
-        sampler = (
-            loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
-        )
+        sampler = _samples_of(spec.sampler)
         self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
-        self._root, self._places = unwrap(loader.dataset)
+        self._root, self._places = unwrap(spec.dataset)
         if not isinstance(self._root, Sized):
             raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
         samples = len(self._root)
-        self._router = _router(loader) if options.route else None
+        self._router = _router(spec) if options.route else None
 
         def make() -> SampleStore:
-            room = loader._memory.cache_room(options.bytes)
-            return SampleStore(samples, room, accesses=self._accesses * _world(loader))
+            room = spec.memory.cache_room(options.bytes)
+            return SampleStore(samples, room, accesses=self._accesses * _world(spec))
 
-        name = f"{type(loader.dataset).__qualname__} {samples} {options.bytes}"
+        name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
         if options.spill is not None:
-            folder = SpillFolder(options.spill, loader.dataset)
+            folder = SpillFolder(options.spill, spec.dataset)
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None
@@ -87,8 +107,8 @@ class LoaderCache:
         """The bytes that samples may take at present."""
         return int(self.store.native.counts()["room"])
 
-    def begin(self, loader: DataLoader[Any], draws: tuple[bool, bool], *, resumed: bool = False) -> None:
-        """Plan the epoch that ``loader`` begins; for ``draws`` see :func:`~foreload.order.lookahead.look_ahead`.
+    def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
+        """Plan the epoch whose order is about to be drawn.
 
         Of one that is resumed in its middle only what is the same in every epoch is planned.
         """
@@ -98,25 +118,30 @@ class LoaderCache:
             return  # the rank that made the store does
         samples = len(self.store)
         if self._router is not None:
-            self._keep_what_is_at_home(loader, self._router)
+            self._keep_own_samples(spec, self._router)
             return
         self.plan = None
         policy, ranks = self.options.policy, self._ranks()
-        if policy in ("opt", "fixed") and asks_once(loader, ranks):
+        if policy in ("opt", "fixed") and asks_once(order.item_sampler, len(ranks)):
             self.order = "once"
             self._keep_the_best(self._root)
             return
         known = (
             None
-            if resumed
-            else look_ahead(loader, max(1, min(_EPOCHS, _ACCESSES // max(1, samples))), draws=draws, ranks=ranks)
+            if order.is_resumed
+            else look_ahead(
+                order,
+                max(1, min(_EPOCHS, _ACCESSES // max(1, samples))),
+                draws_seed=spec.draws_seed,
+                ranks=ranks,
+            )
         )
         self.order = "unknown" if known is None else "known"
         if known is None or (policy == "lru" and len(known) == 1):
             # First come, first kept, is as good as any where nothing is known, and best for permutations.
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
-        self._compile(loader, [self._in_store(epoch) for epoch in known])
+        self._compile(spec, [self._in_store(epoch) for epoch in known])
 
     def _in_store(self, indices: Indices) -> Indices:
         """Give the places in the store of samples of the loader's dataset."""
@@ -140,12 +165,12 @@ class LoaderCache:
         """What swaps samples between ranks, if anything does."""
         return self._router
 
-    def _keep_what_is_at_home(self, loader: DataLoader[Any], router: Router) -> None:
+    def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:
         """Keep, of each rank's own samples, as many as fit, in the order that routing goes by."""
-        ranks = self._ranks() or [_sampler(loader).rank]
+        ranks = self._ranks() or [_samples_of(spec.sampler).rank]
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(loader, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
+            sizes = self._try(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
@@ -191,7 +216,7 @@ class LoaderCache:
         self.forms = best.forms
         self.store.native.follow_members(best.members.view(np.uint8))
 
-    def _compile(self, loader: DataLoader[Any], epochs: Sequence[np.ndarray[Any, Any]]) -> None:
+    def _compile(self, spec: CacheSpec, epochs: Sequence[np.ndarray[Any, Any]]) -> None:
         now = epochs[0]
         if not len(now):
             return
@@ -200,7 +225,7 @@ class LoaderCache:
             return
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(loader, int(now[0]))
+            sizes = self._try(spec, int(now[0]))
         if not sizes.any():
             self.store.native.follow_rule("all")
             return
@@ -208,7 +233,7 @@ class LoaderCache:
         window = compile_plan(
             np.concatenate(epochs),
             len(self.store),
-            self._room(loader, int(sizes.mean())),
+            self._room(spec, int(sizes.mean())),
             self.options.policy,
             sizes=sizes,
             resident=self.store.residents(),
@@ -217,10 +242,10 @@ class LoaderCache:
         self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
 
-    def _try(self, loader: DataLoader[Any], index: int) -> np.ndarray[Any, Any]:
+    def _try(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
         """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
         size = 0
-        if not loader.by_processes:
+        if not spec.by_processes:
             # A failure comes again in the epoch, where it can be reported.
             # The sampler may draw its seed from the generator that the dataset draws from too.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
@@ -232,13 +257,13 @@ class LoaderCache:
                     size = self.store.load_ahead(index, dataset.__getitem__)
         return np.full(len(self.store), int(size), np.int64)
 
-    def _room(self, loader: DataLoader[Any], size: int) -> int:
+    def _room(self, spec: CacheSpec, size: int) -> int:
         """What the plan may use: workers are not quite in step, so some of the memory changes hands late."""
         room = self.store.native.counts()["room"]
-        if loader.num_workers == 0:
+        if spec.num_workers == 0:
             return room
-        batches = loader.num_workers if loader.by_processes else 1
-        return room - min(room // 8, (loader.batch_size or 1) * batches * size)
+        batches = spec.num_workers if spec.by_processes else 1
+        return room - min(room // 8, (spec.batch_size or 1) * batches * size)
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since the start."""
@@ -251,20 +276,21 @@ class LoaderCache:
         return counts
 
 
-def _sampler(loader: DataLoader[Any]) -> Any:
-    return getattr(loader.batch_sampler, "sampler", None)
+def _samples_of(sampler: Any) -> Any:
+    """Return the sampler of single samples, of any batch sampler that has one."""
+    return getattr(sampler, "sampler", sampler)
 
 
-def _world(loader: DataLoader[Any]) -> int:
-    sampler = _sampler(loader)
+def _world(spec: CacheSpec) -> int:
+    sampler = _samples_of(spec.sampler)
     return sampler.num_replicas if type(sampler) is DistributedSampler else 1
 
 
-def _router(loader: DataLoader[Any]) -> Router:
-    sampler = _sampler(loader)
-    if type(sampler) is not DistributedSampler or type(loader.batch_sampler) is not BatchSampler:
+def _router(spec: CacheSpec) -> Router:
+    sampler = _samples_of(spec.sampler)
+    if type(sampler) is not DistributedSampler or type(spec.sampler) is not BatchSampler:
         raise ValueError(
             "cache: route=True needs an order that is dealt to the ranks by torch's own DistributedSampler, "
             f"got {type(sampler).__name__}"
         )
-    return Router(len(loader.dataset), sampler.num_replicas)  # type: ignore[arg-type]
+    return Router(len(spec.dataset), sampler.num_replicas)

@@ -1,72 +1,113 @@
-"""One pass over a loader: asks for batches in order, keeps enough of them in the making, hands them on."""
+"""One pass over a loader: batches in order, counted and timed, with the loader's policy for errors."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
+from torch.utils.data import IterableDataset
 
-from foreload.batch.assembly import Assembly, count
-from foreload.batch.failure import EmptyBatch
-from foreload.epochs.cursor import Order
+from foreload.batch.assembly import count
+from foreload.batch.failure import EmptyBatch, FailureLimit
+from foreload.batch.spec import BatchSpec
+from foreload.cache.budget import MemoryBudget
+from foreload.cache.store import SampleStore
+from foreload.epochs.cursor import Cursor
 from foreload.errors import warn_user
-from foreload.nested import count_samples
 from foreload.record.recorder import Watch, null_loop
 
-if TYPE_CHECKING:
-    from foreload.datasets.tensors import TensorAssembly
+__all__ = ["Epoch", "EpochSpec", "warn_of_length"]
 
 
-__all__ = ["Epoch", "GatherEpoch", "InlineEpoch", "warn_of_length"]
+@dataclass(frozen=True)
+class EpochSpec:
+    """What one pass over a loader needs to know of it.
+
+    Attributes:
+        cursor: the order of its batches, and how far the loop has come.
+        batches: how they are made.
+        dataset: as the user gave it.
+        view: the dataset as workers see it: through the cache, with the loader's transform.
+        watch: records what happens.
+        memory: what the cache and the batches made ahead may take.
+        max_errors: how many samples may fail.
+        timeout: seconds to wait for a batch; None: for ever.
+        in_order: whether batches come in the order of their indices, not of their completion.
+        prefetch_factor: batches made ahead per worker.
+        expected_length: what an iterable dataset said that its length is.
+    """
+
+    cursor: Cursor
+    batches: BatchSpec
+    dataset: Any
+    view: Any
+    watch: Watch
+    memory: MemoryBudget
+    max_errors: int
+    timeout: float | None
+    in_order: bool
+    prefetch_factor: int | None
+    expected_length: int | None = None
+
+    @property
+    def store(self) -> SampleStore | None:
+        """The samples that the loader's cache holds, if it has one."""
+        return None if self.batches.cache is None else self.batches.cache.store
 
 
 class Epoch(Iterator[Any]):
-    """What ``iter(loader)`` gives."""
+    """The iterator over a loader's batches, as ``iter(loader)`` returns it."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._watch = order.watch
-        self._loop = order.watch.loop
-        self._lane = order.watch.lane.native
+    def __init__(self, spec: EpochSpec) -> None:
+        self._spec = spec
+        self._cursor = spec.cursor
+        self._order = spec.cursor.order
+        self._mark_delivered = spec.cursor.mark_delivered
+        self._memory, self._store = spec.memory, spec.store
+        self._watch = spec.watch
+        self._loop = spec.watch.loop
+        self._order_loop = spec.watch.loop  # which is told what drawing the order takes
+        self._lane = spec.watch.lane.native
         self._together = 1  # batches that are given at once
-        self._samples_of: Callable[[Any], int] = len if order.is_array else count
-        self._watched = order.store is not None or order.memory.limit is not None
+        self._samples_of: Callable[[Any], int] = len if self._order.is_array else count
+        self._watches_memory = self._store is not None or spec.memory.limit is not None
+        # (The samples of a stream are counted when they are there.)
+        skips = spec.batches.on_error == "skip" and not isinstance(spec.dataset, IterableDataset)
+        self._failures = FailureLimit(spec.batches.errors, spec.max_errors, skips=skips)
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch."""
+        """Return the number of batches of the whole epoch."""
         return len(self._order)
 
     def __next__(self) -> Any:
-        """Give the next batch.
+        """Return the next batch.
 
         Raises:
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
-        order = self._order
+        failures = self._failures
         self._loop.mark_requested()
         while True:
             try:
                 number, samples, take = self._next()
             except StopIteration:
-                order.finished = True
-                self._loop = order.loop = null_loop()
+                self._cursor.finished = True
+                self._loop = self._order_loop = null_loop()
                 self._watch.end()
                 raise
-            order.mark_delivered(number)
-            failed = order.failed if order.skips else 0
+            self._mark_delivered(number)
+            failed = failures.count if failures.skips else 0
             try:
                 batch = take()
             except EmptyBatch:
-                order.check_errors()
+                failures.check()
                 continue
-            order.check_errors()
-            if self._watched:
-                order.memory.observe_batch(batch, order.store)
-            if order.skips:
-                samples -= order.failed - failed
+            failures.check()
+            if self._watches_memory:
+                self._memory.observe_batch(batch, self._store)
+            if failures.skips:
+                samples -= failures.count - failed
             self._loop.mark_delivered(samples, self._together)
             return batch
 
@@ -74,107 +115,29 @@ class Epoch(Iterator[Any]):
         """Wait for a batch.
 
         Returns:
-            the how-manieth that was asked for; the samples of it, or of all that are given together with it; what
-            gives it, or raises what it failed by.
+            Its number in the order of drawing, from 0; the number of its samples, or of all samples that are given
+            together with it; what returns the batch, or raises what it failed by.
         """
         raise NotImplementedError
 
+    def _draw(self) -> Any:
+        """Draw the indices of the next batch, and record the time if that is more than cutting them off."""
+        order = self._order
+        if order.ready:
+            return next(order)
+        order.plan()
+        self._order_loop.mark()
+        indices = next(order)
+        self._order_loop.ordered(count(indices) + order.ready * order.size)
+        return indices
+
     def count_at_consumer(self) -> Watch:
-        """Let somebody else tell the watch what the loop does, who is between the loop and this epoch."""
+        """Let a wrapper (the device copier) count batches instead of this epoch."""
         self._loop = self._watch.count_at_consumer()
         return self._watch
 
     def close(self) -> None:
         """End the epoch early; its threads end and its buffers are free."""
-
-
-class InlineEpoch(Epoch):
-    """Makes each batch in the calling thread, when it is asked for."""
-
-    def __init__(self, order: Order, assembly: Assembly) -> None:
-        super().__init__(order)
-        self._assembly = assembly
-
-    def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        indices = next(self._order)
-        number = self._order.num_drawn - 1
-
-        def make() -> Any:
-            batch = self._assembly.start(indices)
-            batch.job.run_in(self._lane, number)
-            return batch.take()
-
-        return number, self._samples_of(indices), make
-
-
-class GatherEpoch(Epoch):
-    """Gathers several small batches of rows in one native call, in the calling thread."""
-
-    _BYTES = 256 << 10
-    _MOST = 32
-
-    def __init__(self, order: Order, assembly: TensorAssembly) -> None:
-        super().__init__(order)
-        self._assembly = assembly
-        self._ready: list[Any] = []
-        self._asked: deque[Any] = deque()
-        self._number = -1
-
-    def __next__(self) -> Any:
-        """Give the next batch."""
-        # A small batch takes about as long as the calls that it would go through otherwise.
-        if not self._ready or self._watched:
-            return super().__next__()
-        self._number += 1
-        self._order.mark_delivered(self._number)
-        return self._ready.pop()
-
-    def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        samples, self._together = 0, 1
-        if not self._ready and not self._asked:
-            together = self._indices()
-            try:
-                samples = self._gather(together)
-            except IndexError:
-                # Only one of them has an index that is not there.
-                self._asked.extend(together)
-        self._number += 1
-        if self._ready:
-            return self._number, samples or count_samples(self._ready[-1]), self._ready.pop
-        indices = self._asked.popleft()
-        return self._number, len(indices), lambda: self._alone(indices)
-
-    def _gather(self, together: list[Any]) -> int:
-        """Gather batches; give how many samples are in those that are given together, as far as the clock goes."""
-        batches = len(together)
-        samples = (batches - 1) * len(together[0]) + len(together[-1])
-        self._ready = list(self._assembly.gather(together))
-        self._loop.gathered(samples, samples * self._assembly.sample_bytes, batches)
-        self._ready.reverse()
-        if self._watched:
-            return 0
-        self._together = batches
-        self._watch.make_ready(self._ready, batches)
-        return samples
-
-    def count_at_consumer(self) -> Watch:
-        """See :meth:`Epoch.count_at_consumer`."""
-        self._watched = True  # one by one
-        return super().count_at_consumer()
-
-    def _alone(self, indices: Any) -> Any:
-        (batch,) = self._assembly.gather([indices])
-        return batch
-
-    def _indices(self) -> list[Any]:
-        first = next(self._order)
-        if not isinstance(first, np.ndarray) and isinstance(first, Iterator):
-            first = list(first)
-        if not self._order.ready:
-            return [first]
-        size = max(1, len(first) * self._assembly.sample_bytes)
-        most = min(self._loop.pays_together, self._MOST, self._BYTES // size, self._order.ready + 1)
-        return [first, *islice(self._order, max(0, most - 1))]
 
 
 def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int) -> None:

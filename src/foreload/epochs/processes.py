@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset
@@ -16,76 +16,58 @@ from torch.utils.data import IterableDataset
 from foreload import _native
 from foreload.batch.assembly import count
 from foreload.batch.collate import pinned
-from foreload.epochs.base import Epoch, warn_of_length
-from foreload.epochs.cursor import Order
+from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.errors import warn_user
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
-from foreload.workers.processes import ProcessPool, Worker, death
+from foreload.workers.processes import ProcessPool, Restart, Worker, death
 from foreload.workers.worker import Begin, Result
 
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-
-
-__all__ = ["ProcessEpoch", "Restart"]
-
-
-@dataclass(frozen=True)
-class Restart:
-    """A worker process that ended before its time, and was replaced.
-
-    Attributes:
-        worker: which one.
-        pid: its process.
-        exitcode: minus the signal that killed it, or what it exited with.
-        indices: what it was to load, batch by batch; that was loaded again.
-    """
-
-    worker: int
-    pid: int
-    exitcode: int | None
-    indices: list[Any]
+__all__ = ["ProcessEpoch"]
 
 
 class ProcessEpoch(Epoch):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     Args:
-        loader: whose batches.
-        order: what they are.
+        spec: what is known of the loader.
         pool: the workers.
-        keeper: who ends them; if nobody does, they end with the epoch.
+        owner: ends persistent workers; if there is none, they end with the epoch.
+        restarts: takes up the workers that were killed and replaced.
+        max_restarts: how many may be.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], order: Order, pool: ProcessPool, *, keeper: PoolOwner | None
+        self,
+        spec: EpochSpec,
+        pool: ProcessPool,
+        *,
+        owner: PoolOwner | None,
+        restarts: list[Restart],
+        max_restarts: int,
     ) -> None:
-        super().__init__(order)
+        super().__init__(spec)
+        cursor = spec.cursor
         self._pool = pool
-        self._keeper = keeper
-        self._is_stream = isinstance(loader.dataset, IterableDataset)
-        self._length = loader._IterableDataset_len_called if self._is_stream else None
+        self._owner = owner
+        self._is_stream = isinstance(spec.dataset, IterableDataset)
         self._given = 0
-        self._dataset = loader.dataset
-        self._timeout = loader.timeout or None
-        self._in_order = loader.in_order
-        self._pin_device = loader._pin_device
-        self._errors = loader.errors
-        self._restarts = loader.restarts
-        self._restarts_left = self._max_restarts = loader.max_restarts
+        self._pin_device = spec.batches.pin_device
+        self._errors = spec.batches.errors
+        self._restarts = restarts
+        self._restarts_left = self._max_restarts = max_restarts
         self._first = pool.next_number
-        self._turns = cycle([*range(order.turn, len(pool.workers)), *range(order.turn)])
+        self._turns = cycle([*range(cursor.turn, len(pool.workers)), *range(cursor.turn)])
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
         self._answers: dict[int, Result] = {}
         self._sizes: dict[int, int] = {}  # of the jobs, in samples
-        ahead = order.memory.depth((loader.prefetch_factor or 1) * len(pool.workers))
+        ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
         self._most = self._watch.depth = max(len(pool.workers), ahead)
-        self._begin = Begin(order.key, order.is_array, self._first)
+        self._begin = Begin(cursor.key, self._order.is_array, self._first)
         # How far each stream was read, which whoever replaces its worker must know.
-        self._streams = dict(order.streams)
-        self._close = weakref.finalize(self, _end, pool, self._first, keeper is None)
+        self._streams = dict(cursor.streams)
+        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
         pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)
@@ -110,7 +92,7 @@ class ProcessEpoch(Epoch):
             result = self._answers.pop(number)
             samples = self._sizes.pop(number, result.samples)
             whose = self._asked.pop(number)
-            self._order.turn = next(iter(self._asked.values()), whose)
+            self._cursor.turn = next(iter(self._asked.values()), whose)
             if result.is_end:
                 self._active[whose] = False
                 self._ask()
@@ -118,8 +100,10 @@ class ProcessEpoch(Epoch):
             self._ask()
             self._given += 1
             if self._is_stream:
-                self._order.streams[whose] = (self._order.streams.get(whose, (0, None))[0] + 1, result.state)
-                warn_of_length(self._dataset, self._length, self._given, len(self._pool.workers))
+                self._cursor.streams[whose] = (self._cursor.streams.get(whose, (0, None))[0] + 1, result.state)
+                warn_of_length(
+                    self._spec.dataset, self._spec.expected_length, self._given, len(self._pool.workers)
+                )
             return number - self._first, samples, partial(self._take, result)
         self.close()
         raise StopIteration
@@ -136,14 +120,14 @@ class ProcessEpoch(Epoch):
         if self._pool.closed or not any(self._active):
             return
         try:
-            indices = None if self._is_stream else next(self._order)
+            indices = None if self._is_stream else self._draw()
         except StopIteration:
             return
         share = self._most // sum(self._active)
         for turn in self._turns:
             worker = self._pool.workers[turn]
             # Where order does not matter, nobody waits for who is slow.
-            if self._active[turn] and (self._in_order or len(worker.asked) < share):
+            if self._active[turn] and (self._spec.in_order or len(worker.asked) < share):
                 break
         number = self._pool.next_number
         self._pool.next_number += 1
@@ -155,13 +139,13 @@ class ProcessEpoch(Epoch):
     def _next_answered(self) -> int | None:
         """Wait for the next job's answer, or for any where order does not matter; None after other news."""
         number = next(iter(self._asked))
-        if self._in_order and not self._active[self._asked[number]] and number not in self._answers:
+        if self._spec.in_order and not self._active[self._asked[number]] and number not in self._answers:
             # The stream ended with an earlier job of this worker.
             del self._asked[number]
             return None
         if number in self._answers:
             return number
-        if not self._in_order and self._answers:
+        if not self._spec.in_order and self._answers:
             return next(iter(self._answers))
         if self._pool.closed:
             raise RuntimeError(
@@ -171,9 +155,9 @@ class ProcessEpoch(Epoch):
             raise RuntimeError(
                 "this epoch ended when another one was begun with the same persistent workers; go on with that"
             )
-        wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
+        wanted = [self._pool.workers[self._asked[number]]] if self._spec.in_order else self._pool.workers
         nothing = True
-        for worker, result in self._pool.wait(wanted, self._timeout):
+        for worker, result in self._pool.wait(wanted, self._spec.timeout):
             nothing = False
             if result is None:
                 self._replace(worker)
@@ -192,9 +176,11 @@ class ProcessEpoch(Epoch):
             message = death(process)
             if self._max_restarts:
                 asked = list(worker.asked.values())
-                message += f"It was the {self._max_restarts + 1}. worker of this epoch to end like this."
+                message += (
+                    f"{self._max_restarts + 1} workers died in this epoch (max_restarts={self._max_restarts})."
+                )
                 if asked and not self._is_stream:
-                    message += f" It was at the batch of samples {_shown(asked[0])}."
+                    message += f" This one was loading the batch of samples {_shown(asked[0])}."
             self.close()
             self._pool.close()
             raise RuntimeError(message)
@@ -220,7 +206,7 @@ class ProcessEpoch(Epoch):
         self._close.detach()
         # A worker that is stuck in a sample cannot be waited for.
         self._pool.close(patient=False)
-        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds; {where}")
+        return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
 
     def close(self) -> None:
         """End the epoch early; its workers end, unless they persist."""

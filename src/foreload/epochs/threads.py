@@ -6,67 +6,53 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreload import _native
 from foreload.batch.assembly import Assembly, Batch
 from foreload.batch.samples import SampleAssembly
-from foreload.epochs.base import Epoch
-from foreload.epochs.cursor import Order
-from foreload.tune.within_epoch import Setting, Tuner
-from foreload.workers.crew import PoolOwner
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.tune.interval import Observed
+from foreload.tune.within_epoch import Tuner
+from foreload.workers.crew import Crew, PoolOwner
 from foreload.workers.threads import ThreadPool, no_job
 
-if TYPE_CHECKING:
-    from foreload.batch.assembly import Assembly
-    from foreload.epochs.cursor import Order
-    from foreload.loader import DataLoader
-    from foreload.workers.threads import ThreadPool
-
-
-__all__ = ["ThreadEpoch", "TunedEpoch", "thread_epoch"]
+__all__ = ["ThreadEpoch", "TunedEpoch"]
 
 
 class ThreadEpoch(Epoch):
     """Keeps ``depth`` batches in the making by the threads of a pool.
 
     Args:
+        spec: what is known of the loader.
+        assembly: how a batch is made.
         pool: the threads.
-        keeper: who ends them; if nobody does, they end with the epoch.
-        timeout: seconds to wait for a batch, 0 for ever.
-        in_order: give batches in the order of their indices, not of their completion.
+        depth: the number of batches in the making.
+        owner: ends persistent threads; if there is none, they end with the epoch.
     """
 
     def __init__(
-        self,
-        order: Order,
-        assembly: Assembly,
-        pool: ThreadPool,
-        *,
-        depth: int,
-        keeper: PoolOwner | None,
-        timeout: float,
-        in_order: bool,
+        self, spec: EpochSpec, assembly: Assembly, pool: ThreadPool, *, depth: int, owner: PoolOwner | None
     ) -> None:
-        super().__init__(order)
+        super().__init__(spec)
         self._assembly = assembly
         self._pool = pool
         self._depth = depth
         self.copies = 2 if isinstance(assembly, SampleAssembly) else 1  # of a batch in the making
-        self._keeper = keeper
-        self._timeout = timeout
-        self._in_order = in_order
+        self._owner = owner
+        self._timeout = spec.timeout or 0
+        self._in_order = spec.in_order
         self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # of the batch, and its samples
         self._finished: set[_native.Job] = set()
         self._exhausted = False
         # Also runs when the interpreter exits while an epoch is open.
-        self._close = weakref.finalize(self, _end, pool, self._completions, keeper is None)
+        self._close = weakref.finalize(self, _end, pool, self._completions, owner is None)
         pool.watch(self._completions)
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        depth = self._order.memory.depth(self._depth, self._order.store, copies=self.copies)
+        depth = self._memory.depth(self._depth, self._store, copies=self.copies)
         self._watch.depth = depth
         self._fill(depth)
         if not self._making:
@@ -85,7 +71,7 @@ class ThreadEpoch(Epoch):
             if (self._making or ahead) and self._order.draw_only_ready and not self._order.ready:
                 return
             try:
-                indices = next(self._order)
+                indices = self._draw()
             except StopIteration:
                 self._exhausted = True
                 return
@@ -164,46 +150,18 @@ class ThreadEpoch(Epoch):
         self._close()
 
 
-def _end(pool: ThreadPool, completions: _native.Completions, owned: bool) -> None:
-    pool.forget(completions)
-    if owned:
-        pool.close()
-
-
-def thread_epoch(loader: DataLoader[Any], order: Order, assembly: Assembly, pool: ThreadPool) -> ThreadEpoch:
-    """Begin an epoch by threads; what the user left open of their number is tuned."""
-    # Batches made ahead: so many for each thread, or as many as the assembly says.
-    each = (loader.prefetch_factor or 0) if assembly.depth is None or loader._prefetch_given else None
-    depth = (assembly.depth or 1) if each is None else max(1, each * loader.num_workers)
-    make: Callable[..., ThreadEpoch] = ThreadEpoch
-    if loader._tunes:
-        if loader._tuner is None:
-            loader._tuner = Tuner(Setting(loader.num_workers, depth), each, loader._tuning, deeper=loader._deepens)
-        depth = loader._tuner.setting.depth
-        make = partial(TunedEpoch, loader, loader._tuner)
-    return make(
-        order,
-        assembly,
-        pool,
-        depth=depth,
-        keeper=loader._keeper,
-        timeout=loader.timeout,
-        in_order=loader.in_order,
-    )
-
-
 class TunedEpoch(ThreadEpoch):
-    """Lets a tuner look at it now and then, between two batches.
+    """Lets a tuner look at it now and then, between two batches, and change its threads and its depth.
 
     Args:
-        loader: whose epoch it is.
-        tuner: who looks.
-        others: as :class:`~foreload.epochs.threads.ThreadEpoch` has them.
+        crew: whose threads they are.
+        tuner: proposes and judges changes.
+        others: as :class:`ThreadEpoch` has them.
     """
 
-    def __init__(self, loader: DataLoader[Any], tuner: Tuner, *others: Any, **options: Any) -> None:
+    def __init__(self, crew: Crew, tuner: Tuner, *others: Any, **options: Any) -> None:
         super().__init__(*others, **options)
-        self._loader = weakref.ref(loader)
+        self._crew = crew
         self._tuner = tuner
         self._due = self._left = tuner.begin()  # batches until the next look; 0: there is none
 
@@ -216,24 +174,27 @@ class TunedEpoch(ThreadEpoch):
         return number, samples, take
 
     def _look(self, take: Callable[[], Any]) -> Any:
-        self._left = 1  # where this batch turns out to be an error, the next one is looked at
+        self._left = 1  # if this batch turns out to be an error, the next one is looked at
         batch = take()
-        loader = self._loader()
         self._left = 0
-        if loader is not None:
-            self._due = self._left = self._tuner.look(loader, self, batch, self._due)
+        observed = Observed(self._crew.recorder, "threads", self._tuner.setting.threads, self._spec.batches.cache)
+        self._due = self._left = self._tuner.look(observed, self, batch, self._due)
         return batch
 
-    def resize(self, threads: int, depth: int) -> int:
-        """Go on with so many threads and batches in the making; give the threads that there are."""
+    def resize(self, threads: int, depth: int) -> None:
+        """Go on with another number of threads and of batches in the making."""
         self._depth = depth
-        loader = self._loader()
-        fewer = loader is not None and threads < loader.num_workers
-        count = self._pool.resize(threads)
-        if fewer:
-            _native.release_freed()  # what samples of those who rest left behind
-        return count
+        before = self._crew.count
+        self._crew.set_count(self._pool.resize(threads))
+        if threads < before:
+            _native.release_freed()  # what samples of the threads that rest left behind
 
     def most_depth(self) -> int | None:
-        """Give how many batches the memory budget has room for; None: nobody limits them."""
-        return self._order.memory.most(self._order.store, copies=self.copies)
+        """Return the number of batches that the memory budget has room for; None: as many as wanted."""
+        return self._memory.most(self._store, copies=self.copies)
+
+
+def _end(pool: ThreadPool, completions: _native.Completions, owned: bool) -> None:
+    pool.forget(completions)
+    if owned:
+        pool.close()

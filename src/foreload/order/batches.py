@@ -11,31 +11,40 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from foreload._torch import draw_seed
 from foreload.checks import Indices
+from foreload.order.known import draws_at_once, kept_generators
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Ranges, SamplerBatches, Start
-from foreload.order.samplers import BLOCK, Blocks, KeyedSampler, global_batches, global_order, keyed_blocks
+from foreload.order.resume import BEGINNING, Ranges, Start
+from foreload.order.sampler_batches import SamplerBatches
+from foreload.order.samplers import (
+    BLOCK,
+    Blocks,
+    KeyedSampler,
+    concatenated,
+    global_batches,
+    global_order,
+    keyed_blocks,
+)
 from foreload.protocol import ArraySampler, OrderBlocks
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
+    pass
 
 
 __all__ = ["ArrayBatches", "batches", "without"]
 
 
-def batches(loader: DataLoader[Any], router: Router | None = None, start: Start = BEGINNING) -> Any:
-    """Iterate over what ``loader`` asks its dataset for, one item per batch.
+def batches(sampler: Any, router: Router | None = None, start: Start = BEGINNING) -> Any:
+    """Iterate over what a DataLoader asks its dataset for, one item per batch.
 
     Args:
-        loader: whose order.
+        sampler: its batch sampler, or its sampler without batching.
         router: swaps samples between the ranks of its ``DistributedSampler``.
         start: where to begin.
 
     Returns:
         :class:`ArrayBatches` where the order is known as arrays, otherwise what the user's sampler or batch
-        sampler gives, as :class:`~foreload.order.resume.SamplerBatches`.
+        sampler gives, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
     """
-    sampler = loader._index_sampler
     if type(sampler) is BatchSampler:
         if router is None:
             blocks = _blocks(sampler.sampler, start)
@@ -63,6 +72,7 @@ class ArrayBatches(Iterator[Indices]):
         self.size = size
         self.each = blocks.each
         self._source = blocks
+        self._drop_last = drop_last
         later = [(begin, end) for begin, end in start.given if begin > 0]
         rest = without(blocks, start.prefix, later) if later else blocks
         self._batches = self._cut(rest, size, drop_last)
@@ -71,8 +81,13 @@ class ArrayBatches(Iterator[Indices]):
         """Give the indices of the next batch."""
         return next(self._batches)
 
+    def peek(self) -> Indices:
+        """Return all samples that are still to come, which come all the same; before the first batch only."""
+        samples = self._source.peek()
+        return samples[: len(samples) // self.size * self.size] if self._drop_last else samples
+
     def state(self, batches: int) -> Any:
-        """Give what the order was drawn from."""
+        """Return what the order was drawn from."""
         return self._source.drawn
 
     def _cut(self, blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
@@ -127,6 +142,14 @@ def _sequential_blocks(size: int, start: int) -> Iterator[Indices]:
 class _RandomBlocks(Blocks):
     def __init__(self, sampler: RandomSampler, start: Start) -> None:
         super().__init__(self._draw(sampler, start))
+        self._sampler, self._start = sampler, start
+
+    def peek(self) -> Indices:
+        if draws_at_once(self._sampler):
+            return super().peek()
+        # What torch draws bit by bit, the user's generator is not ahead of here either.
+        with kept_generators(self._sampler.generator):
+            return concatenated(self._draw(self._sampler, self._start))
 
     def _draw(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
         # Draw for draw what RandomSampler.__iter__ does, also when it draws: a user's generator may be shared.
@@ -163,8 +186,8 @@ class _DealtBlocks(Blocks):
     def __init__(self, sampler: DistributedSampler[Any], start: Start) -> None:
         self.each = sampler.num_replicas
         # Whatever number of ranks has come so far: the rest is dealt to those of now.
-        order = global_order(sampler, sampler.epoch, start.prefix)
-        super().__init__(iter([order[sampler.rank :: self.each]]))
+        self.all_ranks = global_order(sampler, sampler.epoch, start.prefix)
+        super().__init__(iter([self.all_ranks[sampler.rank :: self.each]]))
 
 
 class _RoutedBlocks(Blocks):

@@ -1,10 +1,10 @@
-"""What a loader will ask for, found out without changing any of it."""
+"""The samples of coming epochs, found out without changing any of them."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,46 +14,23 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 from foreload._torch import draw_seed
 from foreload.checks import Indices
+from foreload.order.epoch_order import EpochOrder
+from foreload.order.known import KNOWN_SAMPLERS, kept_generators
 from foreload.order.mixture import MixtureSampler
-from foreload.order.samplers import KeyedSampler, global_batches
+from foreload.order.samplers import KeyedSampler, concatenated, global_batches
 
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-
-__all__ = ["KNOWN_SAMPLERS", "asks_once", "look_ahead"]
+__all__ = ["asks_once", "look_ahead"]
 
 
-# Whose order is known before it is asked for: torch's and foreload's own samplers, but no class derived from them.
-KNOWN_SAMPLERS = frozenset(
-    {
-        SequentialSampler,
-        RandomSampler,
-        SubsetRandomSampler,
-        WeightedRandomSampler,
-        DistributedSampler,
-        KeyedSampler,
-        MixtureSampler,
-    }
-)
-
-
-def _sampler(loader: DataLoader[Any]) -> Any:
-    batch_sampler = loader._index_sampler
-    return batch_sampler.sampler if type(batch_sampler) is BatchSampler else batch_sampler
-
-
-def asks_once(loader: DataLoader[Any], ranks: Sequence[int] = ()) -> bool:
-    """Tell whether every epoch asks for the same samples, each once; by these ranks together."""
-    sampler = _sampler(loader)
+def asks_once(sampler: Any, num_ranks: int = 0) -> bool:
+    """Whether every epoch of a sampler asks for the same samples, each once; of ``num_ranks`` ranks together."""
     kind = type(sampler)
     if kind is DistributedSampler:
-        return bool(len(ranks) == sampler.num_replicas)
+        return bool(num_ranks == sampler.num_replicas)
     if kind is RandomSampler:
         return not sampler.replacement and bool(sampler.num_samples == len(sampler.data_source))
     if kind is MixtureSampler:
@@ -62,69 +39,65 @@ def asks_once(loader: DataLoader[Any], ranks: Sequence[int] = ()) -> bool:
 
 
 def look_ahead(
-    loader: DataLoader[Any],
-    epochs: int,
-    *,
-    draws: tuple[bool, bool] = (False, True),
-    ranks: Sequence[int] = (),
+    order: EpochOrder, epochs: int, *, draws_seed: bool = True, ranks: Sequence[int] = ()
 ) -> list[Indices] | None:
-    """Tell what the epoch that begins now asks for, and the ones after it, without changing any of it.
+    """Return the samples of an epoch that is about to begin, and of later ones as far as they are known.
 
-    Samplers of torch and of foreload are run ahead, and the generators that they draw from are set back. Later
-    epochs are known where the order is a function of the epoch, or comes from a generator of the user's own, as
-    long as nobody else draws from that. What a user's own sampler will do is not known, and None is returned.
+    Those of the coming epoch are the very indices that are delivered (see :meth:`EpochOrder.peek`). Later ones are
+    known if the order is a function of the epoch, or comes from a generator of the user's own from which nobody
+    else draws meanwhile; generators are set back to where they were.
 
     Args:
-        loader: whose order.
-        epochs: how many to look ahead; fewer may be given back.
+        order: of the coming epoch.
+        epochs: how many to look ahead; there may be fewer in the answer.
+        draws_seed: whether each later epoch first draws a base seed from the loader's generator.
         ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
-        draws: whether the coming epoch, and each later one, still draws a base seed from ``loader.generator``.
 
     Returns:
-        The samples of the coming epoch in order, and of later ones as far as they are known.
+        The samples of each epoch in order; None for a sampler of the user's own.
     """
-    batch_sampler = loader._index_sampler
-    sampler = _sampler(loader)
-    whole = type(batch_sampler) is not BatchSampler or not batch_sampler.drop_last
+    sampler = order.item_sampler
     kind = type(sampler)
     if kind not in KNOWN_SAMPLERS:
         return None
-    if kind is DistributedSampler and type(batch_sampler) is BatchSampler:
-        return _of_ranks(sampler, batch_sampler, ranks or [sampler.rank], epochs)
+    if kind is DistributedSampler and type(order.sampler) is BatchSampler:
+        return _of_ranks(order, ranks or [sampler.rank], epochs)
     if kind is MixtureSampler and sampler.num_replicas > 1 and len(ranks) > 1:
-        return None  # the others' shares are dealt by samplers of their own
+        return None  # the other ranks' shares are dealt by samplers of their own
+    coming = order.peek()
+    if coming is None:
+        return None
     if kind in (DistributedSampler, KeyedSampler, MixtureSampler):
-        ahead_of_time = [_of_epoch(sampler, sampler.epoch + ahead) for ahead in range(epochs)]
-        return [_list(later, whole, batch_sampler) for later in ahead_of_time]
+        assert order.epoch is not None
+        return [coming, *(_listed(_of_epoch(sampler, order.epoch + later), order) for later in range(1, epochs))]
+    return [coming, *_drawn_later(order, epochs - 1, draws_seed=draws_seed)]
+
+
+def _drawn_later(order: EpochOrder, epochs: int, *, draws_seed: bool) -> list[Indices]:
+    sampler = order.item_sampler
     generator = getattr(sampler, "generator", None)
-    drawn_from = [
-        torch.default_generator,
-        *{id(g): g for g in (generator, loader.generator) if g is not None}.values(),
-    ]
-    states = [source.get_state() for source in drawn_from]
+    if generator is None:
+        return []  # what else draws from torch's global generator before the next epoch is not known
+    sources = {id(source): source for source in (torch.default_generator, generator, order.generator)}
     known = []
-    try:
-        for ahead in range(epochs if generator is not None else 1):
-            if draws[ahead > 0]:
-                draw_seed(loader.generator)
-            known.append(_list(sampler, whole, batch_sampler))
-    finally:
-        for source, state in zip(drawn_from, states, strict=True):
-            source.set_state(state)
+    with kept_generators(*sources.values()):
+        if not order.drew_at_once:
+            _listed(sampler, order)  # the coming epoch itself
+        for _ in range(epochs):
+            if draws_seed:
+                draw_seed(order.generator)
+            known.append(_listed(sampler, order))
     return known
 
 
-def _of_ranks(
-    sampler: DistributedSampler[Any],
-    batch_sampler: BatchSampler,
-    ranks: Sequence[int],
-    epochs: int,
-) -> list[Indices]:
-    size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+def _of_ranks(order: EpochOrder, ranks: Sequence[int], epochs: int) -> list[Indices]:
+    sampler: DistributedSampler[Any] = order.item_sampler
+    batches: BatchSampler = order.sampler
+    assert order.epoch is not None
     known = []
-    for epoch in range(sampler.epoch, sampler.epoch + epochs):
-        dealt = global_batches(sampler, epoch, size, drop_last)
-        known.append(np.concatenate([np.zeros(0, np.int64), *(parts[rank] for parts in dealt for rank in ranks)]))
+    for epoch in range(order.epoch, order.epoch + epochs):
+        dealt = global_batches(sampler, epoch, batches.batch_size, batches.drop_last)
+        known.append(concatenated(parts[rank] for parts in dealt for rank in ranks))
     return known
 
 
@@ -134,9 +107,13 @@ def _of_epoch(sampler: Any, epoch: int) -> Any:
     return other
 
 
-def _list(sampler: Any, whole: bool, batch_sampler: Any) -> Indices:
-    if type(sampler) in (KeyedSampler, MixtureSampler):
-        indices: Indices = sampler.positions(0, len(sampler))
+def _listed(sampler: Any, order: EpochOrder) -> Indices:
+    """List what an epoch of a sampler asks for, without a last batch that is dropped."""
+    if isinstance(sampler, (KeyedSampler, MixtureSampler)):
+        indices = sampler.positions(0, len(sampler))
     else:
         indices = np.fromiter(iter(sampler), np.int64)
-    return indices if whole else indices[: len(indices) // batch_sampler.batch_size * batch_sampler.batch_size]
+    batches = order.sampler
+    if type(batches) is BatchSampler and batches.drop_last:
+        return indices[: len(indices) // batches.batch_size * batches.batch_size]
+    return indices

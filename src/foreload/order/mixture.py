@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any, Protocol, SupportsIndex
 
@@ -24,24 +24,29 @@ _FIRST, _BLOCK = 1 << 10, 1 << 13
 _STRETCH = 1 << 16
 
 
-class WeightedMixture(Protocol):
-    """What a :class:`MixtureSampler` needs of a :class:`~foreload.Mixture`."""
-
-    sizes: list[int]
-    num_samples: int
+class MixedDatasets(Protocol):
+    """Several datasets as one, whose shares of an epoch are fixed: :class:`foreload.Mixture`."""
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The weights, as the smallest whole numbers in the same proportions."""
+        """The samples of each dataset in ``sum(shares)`` samples of the mixture."""
         ...
 
-    def set_weights(self, weights: Sequence[float]) -> None:
-        """Change the weights."""
+    @property
+    def sizes(self) -> list[int]:
+        """The number of samples of each dataset."""
         ...
 
-    def __len__(self) -> int:
-        """Count the samples of all datasets."""
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in an epoch."""
         ...
+
+    def set_weights(self, weights: Any) -> None:
+        """Change the shares."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 class MixtureSampler(Sampler[int], ArraySampler):
@@ -83,7 +88,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
 
     def __init__(
         self,
-        mixture: WeightedMixture,
+        mixture: MixedDatasets,
         seed: SupportsIndex,
         *,
         num_replicas: int = 1,

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import BatchSampler
-
-from foreload._torch import draw_seed
-from foreload.errors import warn_user
-
-__all__ = ["BEGINNING", "Given", "Ranges", "SamplerBatches", "Start", "has_state"]
+__all__ = ["BEGINNING", "Given", "Ranges", "Start", "has_state"]
 
 Ranges = list[tuple[int, int]]
 
@@ -121,123 +111,3 @@ def has_state(thing: object) -> bool:
     except ValueError:
         pass  # a builtin, which does not say
     return True
-
-
-class SamplerBatches(Iterator[Any]):
-    """The batches of a user's sampler or batch sampler, iterated as torch iterates it.
-
-    One with ``state_dict`` and ``load_state_dict``, itself or its iterator, goes on from its state. Of any other
-    the first batches are drawn again, from the random numbers of then.
-
-    Attributes:
-        drawn: the states of the generators that it may have drawn from.
-        size: positions per batch: its samples, or 1 where batches are the user's own.
-        ready: how many batches can be had without asking the sampler: none.
-    """
-
-    ready = 0
-
-    def __init__(self, sampler: Any, start: Start) -> None:
-        self._sampler = sampler
-        self._cuts = type(sampler) is BatchSampler
-        self.size = sampler.batch_size if self._cuts else 1
-        self._inner = sampler.sampler if self._cuts else sampler
-        self._states: dict[int, Any] = {}
-        self._asked = 0
-        stateful = has_state(self._inner)
-        if start.drawn is None or start.drawn.get("state", self) is None:
-            self.drawn: Any = None if stateful else generator_states(self._inner)
-            self._items = iter(self._inner) if stateful else iter(sampler)
-            self._whole = not stateful
-        else:
-            self.drawn = start.drawn
-            self._whole = False
-            self._items = self._again(start)
-        self._stateful = self._items if has_state(self._items) else self._inner if stateful else None
-
-    def _again(self, start: Start) -> Iterator[Any]:
-        state = start.drawn.get("state")
-        if start.drawn.get("over"):
-            return iter(())
-        if state is not None:
-            if has_state(self._inner):
-                self._inner.load_state_dict(state)
-                return iter(self._inner)
-            items: Any = iter(self._inner)
-            if has_state(items):
-                items.load_state_dict(state)
-                return iter(items)
-        warn_user(
-            f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it gave before is "
-            "drawn again (no sample is loaded for that)"
-        )
-        now = generator_states(self._inner)
-        set_generator_states(self._inner, start.drawn)
-        items = iter(self._inner)
-        if start.drew:
-            draw_seed()
-        if hasattr(self._inner, "__len__"):
-            # Then nothing more is drawn from generators that others use.
-            items = iter(list(items))
-            own = getattr(self._inner, "generator", None)
-            kept = None if own is None else own.get_state()
-            set_generator_states(self._inner, now)
-            if own is not None:
-                own.set_state(kept)
-        return _left_out(items, start.given)
-
-    def __next__(self) -> Any:
-        """Give what the next batch is made of."""
-        if self._whole or not self._cuts:
-            batch = next(self._items)
-        else:
-            batch = list(islice(self._items, self.size))
-            if not batch or (len(batch) < self.size and self._sampler.drop_last):
-                raise StopIteration
-        if self._stateful is not None:
-            over = self._cuts and len(batch) < self.size
-            self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
-        self._asked += 1
-        # A user's own batch sampler may yield anything that can be iterated, once perhaps.
-        return iter(list(batch)) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
-
-    def state(self, batches: int) -> Any:
-        """Give what it needs to go on after so many batches of this iteration."""
-        for number in [number for number in self._states if number < batches - 1]:
-            del self._states[number]
-        if self._stateful is None:
-            return self.drawn
-        return self._states.get(batches - 1, {"state": None})
-
-
-def _left_out(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
-    for position, item in enumerate(items):
-        if not any(begin <= position < end for begin, end in given):
-            yield item
-
-
-def generator_states(sampler: Any) -> dict[str, Any]:
-    """Give the states of all generators that a sampler may draw from."""
-    own = getattr(sampler, "generator", None)
-    return {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
-        "own": own.get_state() if isinstance(own, torch.Generator) else None,
-    }
-
-
-def set_generator_states(sampler: Any, states: dict[str, Any]) -> None:
-    """Set them all back."""
-    torch.set_rng_state(states["torch"])
-    random.setstate(_as_tuples(states["python"]))
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), *rest))
-    own = getattr(sampler, "generator", None)
-    if isinstance(own, torch.Generator) and states["own"] is not None:
-        own.set_state(states["own"])
-
-
-def _as_tuples(state: Sequence[Any]) -> Any:
-    # Through JSON or a weights-only load they come back as lists.
-    return tuple(_as_tuples(part) if isinstance(part, (list, tuple)) else part for part in state)

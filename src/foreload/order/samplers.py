@@ -6,7 +6,7 @@ anything else is iterated as torch iterates it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from foreload import _native
 from foreload.checks import Indices, check_seed
 from foreload.order.ranks import Router
 
-__all__ = ["BLOCK", "Blocks", "KeyedSampler", "global_batches", "global_order", "keyed_blocks"]
+__all__ = ["BLOCK", "Blocks", "KeyedSampler", "concatenated", "global_batches", "global_order", "keyed_blocks"]
 
 BLOCK = 1 << 16
 
@@ -86,8 +86,19 @@ class Blocks(Iterator[Indices]):
         self._blocks = blocks
 
     def __next__(self) -> Indices:
-        """Give the next block."""
+        """Return the next block."""
         return next(self._blocks)
+
+    def peek(self) -> Indices:
+        """Return all indices that are still to come, which come all the same."""
+        blocks = list(self._blocks)
+        self._blocks = iter(blocks)
+        return concatenated(blocks)
+
+
+def concatenated(blocks: Iterable[Indices]) -> Indices:
+    """Put blocks of indices together; there may be none."""
+    return np.concatenate([np.zeros(0, np.int64), *blocks])
 
 
 def keyed_blocks(sampler: KeyedSampler, start: int) -> Iterator[Indices]:

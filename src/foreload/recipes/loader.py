@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from foreload.batch.buffers import Buffers
 from foreload.device import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.recipes.config import DataLoaderConfig
@@ -50,16 +48,12 @@ class EfficientDataLoader(DataLoader[T_co]):
         self._waited = 0.0
         self._monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)
         super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
+        if config.memory_efficient:
+            self._spare_buffers = 1
         if config.memory_efficient and self.num_workers > 0:
             self.prefetch_factor = 1
             self._deepens = False
             self._prefetch_given = False  # where batches are made together, fewer than one per worker will do
-
-    def _lend_buffers(self) -> Buffers:
-        stale = self._buffers is None or self._buffers.process != os.getpid()
-        if self.config.memory_efficient and stale:
-            self._buffers = Buffers(pin=self._pin_device is not None, keep=1)
-        return super()._lend_buffers()
 
     def __iter__(self) -> Any:
         """Begin an epoch."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import numpy as np
-from torch.utils.data import IterableDataset
+import torch
 
 from foreload.checks import Array
 from foreload.machine import container_memory, granted_cores, granted_memory
+from foreload.record.recorder import Recorder
 from foreload.record.spans import Spans, Stage
 from foreload.record.usage import children_seconds, idle_share, tree_bytes
 
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-    from foreload.record.recorder import Recorder
-
-
-__all__ = ["Stats", "collect"]
+__all__ = ["LoaderFacts", "Stats", "collect"]
 
 
 class BatchSeconds(TypedDict):
@@ -121,16 +119,40 @@ class Stats(TypedDict):
     loader: LoaderStats
 
 
-def collect(loader: DataLoader[Any]) -> Stats:
-    """Give what :meth:`foreload.DataLoader.stats` gives."""
-    recorder = loader._recorder
-    cache = loader._cache  # which close() takes away
+@dataclass(frozen=True)
+class LoaderFacts:
+    """What a loader says of itself, for its stats.
+
+    Attributes:
+        recorder: what its epochs recorded.
+        cache: figures of its cache, if it has one.
+        memory: figures of its memory budget.
+        device: where batches go; None: they stay.
+        num_errors: the samples that failed.
+        restarts: the workers that were replaced.
+        workers: which workers load, and why.
+        loader: what the loader is; whether it is native is found out from the spans.
+    """
+
+    recorder: Recorder
+    cache: dict[str, Any] | None
+    memory: dict[str, Any]
+    device: torch.device | None
+    num_errors: int
+    restarts: Sequence[Any]
+    workers: WorkersStats
+    loader: LoaderStats
+
+
+def collect(facts: LoaderFacts) -> Stats:
+    """Return what :meth:`foreload.DataLoader.stats` returns."""
+    recorder = facts.recorder
     sums = recorder.sums()
     wait, loop = sums["wait"] * 1e-9, sums["loop"] * 1e-9
     seconds = wait + loop
     stages = _stages(recorder.spans)
     cores = granted_cores()
-    idle = idle_share(loader.device)
+    idle = idle_share(facts.device)
     on_cores = sums["process_cpu"] * 1e-9
     if recorder.since is not None:
         on_cores += children_seconds(recorder.since, recorder.children_before)
@@ -149,9 +171,9 @@ def collect(loader: DataLoader[Any]) -> Stats:
         "loop_cpu_seconds": sums["loop_cpu"] * 1e-9,
         "stages": stages,
         "bytes_read": stages["read"]["bytes"],
-        "cache": None if cache is None else cache.stats(),
+        "cache": facts.cache,
         "memory": {
-            **loader._memory.stats(),  # type: ignore[typeddict-item]
+            **facts.memory,  # type: ignore[typeddict-item]
             "tree_bytes": tree_bytes(),
             "container_bytes": container_memory(),
             "granted_bytes": granted_memory(),
@@ -163,10 +185,10 @@ def collect(loader: DataLoader[Any]) -> Stats:
         },
         "gpu": None if idle is None else {"idle_share": idle},
         "lock": _lock(recorder),
-        "errors": len(loader.errors),
-        "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in loader.restarts],
-        "workers": _workers(loader),
-        "loader": _loader(loader, native=sums["batches"] > 0 and stages["sample"]["count"] == 0),
+        "errors": facts.num_errors,
+        "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in facts.restarts],
+        "workers": facts.workers,
+        "loader": {**facts.loader, "native": sums["batches"] > 0 and stages["sample"]["count"] == 0},
     }
 
 
@@ -232,40 +254,3 @@ def _percentiles(values: Array, weights: Array, shares: tuple[float, ...]) -> li
     heaped = np.cumsum(weights[order])
     places = np.searchsorted(heaped, np.array(shares) * heaped[-1] * (1 - 1e-12))
     return [float(value) for value in values[order][places]]
-
-
-def _workers(loader: DataLoader[Any]) -> WorkersStats:
-    last = loader._recorder.last
-    return {
-        "kind": "processes" if loader.by_processes else "threads",
-        "count": loader.num_workers,
-        "why": _why(loader) if loader._choice is None else loader._choice.why,
-        "samples_per_second": {} if loader._choice is None else loader._choice.rates,
-        "choosing_seconds": 0.0 if loader._choice is None else loader._choice.seconds,
-        "depth": 0 if last is None else int(last.depth),
-        "tuning": list(loader._tuning),
-    }
-
-
-def _why(loader: DataLoader[Any]) -> str:
-    """Say why there are such workers, and so many, where nothing was measured."""
-    if loader.num_workers == 0 or not (loader._auto_workers or loader.workers == "auto"):
-        return "as was asked for"
-    if isinstance(loader.dataset, IterableDataset):
-        return "one stream, read ahead" if loader._auto_workers and not loader.by_processes else "as was asked for"
-    if loader.workers == "auto" and loader._recorder.last is None:
-        return "to be chosen when an epoch begins"
-    why = ["native code needs no processes"] if loader.workers == "auto" else []
-    return ", ".join([*why, "one per core before any tuning"] if loader._auto_workers else why)
-
-
-def _loader(loader: DataLoader[Any], *, native: bool) -> LoaderStats:
-    size: Any = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    return {
-        "batch_size": int(size) if hasattr(size, "__index__") else None,
-        "iterable": isinstance(loader.dataset, IterableDataset),
-        "pin_memory": loader._pin_device is not None,
-        "native": native,
-        "stock": False,
-        "dataset": type(loader.dataset).__name__,
-    }

@@ -7,24 +7,21 @@ that was used (with an open file, a connection) must not be forked afterwards.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from foreload.cache.budget import MemoryBudget
 from foreload.machine import available_memory, granted_cores
 from foreload.record.units import number, quantity, workers
 from foreload.record.usage import tree_bytes
-from foreload.tune.costs import Costs, WorkerKind
-from foreload.tune.interval import Reading, between
+from foreload.tune.costs import Costs
+from foreload.tune.interval import Observed, Reading, between
 from foreload.tune.predict import predict
 from foreload.tune.trials import Trial, Trials
-
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-
 
 __all__ = ["Retuner"]
 
 # Less than these seconds of epochs say nothing.
-_ENOUGH = 1.0
+_MIN_SECONDS = 1.0
 
 # Worker processes per core, which mostly wait, and of what memory is left what they may take.
 _PER_CORE = 4
@@ -47,30 +44,41 @@ class Retuner:
         self._reserve: Trials[int] | None = None
         self._began: Reading | None = None
 
-    def begin(self, loader: DataLoader[Any]) -> None:
-        """An epoch is about to begin: look at those before it, and change what is worth it."""
+    def begin(self, observed: Observed, budget: MemoryBudget, prefetch_factor: int | None) -> int:
+        """Look at the past epochs before another one begins, and change what is worth it.
+
+        Args:
+            observed: the loader, as it ran.
+            budget: its memory, of which the cache's share may change.
+            prefetch_factor: batches made ahead per worker.
+
+        Returns:
+            The number of workers for the coming epoch.
+        """
         # Most epochs are too short to say anything, and many of them shorter than a reading would take.
         since = self._began
-        if since is not None and loader._recorder.seconds - since.seconds < _ENOUGH:
-            return
-        reading = Reading.of(loader._recorder, processes=loader.by_processes)
+        by_processes = observed.kind == "processes"
+        if since is not None and observed.recorder.seconds - since.seconds < _MIN_SECONDS:
+            return observed.count
+        reading = Reading.of(observed.recorder, processes=by_processes)
         if since is None:
             self._began = reading
-            return
-        last = loader._recorder.last
-        stats = between(loader, since, reading, 0 if last is None else last.depth)
+            return observed.count
+        last = observed.recorder.last
+        stats = between(observed, since, reading, 0 if last is None else last.depth)
         if stats["samples"] == 0:
-            return
+            return observed.count
         self._began = reading
-        if loader._cache is not None:
-            self._split(loader, stats)
-        elif loader.by_processes or loader.num_workers == 0 or self._workers is not None:
-            self._count(loader, stats)
+        if observed.cache is not None:
+            self._split(observed, budget, prefetch_factor or 2, stats)
+        elif by_processes or observed.count == 0 or self._workers is not None:
+            return self._count(observed, stats)
+        return observed.count
 
-    def _count(self, loader: DataLoader[Any], stats: dict[str, Any]) -> None:
+    def _count(self, observed: Observed, stats: dict[str, Any]) -> int:
         if self._workers is None:
-            self._workers = Trials(loader.num_workers, windows=1)
-        kind: WorkerKind = "processes" if loader.by_processes else "threads"
+            self._workers = Trials(observed.count, windows=1)
+        kind = observed.kind
 
         def propose(count: int, tried: set[int]) -> tuple[int, float] | None:
             most = _PER_CORE * granted_cores()
@@ -83,21 +91,22 @@ class Retuner:
 
         trials = self._workers
         done = len(trials.done)
-        if trials.observe(stats["samples"], stats["seconds"], propose):
-            loader.num_workers = trials.setting
+        changed = trials.observe(stats["samples"], stats["seconds"], propose)
         self._tell(trials, done, lambda count: workers(count, kind) if count else "no worker")
+        return trials.setting if changed else observed.count
 
-    def _split(self, loader: DataLoader[Any], stats: dict[str, Any]) -> None:
-        budget = loader._memory
+    def _split(
+        self, observed: Observed, budget: MemoryBudget, prefetch_factor: int, stats: dict[str, Any]
+    ) -> None:
         if budget.limit is None or not budget.batch:
             return
         if self._reserve is None:
             self._reserve = Trials(budget.reserve, windows=1)
 
         def propose(reserve: int, tried: set[int]) -> tuple[int, float] | None:
-            most = (loader.prefetch_factor or 2) * max(1, loader.num_workers)
+            most = prefetch_factor * max(1, observed.count)
             others = {1 << power for power in range(most.bit_length())} - tried
-            return _best({other: _with_reserve(loader, stats, reserve, other) for other in others}, stats)
+            return _best({other: _with_reserve(budget, stats, reserve, other) for other in others}, stats)
 
         trials = self._reserve
         done = len(trials.done)
@@ -121,9 +130,9 @@ def _best(paces: dict[int, float], stats: dict[str, Any]) -> tuple[int, float] |
     return best, paces[best] / predict(stats)
 
 
-def _with_reserve(loader: DataLoader[Any], stats: dict[str, Any], reserve: int, other: int) -> float:
+def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], reserve: int, other: int) -> float:
     """Predict the samples per second where the cache leaves room for another number of batches."""
-    now, then = (loader._memory.beside(batches) for batches in (reserve, other))
+    now, then = (budget.beside(batches) for batches in (reserve, other))
     rate = stats["cache"]["hit_rate"]
     costs = Costs.of(stats)
     smoother = costs.deeper(reserve, other).pace() / costs.pace()

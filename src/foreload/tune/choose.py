@@ -16,11 +16,11 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from torch.utils.data import Sampler
 
@@ -28,17 +28,12 @@ from foreload.cache.opt import leave_stores
 from foreload.cache.serialize import flatten
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
+from foreload.tune.costs import WorkerKind
 
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-
-
-__all__ = ["Choice", "choose", "waiters"]
-
-Kind = Literal["threads", "processes"]
+__all__ = ["Choice", "Workload", "choose_workers", "waiters"]
 
 # Samples per second, by kind and number of workers.
-Rates = dict[tuple[Kind, int], float]
+Rates = dict[tuple[WorkerKind, int], float]
 
 # Beside them: the bytes of a sample; who is to be measured with others than the loop's own thread.
 _BYTES, _CANDIDATES = "bytes", "candidates"
@@ -106,36 +101,55 @@ class Choice:
         seconds: what that took.
     """
 
-    kind: Kind
+    kind: WorkerKind
     count: int
     why: str
     rates: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
 
-def choose(loader: DataLoader[Any], count: int | None) -> Choice:
+@dataclass(frozen=True)
+class Workload:
+    """The samples that workers are to load.
+
+    Attributes:
+        view: the dataset as workers see it.
+        batch_size: samples per batch; None without batching.
+        prefetch_factor: batches made ahead per worker.
+        memory_limit: bytes that batches in the making and the cache may take; None: no limit.
+        batches: begins to load: takes the kind and number of workers, the batch size and a sampler.
+    """
+
+    view: Any
+    batch_size: int | None
+    prefetch_factor: int | None
+    memory_limit: int | None
+    batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+
+
+def choose_workers(work: Workload, count: int | None) -> Choice:
     """Choose the workers for a map-style dataset that Python loads.
 
     Args:
-        loader: whose.
-        count: how many the user wants; None: as many as are best.
+        work: what is to be loaded.
+        count: the number of workers that the user wants; None: as many as are best.
     """
     cores = granted_cores()
     threads = Choice("threads", cores if count is None else count, "threads are the rule")
-    size = len(loader.dataset)  # type: ignore[arg-type]
+    size = len(work.view)
     if size < _WORTH_ASKING:
         return replace(threads, why=f"only {size} samples")
     if "fork" not in multiprocessing.get_all_start_methods():
         return replace(threads, why="this system has no fork to measure in")
     began = time.monotonic()
-    found, trouble = _measured(loader, count, cores)
+    found, trouble = _measured(work, count, cores)
     took = time.monotonic() - began
     measured: Rates = {who: rate for who, rate in found.items() if isinstance(who, tuple)}
     if ("threads", 0) not in measured:
         return replace(threads, why=f"the samples could not be measured ({trouble})", seconds=took)
     missing = [who for who in found.get(_CANDIDATES, []) if who not in measured]
     best = _best(measured, count, cores, size, missing, trouble)
-    batches = max(1, loader.prefetch_factor or 1) * found.get(_BYTES, 0.0) * (loader.batch_size or 1)
+    batches = max(1, work.prefetch_factor or 1) * found.get(_BYTES, 0.0) * (work.batch_size or 1)
     room = int(_SHARE * granted_memory() / batches) if batches else best.count
     if count is None and best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
@@ -144,7 +158,7 @@ def choose(loader: DataLoader[Any], count: int | None) -> Choice:
 
 
 def _best(
-    measured: Rates, count: int | None, cores: int, size: int, missing: list[tuple[Kind, int]], trouble: str
+    measured: Rates, count: int | None, cores: int, size: int, missing: list[tuple[WorkerKind, int]], trouble: str
 ) -> Choice:
     rates = {f"{number} {kind}" if number else "none": rate for (kind, number), rate in measured.items()}
     alone = measured["threads", 0]
@@ -169,7 +183,7 @@ def _best(
     return Choice(best[0], best[1], why, rates)
 
 
-def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> tuple[dict[Any, Any], str]:
+def _measured(work: Workload, count: int | None, cores: int) -> tuple[dict[Any, Any], str]:
     """Measure in a fork; give also what went wrong there."""
     out, into = os.pipe()
     with warnings.catch_warnings():
@@ -185,7 +199,7 @@ def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> tuple[d
                 os.dup2(nowhere.fileno(), 2)
                 # What torch computes, several threads share, which wait for this one's word. They stayed behind
                 # in the fork, and another one begins with new ones (OpenMP runtimes have them by the thread).
-                measuring = threading.Thread(target=_report, args=(file, loader, count, cores))
+                measuring = threading.Thread(target=_report, args=(file, work, count, cores))
                 measuring.start()
                 measuring.join()
         finally:
@@ -203,9 +217,9 @@ def _measured(loader: DataLoader[Any], count: int | None, cores: int) -> tuple[d
             os.waitpid(child, 0)
 
 
-def _report(file: Any, loader: DataLoader[Any], count: int | None, cores: int) -> None:
+def _report(file: Any, work: Workload, count: int | None, cores: int) -> None:
     try:
-        for measured in _measure(loader, count, cores):
+        for measured in _measure(work, count, cores):
             file.write(pickle.dumps(measured))
         trouble = ""
     except Exception as error:  # whatever the dataset raises is raised in the loop, where it belongs
@@ -234,30 +248,30 @@ def _answers(pipe: int) -> tuple[dict[Any, Any], str]:
     return found, trouble
 
 
-def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator[tuple[Any, Any]]:
+def _measure(work: Workload, count: int | None, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the process that is thrown away."""
     leave_stores()
     began = time.monotonic()
-    size = len(loader.dataset)  # type: ignore[arg-type]
-    seconds, work = _cost(loader._prepared, size)
-    batch = 1 if loader.batch_size is None else max(1, min(loader.batch_size, int(_BATCH / seconds)))
-    alone = _Trial(loader, "threads", 0, batch)
+    size = len(work.view)
+    seconds, busy = _cost(work.view, size)
+    batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH / seconds)))
+    alone = _Trial(work, "threads", 0, batch)
     yield ("threads", 0), alone.rate()
-    sample = float(sum(map(len, flatten(loader._prepared[0]))))
+    sample = float(sum(map(len, flatten(work.view[0]))))
     yield _BYTES, sample
     is_short = size / alone.best < _MIN_EPOCH_SECONDS
     if is_short and (count is not None or seconds > _TINY):
         return
     numbers = [cores if count is None else count]
-    waits = work < 0.5 * seconds
+    waits = busy < 0.5 * seconds
     if waits and count is None:
-        enough = max(cores, int(seconds / max(work, 1e-7)) + 1)
+        enough = max(cores, int(seconds / max(busy, 1e-7)) + 1)
         numbers = sorted({min(_MOST_THREADS, cores * 4), min(_MOST_THREADS, enough)})
-    candidates: list[tuple[Kind, int]] = [("threads", number) for number in numbers]
+    candidates: list[tuple[WorkerKind, int]] = [("threads", number) for number in numbers]
     if not is_short and (not waits or count is not None):
         candidates.append(("processes", numbers[0]))
     yield _CANDIDATES, candidates
-    room = _SHARE * (granted_memory() if loader._memory.limit is None else loader._memory.limit)
+    room = _SHARE * (granted_memory() if work.memory_limit is None else work.memory_limit)
     room = room / max(1.0, sample) / _COPIES  # in samples
     if room < sum(number for _, number in candidates):
         # They cannot be there all together.
@@ -265,12 +279,12 @@ def _measure(loader: DataLoader[Any], count: int | None, cores: int) -> Iterator
             if room < who[1]:
                 who_each = f"{workers(who[1], who[0])} with samples of {sample / (1 << 20):,.0f} MiB each"
                 raise MemoryError(f"{who_each} find no room to be tried")
-            trial = _Trial(loader, *who, min(batch, int(room / who[1])))
+            trial = _Trial(work, *who, min(batch, int(room / who[1])))
             yield who, trial.rate()
             trial.close()
         return
     batch = min(batch, int(room / sum(number for _, number in candidates)))
-    trials = {who: _Trial(loader, *who, batch) for who in candidates}
+    trials = {who: _Trial(work, *who, batch) for who in candidates}
     trials["threads", 0] = alone
     last = alone
     for turn in range(_TURNS):
@@ -313,22 +327,13 @@ class _Trial:
         best: samples per second that they load, as far as was seen.
     """
 
-    def __init__(self, loader: DataLoader[Any], kind: Kind, number: int, batch: int) -> None:
+    def __init__(self, work: Workload, kind: WorkerKind, number: int, batch: int) -> None:
         self.best = 0.0
         self._workers = number
         self._batch = batch
         self._ahead = 2 * number
-        self._batches = iter(
-            type(loader)(
-                loader._prepared,
-                batch_size=None if loader.batch_size is None else batch,
-                sampler=_Spread(len(loader.dataset)),  # type: ignore[arg-type]
-                num_workers=number,
-                collate_fn=loader.collate_fn,
-                workers=kind,
-                in_order=False,  # one that takes long would let others look as if they took no time
-            )
-        )
+        size = None if work.batch_size is None else batch
+        self._batches = work.batches(kind, number, size, _Spread(len(work.view)))
 
     def rate(self) -> float:
         """Take a turn; give the best until now."""

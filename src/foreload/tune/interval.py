@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,12 +12,34 @@ from foreload.machine import granted_cores
 from foreload.record.recorder import Recorder
 from foreload.record.spans import Stage
 from foreload.record.usage import children_seconds
+from foreload.tune.costs import WorkerKind
 
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
+__all__ = ["Observed", "Reading", "between"]
 
 
-__all__ = ["Reading", "between"]
+class CacheStats(Protocol):
+    """A cache that says what it did."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return its figures since the start."""
+        ...
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A running loader, as far as tuning looks at it.
+
+    Attributes:
+        recorder: what its epochs recorded.
+        kind: of its workers.
+        count: the number of its workers.
+        cache: its cache, if it has one.
+    """
+
+    recorder: Recorder
+    kind: WorkerKind
+    count: int
+    cache: CacheStats | None = None
 
 
 class Reading(NamedTuple):
@@ -54,7 +77,7 @@ class Reading(NamedTuple):
         return float(self.sums["wait"] + self.sums["loop"]) * 1e-9
 
 
-def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int) -> dict[str, Any]:
+def between(observed: Observed, before: Reading, after: Reading, depth: int) -> dict[str, Any]:
     """Give what happened between two readings in the form of :class:`~foreload.record.stats.Stats`.
 
     There is as much of that as :mod:`foreload.tune.costs` needs.
@@ -87,7 +110,7 @@ def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int
         "loop_seconds": sums["loop"] * 1e-9,
         "loop_cpu_seconds": sums["loop_cpu"] * 1e-9,
         "stages": stages,
-        "cache": None if loader._cache is None else loader._cache.stats(),
+        "cache": None if observed.cache is None else observed.cache.stats(),
         "memory": {"batch_bytes": 0},
         "cpu": {
             "cores": cores,
@@ -96,8 +119,8 @@ def between(loader: DataLoader[Any], before: Reading, after: Reading, depth: int
         },
         "lock": {"looks": looks, "held_share": (after.held - before.held) / looks} if looks else None,
         "workers": {
-            "kind": "processes" if loader.by_processes else "threads",
-            "count": loader.num_workers,
+            "kind": observed.kind,
+            "count": observed.count,
             "depth": depth,
         },
         "loader": {"native": stages["sample"]["count"] == 0},

@@ -8,18 +8,14 @@ samples and what is in a batch are the same whatever is changed. Why it ends: se
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
 from foreload.record.units import number, percent, quantity
 from foreload.tune.costs import LOCK_FULL, WORK, Costs, crew
-from foreload.tune.interval import Reading, between
+from foreload.tune.interval import Observed, Reading, between
 from foreload.tune.trials import Trial, Trials
-
-if TYPE_CHECKING:
-    from foreload.loader import DataLoader
-
 
 __all__ = ["Setting", "Tuner"]
 
@@ -66,8 +62,8 @@ class Tuned(Protocol):
 
     copies: int
 
-    def resize(self, threads: int, depth: int) -> int:
-        """Go on with so many; give the threads that there are."""
+    def resize(self, threads: int, depth: int) -> None:
+        """Go on with another number of threads and of batches in the making."""
         ...
 
     def most_depth(self) -> int | None:
@@ -106,22 +102,22 @@ class Tuner:
         self._began = self._since = None
         return 0 if self.trials.over else _BATCHES
 
-    def look(self, loader: DataLoader[Any], epoch: Tuned, batch: Any, batches: int) -> int:
+    def look(self, observed: Observed, epoch: Tuned, batch: Any, batches: int) -> int:
         """Look what has become of the pace, and change what is worth it.
 
         Args:
-            loader: whose epoch it is.
-            epoch: which.
+            observed: the loader, as it runs.
+            epoch: the present one.
             batch: the last one given.
             batches: given since the last look.
 
         Returns:
             After how many batches to look again; 0: never.
         """
-        sums = loader._recorder.sums()
+        sums = observed.recorder.sums()
         samples, seconds = sums["samples"], (sums["wait"] + sums["loop"]) * 1e-9
         if self._since is None:
-            return self._start(loader, samples, seconds)
+            return self._start(observed, samples, seconds)
         self._batches += batches
         took = seconds - self._since[1]
         window = _FROZEN_WINDOW if self.trials.frozen else _WINDOW
@@ -131,13 +127,13 @@ class Tuner:
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
         done = len(self.trials.done)
         is_other = self.trials.observe(
-            samples - self._since[0], took, lambda setting, tried: self._propose(loader, epoch, setting, tried)
+            samples - self._since[0], took, lambda setting, tried: self._propose(observed, epoch, setting, tried)
         )
         for trial in self.trials.done[done:]:
             self.changes.append(self._told(trial))
         if is_other:
             setting = self.setting
-            loader.num_workers = epoch.resize(*setting)
+            epoch.resize(*setting)
             self._began = self._since = None
             # What was begun before is given first.
             return max(_BATCHES, setting.depth)
@@ -147,10 +143,10 @@ class Tuner:
         self._since, self._batches = (samples, seconds), 0
         return following
 
-    def _start(self, loader: DataLoader[Any], samples: int, seconds: float) -> int:
+    def _start(self, observed: Observed, samples: int, seconds: float) -> int:
         self._since, self._batches = (samples, seconds), 0
         if not self.trials.frozen:
-            self._began = Reading.of(loader._recorder)
+            self._began = Reading.of(observed.recorder)
         return self._fewest
 
     @property
@@ -159,11 +155,11 @@ class Tuner:
         return max(_BATCHES, self.setting.depth // 2)
 
     def _propose(
-        self, loader: DataLoader[Any], epoch: Tuned, setting: Setting, tried: set[Setting]
+        self, observed: Observed, epoch: Tuned, setting: Setting, tried: set[Setting]
     ) -> tuple[Setting, float] | None:
         """Give the setting that is best by the model, and how many times as fast it is."""
         assert self._began is not None
-        stats = between(loader, self._began, Reading.of(loader._recorder), setting.depth)
+        stats = between(observed, self._began, Reading.of(observed.recorder), setting.depth)
         room = self._room(epoch)
         others = self._others(setting, room, stats, epoch.copies) - tried
         if not others:

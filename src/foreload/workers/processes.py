@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -22,7 +23,7 @@ from foreload.record.spans import Lane, Spans
 from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
 
-__all__ = ["ProcessPool", "Worker", "death"]
+__all__ = ["ProcessPool", "Restart", "Worker", "death"]
 
 # Seconds that torch, too, gives a worker to end by itself.
 _PATIENCE = 5.0
@@ -32,6 +33,23 @@ _ANSWER, _SILENCE = 2.0, 0.1
 
 # Bytes that a pipe takes without waiting for its reader, where the system allows that.
 _PIPE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A worker process that ended before its time, and was replaced.
+
+    Attributes:
+        worker: its number.
+        pid: its process.
+        exitcode: minus the signal that killed it, or what it exited with.
+        indices: what it was to load, batch by batch; that was loaded again.
+    """
+
+    worker: int
+    pid: int
+    exitcode: int | None
+    indices: list[Any]
 
 
 class Worker:

@@ -82,9 +82,10 @@ class Slots(Buffers):
     """The worker's side: buffers to assemble batches in, which the consumer sees.
 
     Args:
-        file: from :func:`open_memory`.
+        file: from :func:`foreload.machine.open_memory`.
         keep: how many free slots to keep.
 
+    >>> from foreload.machine import open_memory
     >>> file = open_memory("doctest")
     >>> slots, lent = Slots(file), ConsumerSlots(file)
     >>> memory = slots.take_bytes(10_000)

@@ -6,21 +6,18 @@ import faulthandler
 import gc
 import os
 import pickle
-import random
 import signal
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch.utils.data import IterableDataset
-from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils import worker as torch_worker
 
 from foreload import _native
+from foreload._torch import seed_worker, set_process_worker_info, set_worker_signal_handlers, worker_info
 from foreload.batch.failure import EmptyBatch, SampleError
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
@@ -141,15 +138,15 @@ def work(
     gc.freeze()
     if task.reuses:
         reuse_freed()
-    signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+    set_worker_signal_handlers()
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
     torch.multiprocessing._set_thread_name("pt_data_worker")
     torch.set_num_threads(1)
     threadpool_limits(1, "blas")  # NumPy's threads would take the cores of other workers, and wait for each other
-    _seed(task.seed, worker)
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset
+    seed_worker(task.seed, worker)
+    set_process_worker_info(
+        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
     )
     failure: tuple[bytes | None, str, str] | None = None
     try:
@@ -200,12 +197,6 @@ def work(
             result.failures = list(task.spec.errors)
             task.spec.errors.clear()
         results.send_bytes(pickle.dumps(result, protocol=5))
-
-
-def _seed(base: int, worker: int) -> None:
-    random.seed(base + worker)
-    torch.manual_seed(base + worker)
-    np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
 
 
 def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: SharedHeader) -> Any:

@@ -210,9 +210,7 @@ def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
     if leads_out(name):
         raise DecodeError(f"{source}: member {name!r} leads out of the archive; write the shard again without it")
     if member.issparse():
-        raise DecodeError(
-            f"{source}: member {name!r} is stored with holes; write the shard without --sparse"
-        )
+        raise DecodeError(f"{source}: member {name!r} is stored with holes; write the shard without --sparse")
 
 
 def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) -> None:

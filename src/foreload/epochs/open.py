@@ -1,0 +1,73 @@
+"""Opening an epoch: driven by the calling thread, by worker threads or processes, or by readers of a stream."""
+
+from __future__ import annotations
+
+from torch.utils.data import IterableDataset
+
+from foreload.batch.buffers import Buffers
+from foreload.batch.samples import SampleAssembly
+from foreload.datasets.native import native_assembly
+from foreload.datasets.tensors import TensorAssembly
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.inline import GatherEpoch, InlineEpoch
+from foreload.epochs.processes import ProcessEpoch
+from foreload.epochs.stream import StreamEpoch
+from foreload.epochs.threads import ThreadEpoch, TunedEpoch
+from foreload.workers.crew import Crew, CrewSpec
+from foreload.workers.processes import Restart
+from foreload.workers.worker_info import WorkerIdentity
+
+__all__ = ["open_epoch"]
+
+# From this size on, copying a batch of rows ahead of its use pays for the hand-over.
+_WORTH_A_THREAD = 1 << 20
+
+
+def open_epoch(
+    spec: EpochSpec,
+    crew: Crew,
+    workers: CrewSpec,
+    buffers: Buffers,
+    *,
+    restarts: list[Restart],
+    max_restarts: int,
+) -> Epoch:
+    """Begin an epoch.
+
+    Args:
+        spec: what is known of it.
+        crew: the loader's workers.
+        workers: what the loader asks of them.
+        buffers: where batches of this process are put.
+        restarts: takes up the worker processes that were killed and replaced.
+        max_restarts: how many may be.
+    """
+    cursor, batches, count = spec.cursor, spec.batches, workers.count
+    if crew.kind(workers.workers, count) == "processes":
+        pool, owner = crew.process_pool(workers, cursor.base_seed)
+        return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)
+    if isinstance(spec.dataset, IterableDataset):
+        if count == 0:
+            return StreamEpoch(spec, buffers)
+        identity = WorkerIdentity(count, cursor.base_seed, spec.dataset, workers.init)
+        return StreamEpoch(spec, buffers, crew.copies(workers), identity, crew.recorder.spans)
+    assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
+    if assembly is None:
+        assembly = SampleAssembly(batches, spec.view, count, buffers, arrays=cursor.order.is_array)
+    if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
+        return GatherEpoch(spec, assembly)
+    if count == 0:
+        return InlineEpoch(spec, assembly)
+    threads, owner = crew.thread_pool(workers, cursor.base_seed)
+    depth = crew.tune(workers, assembly)
+    if crew.tuner is None:
+        return ThreadEpoch(spec, assembly, threads, depth=depth, owner=owner)
+    return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)
+
+
+def _is_cheap(assembly: TensorAssembly, spec: EpochSpec, workers: CrewSpec) -> bool:
+    """Whether gathering a batch costs less than handing it from thread to thread."""
+    if spec.batches.pin_device is not None:
+        return False
+    size = (spec.batches.batch_size or 1) * assembly.sample_bytes
+    return workers.count == 0 or (workers.is_auto and size < _WORTH_A_THREAD)

@@ -1,0 +1,307 @@
+"""The part of a loader that begins its epochs: from its attributes to what each part of an epoch needs to know."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
+
+from foreload._torch import auto_collates, expected_length, index_sampler
+from foreload.batch.buffers import Buffers
+from foreload.batch.failure import OnError, SampleError
+from foreload.batch.spec import BatchSpec
+from foreload.cache.budget import MemoryBudget, reuse_freed
+from foreload.cache.loader_cache import CacheSpec, LoaderCache
+from foreload.cache.view import CachedView, warn_of_randomness
+from foreload.device import MovedAhead
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.cursor import Cursor, OrderSpec
+from foreload.epochs.open import open_epoch
+from foreload.errors import warn_user
+from foreload.machine import granted_cores
+from foreload.options import Cache
+from foreload.order.epoch_order import EpochOrder
+from foreload.order.known import KNOWN_SAMPLERS
+from foreload.order.mixture import MixtureSampler
+from foreload.order.samplers import KeyedSampler
+from foreload.protocol import EpochListener
+from foreload.record.recorder import Recorder, Watch
+from foreload.record.stats import LoaderFacts
+from foreload.tune.costs import WorkerKind
+from foreload.workers.crew import Crew, CrewSpec, Workers
+from foreload.workers.processes import Restart
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["EpochSource"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass
+class _Open:
+    """All that a loader has open, and makes again if it is closed, copied, pickled or forked."""
+
+    cache: LoaderCache | None = None
+    buffers: Buffers | None = None
+    base_seed: int | None = None  # of persistent workers
+
+
+class EpochSource(TorchDataLoader[T_co]):
+    """A torch DataLoader whose epochs are foreload's.
+
+    :class:`foreload.DataLoader` adds the arguments, and what users ask of a loader. What the parts of an epoch
+    need to know of it is handed down as frozen specs, which are made anew for each epoch, since the attributes of
+    a torch DataLoader may be changed between epochs.
+
+    Attributes:
+        recorder: what happened in all epochs.
+    """
+
+    workers: Workers
+    seed: int | None
+    cache: Cache | None
+    transform: Callable[[Any], Any] | None
+    device: torch.device | None
+    on_error: OnError
+    errors: list[SampleError]
+    max_errors: int
+    max_restarts: int
+    restarts: list[Restart]
+    recorder: Recorder
+    _memory: MemoryBudget
+    _auto_workers: bool  # whether their number is left to the loader
+    _prefetch_given: bool
+    _deepens: bool  # whether tuning may make more batches ahead
+    _spare_buffers = 8  # free buffers that are kept
+    _epoch: int  # the number of the next one
+    _resumed: dict[str, Any] | None
+
+    def _begin_anew(self) -> None:
+        """Have nothing open, and nothing recorded."""
+        self._open = _Open()
+        self.recorder = Recorder()
+        self._crew = Crew(self.recorder, self._on_resize())
+        self._cursor: Cursor | None = None  # of the epoch begun last
+        self._moving: weakref.ref[MovedAhead] | None = None
+
+    def _on_resize(self) -> Callable[[int], None]:
+        own = weakref.ref(self)
+
+        def resized(count: int) -> None:
+            loader = own()
+            if loader is not None:
+                loader.num_workers = count
+
+        return resized
+
+    @property
+    def by_processes(self) -> bool:
+        """Whether worker processes load the samples."""
+        return self._crew.kind(self.workers, self.num_workers) == "processes"
+
+    def _begin_epoch(self, watch: Watch) -> Epoch:
+        if self.seed is not None:
+            for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
+                if isinstance(sampler, (KeyedSampler, MixtureSampler)):
+                    sampler.set_epoch(self._epoch)
+        if self._memory.limit is None:
+            reuse_freed()
+        self.choose_workers()
+        self._crew.retune(self._crew_spec())
+        cache = self._open_cache()
+        resumed, self._resumed = self._resumed, None
+        router = None if cache is None else cache.router
+        cursor = self._cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
+        if self.persistent_workers:
+            self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
+        self._epoch += 1
+        self._warn_without_accelerator()
+        cursor.order.before_drawing(self._planner(cache))
+        spec = EpochSpec(
+            cursor,
+            self.batch_spec,
+            self.dataset,
+            self._view,
+            watch,
+            self._memory,
+            self.max_errors,
+            self.timeout or None,
+            self.in_order,
+            self.prefetch_factor,
+            expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
+        )
+        crew = self._crew_spec()
+        return open_epoch(
+            spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
+        )
+
+    def choose_workers(self) -> None:
+        """Choose the kind and number of workers now, as far as they are left to the loader.
+
+        The first epoch does that otherwise. What loading costs is measured without a cache.
+        """
+        if self._open.cache is None:
+            self._crew.choose(self._crew_spec(), self._trial_batches)
+
+    def _trial_batches(self, kind: WorkerKind, count: int, batch_size: int | None, sampler: Sampler[int]) -> Any:
+        make: Any = type(self)
+        return iter(
+            make(
+                self._view,
+                batch_size=batch_size,
+                sampler=sampler,
+                num_workers=count,
+                collate_fn=self.collate_fn,
+                workers=kind,
+                in_order=False,  # one that takes long would let others look as if they took no time
+            )
+        )
+
+    def _open_cache(self) -> LoaderCache | None:
+        if self.cache is not None and self._open.cache is None:
+            warn_of_randomness(self.dataset)
+            self._open.cache = LoaderCache(self._cache_spec(), self.cache)
+        return self._open.cache
+
+    def _planner(self, cache: LoaderCache | None) -> Callable[[EpochOrder], None]:
+        """Return what plans with the order of an epoch before it is drawn."""
+        if cache is not None:
+            spec = self._cache_spec()
+            self._memory.begin(cache.store)
+            return lambda order: cache.begin(spec, order)
+        dataset: Any = self.dataset
+        if isinstance(dataset, EpochListener):
+            return lambda order: dataset.epoch_begins(order.peek())
+        return lambda order: None
+
+    def _order_spec(self) -> OrderSpec:
+        return OrderSpec(
+            self.dataset,
+            index_sampler(self),
+            self.generator,
+            self.seed,
+            max(1, self.num_workers),
+            self._open.base_seed,
+        )
+
+    def _cache_spec(self) -> CacheSpec:
+        return CacheSpec(
+            self.dataset,
+            index_sampler(self),
+            self._memory,
+            self.batch_size,
+            self.num_workers,
+            self.by_processes,
+            draws_seed=not self.persistent_workers,
+        )
+
+    @property
+    def batch_spec(self) -> BatchSpec:
+        """What is needed to make the batches of this loader."""
+        sampler, is_batched = index_sampler(self), auto_collates(self)
+        size = getattr(sampler, "batch_size", None) if is_batched else None
+        return BatchSpec(
+            self.collate_fn,
+            auto_collation=is_batched,
+            batch_size=size if isinstance(size, int) else None,
+            drop_last=self.drop_last,
+            transform=self.transform,
+            on_error=self.on_error,
+            errors=self.errors,
+            pin_device=self._pin_device,
+            cache=self._open.cache,
+            lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
+        )
+
+    def _crew_spec(self) -> CrewSpec:
+        return CrewSpec(
+            self.dataset,
+            self._view,
+            self.batch_spec,
+            self.workers,
+            self.num_workers,
+            self._auto_workers,
+            self.persistent_workers,
+            self.worker_init_fn,
+            self.multiprocessing_context,
+            self.prefetch_factor,
+            self._prefetch_given,
+            self._deepens,
+            self._memory.limit is None,
+            self._memory,
+        )
+
+    @property
+    def _view(self) -> Any:
+        """The dataset as workers see it."""
+        store = None if self._open.cache is None else self._open.cache.store
+        if store is None and self.transform is None:
+            return self.dataset
+        return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
+
+    def _warn_without_accelerator(self) -> None:
+        if self.pin_memory and not torch.accelerator.is_available():
+            warn_user(
+                "'pin_memory' argument is set as true but no accelerator is found, "
+                "then device pinned memory won't be used."
+            )
+
+    @property
+    def _pin_device(self) -> str | None:
+        """The kind of device that batches are page-locked for."""
+        wanted = self.pin_memory or (self.device is not None and self.device.type == "cuda")
+        if not wanted or not torch.accelerator.is_available():
+            return None
+        accelerator = torch.accelerator.current_accelerator()
+        return None if accelerator is None or accelerator.type == "mps" else accelerator.type
+
+    def _buffers(self) -> Buffers:
+        # In a fork, a thread that stayed behind may hold their lock.
+        if self._open.buffers is None or self._open.buffers.process != os.getpid():
+            self._open.buffers = Buffers(pin=self._pin_device is not None, keep=self._spare_buffers)
+        return self._open.buffers
+
+    def _facts(self) -> LoaderFacts:
+        """Return what the loader says of itself for its stats."""
+        is_stream = isinstance(self.dataset, IterableDataset)
+        size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
+        cache = self._open.cache  # which close() takes away
+        return LoaderFacts(
+            self.recorder,
+            None if cache is None else cache.stats(),
+            self._memory.stats(),
+            self.device,
+            len(self.errors),
+            self.restarts,
+            self._crew.stats(self.workers, self.num_workers, is_auto=self._auto_workers, is_stream=is_stream),
+            {
+                "batch_size": int(size) if hasattr(size, "__index__") else None,
+                "iterable": is_stream,
+                "pin_memory": self._pin_device is not None,
+                "native": False,
+                "stock": False,
+                "dataset": type(self.dataset).__name__,
+            },
+        )
+
+    def _first_count(self, dataset: Any) -> int:
+        """Return the number of workers before anything has been measured."""
+        if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+            return 0
+        if isinstance(dataset, IterableDataset) and self.workers != "processes":
+            return 1  # one stream, read ahead
+        return granted_cores()
+
+    def _close(self) -> None:
+        """Let go of all that is open, but go on recording."""
+        self._crew.close()
+        self._open = _Open()

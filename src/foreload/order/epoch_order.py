@@ -1,0 +1,124 @@
+"""The order of one epoch: which samples make up which batch, drawn once for delivery and for planning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from foreload._torch import item_sampler
+from foreload.checks import Indices
+from foreload.order.batches import ArrayBatches, batches
+from foreload.order.known import draws_at_once
+from foreload.order.ranks import Router
+from foreload.order.resume import BEGINNING, Start
+
+__all__ = ["EpochOrder"]
+
+
+class EpochOrder(Iterator[Any]):
+    """The indices of an epoch's batches, drawn as torch draws them and at the moment when torch draws them.
+
+    Args:
+        sampler: what a DataLoader asks for indices: a batch sampler, or a sampler without batching.
+        generator: of the loader, from which base seeds are drawn between epochs.
+        router: swaps samples between the ranks of a ``DistributedSampler``.
+        start: where an interrupted epoch goes on.
+
+    Attributes:
+        sampler: as given.
+        item_sampler: the sampler of single samples within it.
+        generator: as given.
+        epoch: the epoch of the sampler when this order was made, for those that have one.
+        size: positions of the order per batch.
+        each: positions of the order of all ranks for one of this rank.
+        num_drawn: the batches drawn so far.
+
+    >>> from torch.utils.data import BatchSampler, SequentialSampler
+    >>> order = EpochOrder(BatchSampler(SequentialSampler(range(5)), 2, drop_last=False))
+    >>> order.peek().tolist(), [batch.tolist() for batch in order]
+    ([0, 1, 2, 3, 4], [[0, 1], [2, 3], [4]])
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        *,
+        generator: torch.Generator | None = None,
+        router: Router | None = None,
+        start: Start = BEGINNING,
+    ) -> None:
+        self.sampler = sampler
+        self.item_sampler = item_sampler(sampler)
+        self.generator = generator
+        self.epoch: int | None = getattr(self.item_sampler, "epoch", None)
+        self.num_drawn = 0
+        self.is_resumed = start is not BEGINNING
+        self._batches = batches(sampler, router, start)
+        self.size: int = self._batches.size
+        self.each: int = getattr(self._batches, "each", 1)
+        self._plan: Callable[[EpochOrder], None] | None = None
+
+    def before_drawing(self, plan: Callable[[EpochOrder], None]) -> None:
+        """Call ``plan`` right before the first indices are drawn; it may :meth:`peek`."""
+        self._plan = plan
+
+    def plan(self) -> None:
+        """Plan now, if that has not been done yet."""
+        if self._plan is not None:
+            plan, self._plan = self._plan, None
+            plan(self)
+
+    def __next__(self) -> Any:
+        """Return the indices of the next batch."""
+        if self._plan is not None:
+            self.plan()
+        indices = next(self._batches)
+        self.num_drawn += 1
+        return indices
+
+    def peek(self) -> Indices | None:
+        """Return the samples of the whole epoch in order, before its first batch is drawn.
+
+        The batches are then cut from these very indices. If torch would draw them bit by bit from a generator of
+        the user's, they are drawn from a copy of its state instead, and again for delivery.
+
+        Returns:
+            None for samplers of the user's own, whose order is not known before they are asked.
+        """
+        samples: Indices | None = self._batches.peek()
+        return samples
+
+    @property
+    def drew_at_once(self) -> bool:
+        """Whether peeking drew the whole epoch for good, and left generators as they are after the epoch."""
+        return draws_at_once(self.item_sampler)
+
+    def drawn_from(self, first: int) -> Any:
+        """Return what the order after the ``first`` batches can be drawn from again."""
+        return self._batches.state(first)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the indices come as arrays that foreload made, not from code of the user's."""
+        return isinstance(self._batches, ArrayBatches)
+
+    @property
+    def ready(self) -> int:
+        """The number of batches that can be drawn ahead of use without a noticeable effect."""
+        ready: int = self._batches.ready
+        return ready
+
+    @property
+    def draw_only_ready(self) -> bool:
+        """Whether only what is :attr:`ready` may be drawn ahead of use.
+
+        A generator of the user's is then, also after a loop that was left early, as torch leaves it without
+        workers, however many workers there are.
+        """
+        return isinstance(self._batches, ArrayBatches) and self._batches.shared
+
+    def __len__(self) -> int:
+        """Return the number of batches, if the sampler knows it."""
+        return len(self.sampler)

@@ -1,0 +1,133 @@
+"""Memory of batches is used again, and never while anyone holds the batch."""
+
+from __future__ import annotations
+
+import gc
+import random
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.batch.buffers import Buffers
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Filled(Dataset[Any]):
+    """Large enough for buffers to be borrowed."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((96, 128), float(index)), index
+
+
+HOLD = {
+    "batch": lambda x: x,
+    "row": lambda x: x[0],
+    "slice": lambda x: x[:, 3:5],
+    "array": lambda x: x.numpy(),
+    "row of array": lambda x: x.numpy()[0],
+    "storage": lambda x: x.untyped_storage(),
+    "detached": lambda x: x.detach().view(-1),
+    "dlpack": lambda x: torch.from_dlpack(x),
+}
+
+
+def contents(held: Any, dtype: torch.dtype) -> set[float]:
+    if isinstance(held, torch.UntypedStorage):
+        held = torch.empty(0, dtype=dtype).set_(held)
+    return set(torch.as_tensor(held).flatten().unique().tolist())
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    workers=st.sampled_from([0, 1, 2, 3]),
+    source=st.sampled_from(["python", "cached"]),
+    batch_size=st.integers(1, 7),
+)
+def test_what_is_held_is_never_overwritten(seed: int, workers: int, source: str, batch_size: int) -> None:
+    rng = random.Random(seed)
+    dataset: Any = Filled()
+    if source == "cached":
+        dataset = fl.CachedDataset(dataset, share=False)
+    loader = fl.DataLoader(dataset, batch_size=batch_size, shuffle=True, seed=seed, num_workers=workers)
+    held: list[tuple[Any, set[float]]] = []
+    for _ in range(4):
+        for x, y in loader:
+            if rng.random() < 0.4:
+                kind = rng.choice(sorted(HOLD))
+                part = HOLD[kind](x)
+                expected = {float(y[0])} if kind.startswith("row") else set(y.float().tolist())
+                held.append((part, expected))
+            elif held and rng.random() < 0.5:
+                held.pop(rng.randrange(len(held)))
+            del x, y
+    for part, expected in held:
+        assert contents(part, torch.float32) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_memory_is_used_again(workers: int) -> None:
+    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=workers)
+    addresses = []
+    for _ in range(5):
+        for x, _ in loader:
+            addresses.append(x.data_ptr())
+    assert len(addresses) == 40
+    assert len(set(addresses)) <= 10
+
+
+def test_images_are_assembled_in_memory_that_is_used_again(photos: Any) -> None:
+    dataset = fl.ImageDataset(photos, transform=fl.transforms.train(64))
+    for workers in (0, 2):
+        loader = fl.DataLoader(dataset, batch_size=10, num_workers=workers, seed=0)
+        kept = next(iter(loader))[0]
+        copy = kept.clone()
+        addresses = {x.data_ptr() for _ in range(6) for x, _ in loader}
+        assert kept.data_ptr() not in addresses
+        assert len(addresses) <= 5
+        assert torch.equal(kept, copy)
+
+
+def test_closing_and_collecting_lets_memory_go() -> None:
+    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=2)
+    kept = next(iter(loader))[0]
+    loader.close()
+    assert loader._open.buffers is None
+    copy = kept.clone()
+    del loader
+    gc.collect()
+    assert torch.equal(kept, copy)
+
+
+def test_no_more_free_buffers_are_kept_than_told() -> None:
+    buffers = Buffers(keep=2)
+    tensors = [buffers.take((1000,), torch.float32) for _ in range(10)]
+    del tensors
+    buffers.take((1000,), torch.float32)
+    (free,) = buffers._free.values()
+    assert len(free) <= 3
+
+
+def test_any_dtype_and_shape_can_be_borrowed() -> None:
+    buffers = Buffers()
+    for dtype in (torch.uint8, torch.bool, torch.bfloat16, torch.float64, torch.complex64):
+        for shape in ((), (0,), (3, 0, 2), (5,), (2, 3, 4)):
+            tensor = buffers.take(shape, dtype)
+            assert tensor.shape == shape
+            assert tensor.dtype == dtype
+            tensor.zero_()
+
+
+def test_every_batch_has_a_storage_of_its_own() -> None:
+    data = fl.CachedDataset(torch.arange(1000.0).view(100, 10))
+    batches = list(fl.DataLoader(data, batch_size=10))
+    assert [batch.untyped_storage().nbytes() for batch in batches] == [400] * 10

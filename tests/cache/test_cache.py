@@ -1,0 +1,516 @@
+"""DataLoader(cache=): the samples that come without it, loaded as rarely as the plan says."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import (
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+import foreload as fl
+from foreload.cache.plan import compile_plan
+from foreload.cache.serialize import pack
+from foreload.options import parse_bytes
+
+SIZE = 120
+
+
+class Counted(Dataset[Any]):
+    """Counts its calls, over all processes."""
+
+    def __init__(self, size: int = SIZE, floats: int = 100) -> None:
+        self.size = size
+        self.floats = floats
+        self.calls = torch.zeros(size, dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.calls[index] += 1
+        return torch.full((self.floats,), float(index)), index
+
+
+def block(sample: Any) -> int:
+    """What a sample takes of the budget."""
+    return -(-sum(map(len, pack(sample))) // 64) * 64 + 64
+
+
+def room_for(count: int, dataset: Dataset[Any] | None = None) -> int:
+    return count * block((dataset or Counted())[0])
+
+
+Orders = dict[str, Callable[[Dataset[Any], torch.Generator | None], dict[str, Any]]]
+ORDERS: Orders = {
+    "sequential": lambda d, g: {},
+    "shuffle": lambda d, g: {"shuffle": True, "generator": g},
+    "replacement": lambda d, g: {"sampler": RandomSampler(d, replacement=True, generator=g)},
+    "replacement and base seed": lambda d, g: {
+        "sampler": RandomSampler(d, replacement=True, num_samples=77, generator=g),
+        "generator": g,
+    },
+    "weighted": lambda d, g: {"sampler": WeightedRandomSampler(range(1, SIZE + 1), 150, generator=g)},
+    "subset": lambda d, g: {"sampler": SubsetRandomSampler(range(0, SIZE, 2), generator=g)},
+    "distributed": lambda d, g: {"sampler": DistributedSampler(d, num_replicas=3, rank=1, seed=2)},
+    "own sampler": lambda d, g: {"sampler": [5, 3, 5, 5, 3, 100]},
+    "own batches": lambda d, g: {"batch_sampler": [[1, 2], [2, 3], [3, 1]]},
+}
+WORKERS: dict[str, dict[str, Any]] = {
+    "none": {"num_workers": 0},
+    "threads": {"num_workers": 2},
+    "persistent threads": {"num_workers": 2, "persistent_workers": True},
+    "processes": {"num_workers": 2, "workers": "processes"},
+    "persistent processes": {"num_workers": 2, "workers": "processes", "persistent_workers": True},
+}
+
+
+def run(make: Any, dataset: Any, order: str, own: bool, epochs: int = 3, **arguments: Any) -> Any:
+    torch.manual_seed(1)
+    generator = torch.Generator().manual_seed(4) if own else None
+    chosen = ORDERS[order](dataset, generator)
+    if "batch_sampler" not in chosen:
+        chosen["batch_size"] = 8
+    loader = make(dataset, **chosen, **arguments)
+    got = [[batch[1].tolist() for batch in loader] for _ in range(epochs)]
+    states = torch.get_rng_state(), None if generator is None else generator.get_state()
+    return got, states, loader
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own generator", "global generator"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("workers", "policy"), [("none", "opt"), *itertools.product(["threads", "persistent threads"], ["opt", "lru"])]
+)
+def test_the_order_and_the_generators_are_torchs(order: str, own: bool, workers: str, policy: Any) -> None:
+    dataset = Counted()
+    cache = fl.Cache(room_for(SIZE // 2), policy=policy)
+    got, states, loader = run(fl.DataLoader, dataset, order, own, cache=cache, **WORKERS[workers])
+    arguments = {key: value for key, value in WORKERS[workers].items() if key != "workers"}
+    expected, expected_states, _ = run(TorchDataLoader, Counted(), order, own, **arguments)
+    assert got == expected
+    for state, other in zip(states, expected_states, strict=True):
+        assert (state is None and other is None) or torch.equal(state, other)
+    counts = loader.stats()["cache"]
+    assert counts["hits"] + counts["misses"] == sum(len(batch) for epoch in got for batch in epoch)
+    assert counts["misses"] == dataset.calls.sum()
+    assert counts["hits"] > 0 or (order, policy) == ("sequential", "lru")
+    assert counts["peak"] <= counts["room"] <= room_for(SIZE // 2)
+    assert counts["unforeseen"] == 0
+    loader.close()
+
+
+@pytest.mark.parametrize("order", ["shuffle", "replacement and base seed", "distributed"])
+@pytest.mark.parametrize("workers", ["processes", "persistent processes"])
+def test_the_order_is_torchs_in_processes(order: str, workers: str) -> None:
+    for own in (True, False):
+        test_the_order_and_the_generators_are_torchs(order, own, workers, "opt")
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_samples_are_right(workers: str) -> None:
+    dataset = Counted()
+    loader = fl.DataLoader(
+        dataset, batch_size=8, shuffle=True, seed=0, cache=room_for(SIZE // 2), **WORKERS[workers]
+    )
+    for _ in range(3):
+        for x, y in loader:
+            assert torch.equal(x, y[:, None].float().expand(-1, 100))
+    # Each sample once per epoch: every epoch after the first hits what is kept.
+    assert loader.stats()["cache"]["hits"] == 2 * (SIZE // 2)
+    assert dataset.calls.sum() == 3 * SIZE - 2 * (SIZE // 2)
+    loader.close()
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 30, 60, SIZE])
+def test_predictions_come_true_exactly(capacity: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    dataset = Counted()
+    loader = fl.DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=0,
+        sampler=RandomSampler(dataset, replacement=True, generator=generator),
+        cache=room_for(capacity),
+    )
+    accesses, predicted = [], 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(5):
+            accesses += [int(i) for _, y in loader for i in y]
+            predicted += (
+                0
+                if loader.sample_cache is None or loader.sample_cache.plan is None
+                else int(loader.sample_cache.plan.hits.sum())
+            )
+    best = int(compile_plan(accesses, SIZE, capacity).hits.sum())
+    hits = loader.stats()["cache"]["hits"]
+    assert hits == predicted
+    assert hits == best
+    assert dataset.calls.sum() == len(accesses) - best
+
+
+def test_two_threads_reach_what_one_reaches() -> None:
+    hits = []
+    for workers in (1, 2, 4):
+        dataset = Counted(1000)
+        loader = fl.DataLoader(
+            dataset,
+            batch_size=8,
+            num_workers=workers,
+            workers="threads",
+            sampler=RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0)),
+            cache=room_for(500),
+        )
+        for _ in range(4):
+            for x, y in loader:
+                assert torch.equal(x[:, 7].long(), y)
+        hits.append(loader.stats()["cache"]["hits"])
+        assert loader.stats()["cache"]["samples"] <= 500
+    assert max(hits) - min(hits) <= 0.002 * max(hits)
+
+
+def test_what_is_random_is_not_kept() -> None:
+    dataset = Counted()
+    loader = fl.DataLoader(
+        dataset, batch_size=8, num_workers=2, cache="1MiB", transform=lambda s: (s[0] + torch.rand(()), s[1])
+    )
+    epochs = [torch.cat([x for x, _ in loader]) for _ in range(2)]
+    assert dataset.calls.sum() == SIZE
+    assert (epochs[0] != epochs[1]).all()
+    assert ((epochs[0] - torch.arange(SIZE)[:, None]) < 1).all()
+
+
+def test_a_transform_needs_no_cache() -> None:
+    for workers in WORKERS.values():
+        loader = fl.DataLoader(Counted(), batch_size=60, transform=shifted, **workers)
+        assert [y.tolist() for _, y in loader] == [list(range(1, 61)), list(range(61, 121))]
+        loader.close()
+    tensors = torch.utils.data.TensorDataset(torch.arange(4.0))
+    assert next(iter(fl.DataLoader(tensors, batch_size=4, transform=lambda row: -row[0]))).tolist() == [
+        0,
+        -1,
+        -2,
+        -3,
+    ]
+
+
+def shifted(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
+    return sample[0], sample[1] + 1
+
+
+def test_a_spawned_worker_has_the_same_cache() -> None:
+    dataset = Counted(40)
+    loader = fl.DataLoader(
+        dataset, batch_size=8, cache="1MiB", num_workers=2, workers="processes", multiprocessing_context="spawn"
+    )
+    for _ in range(2):
+        assert [y.tolist() for _, y in loader] == [list(range(i, i + 8)) for i in range(0, 40, 8)]
+    assert dataset.calls.sum() == 40
+
+
+def test_epochs_that_are_open_at_once() -> None:
+    dataset = Counted()
+    for order in ("shuffle", "replacement"):
+        chosen = ORDERS[order](dataset, torch.Generator().manual_seed(1))
+        loader = fl.DataLoader(dataset, batch_size=8, num_workers=2, cache=room_for(50), **chosen)
+        for (x, y), (u, v) in zip(loader, loader, strict=True):
+            assert torch.equal(x[:, 0].long(), y)
+            assert torch.equal(u[:, 0].long(), v)
+
+
+def test_two_loaders_do_not_share() -> None:
+    small, large = Counted(20, 5), Counted(20, 7)
+    loaders = [fl.DataLoader(dataset, batch_size=4, cache="1MiB") for dataset in (small, large)]
+    for _ in range(2):
+        for (x, _), (u, _) in zip(*loaders, strict=True):
+            assert (x.shape, u.shape) == ((4, 5), (4, 7))
+
+
+@pytest.mark.parametrize("workers", ["none", "threads", "processes"])
+def test_epochs_that_are_left_early(workers: str) -> None:
+    dataset = Counted()
+    chosen = ORDERS["replacement"](dataset, torch.Generator().manual_seed(1))
+    loader = fl.DataLoader(dataset, batch_size=8, cache=room_for(50), **chosen, **WORKERS[workers])
+    for stop in (1, 3, 0, 5):
+        for x, y in itertools.islice(loader, stop):
+            assert torch.equal(x[:, 0].long(), y)
+    assert loader.stats()["cache"]["hits"] > 0
+
+
+def test_an_order_that_turns_out_otherwise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    dataset = Counted()
+    loader = fl.DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=0,
+        cache=room_for(50),
+        sampler=RandomSampler(dataset, replacement=True, generator=generator),
+    )
+    for _ in range(3):
+        iterator = iter(loader)
+        generator.manual_seed(99)  # after the plan was made
+        for x, y in iterator:
+            assert torch.equal(x[:, 0].long(), y)
+
+
+def test_samples_that_fail_can_be_asked_for_again() -> None:
+    class Broken(Counted):
+        def __getitem__(self, index: int) -> Any:
+            if index == 5 and self.calls[5] < 2:
+                self.calls[5] += 1
+                raise KeyError("not yet")
+            return super().__getitem__(index)
+
+    loader = fl.DataLoader(Broken(), batch_size=8, num_workers=2, cache="1MiB")
+    for _ in range(2):
+        with pytest.raises(KeyError, match="not yet"):
+            list(loader)
+    assert next(iter(loader))[1].tolist() == list(range(8))
+
+
+def test_datasets_that_load_several_at_once() -> None:
+    class Many(Counted):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    dataset = Many()
+    chosen = ORDERS["replacement"](dataset, torch.Generator().manual_seed(1))
+    loader = fl.DataLoader(dataset, batch_size=8, num_workers=2, cache=room_for(60), **chosen)
+    for _ in range(3):
+        for x, y in loader:
+            assert torch.equal(x[:, 0].long(), y)
+    counts = loader.stats()["cache"]
+    assert counts["misses"] == dataset.calls.sum() < 2 * SIZE
+
+
+def test_without_collation() -> None:
+    loader = fl.DataLoader(Counted(), batch_size=None, num_workers=2, cache="1MiB")
+    for _ in range(2):
+        for i, (x, y) in enumerate(loader):
+            assert (x == i).all()
+            assert y == i
+            x += 1  # it is the caller's
+
+
+def test_samples_of_other_indices_pass_by() -> None:
+    class Named(Dataset[Any]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, name: Any) -> str:
+            return f"<{name!r}>"
+
+    names: Any = ["a", -1, 2, ("x", 1), torch.tensor(1)]
+    loader = fl.DataLoader(Named(), batch_size=None, sampler=names, cache="1MiB", num_workers=0)
+    for _ in range(2):
+        assert list(loader) == ["<'a'>", "<-1>", "<2>", "<('x', 1)>", "<tensor(1)>"]
+
+
+def test_a_dataset_is_seen_as_itself_in_workers() -> None:
+    class Asking(Counted):
+        def __getitem__(self, index: int) -> Any:
+            info: Any = torch.utils.data.get_worker_info()
+            return info.dataset.size
+
+    for workers in ("threads", "processes"):
+        loader = fl.DataLoader(Asking(), batch_size=60, cache="1MiB", **WORKERS[workers])
+        assert [batch.tolist() for batch in loader] == [[SIZE] * 60] * 2
+
+
+def test_a_transform_of_the_datasets_own_is_warned_of() -> None:
+    dataset = Counted()
+    dataset.transform = abs  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match=r"after its own 'transform'.*DataLoader\(transform=...\)"):
+        next(iter(fl.DataLoader(dataset, cache="1MiB")))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"cache": "abc"}, ValueError, "cache budget must be bytes, or a text such as '8GiB'"),
+        ({"cache": "150%"}, ValueError, "cache budget must be at most 100% of the memory"),
+        ({"cache": "8 parsecs"}, ValueError, "cache budget"),
+        ({"cache": "-1GiB"}, ValueError, "cache budget"),
+        ({"cache": "nan%"}, ValueError, "cache budget"),
+        ({"cache": -1}, ValueError, "cache budget must be 0 or more"),
+        ({"cache": 1.5}, TypeError, "cache budget must be an int or a text"),
+        ({"cache": True}, TypeError, "cache budget"),
+        ({"transform": 3}, TypeError, "transform must be callable"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        fl.DataLoader(Counted(), **arguments)
+
+
+def test_wrong_configurations_are_named() -> None:
+    with pytest.raises(ValueError, match="cache policy must be one of opt"):
+        fl.Cache("1MiB", policy="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cache keep must be one of"):
+        fl.Cache("1MiB", keep="raw")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="cache spill must be a folder"):
+        fl.Cache("1MiB", spill=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="map-style"):
+        fl.DataLoader(Stream(), cache="1MiB")
+    with pytest.raises(ValueError, match="DistributedSampler"):
+        next(iter(fl.DataLoader(Counted(), cache=fl.Cache("1MiB", route=True))))
+
+
+def test_more_than_there_is_is_said_and_cut() -> None:
+    with pytest.warns(UserWarning, match="more than this process may use"):
+        loader = fl.DataLoader(Counted(), batch_size=8, cache="1000TiB")
+    assert len(list(loader)) == 15
+    assert loader.stats()["cache"]["room"] <= parse_bytes("100%")
+
+
+def test_budgets_are_read_as_people_write_them() -> None:
+    for text, amount in (
+        ("1k", 1024),
+        ("1 KB", 1000),
+        ("0.5 MiB", 1 << 19),
+        ("7", 7),
+        ("2GiB", 2 << 30),
+        ("10b", 10),
+    ):
+        assert parse_bytes(text) == amount
+
+
+def test_loaders_with_a_cache_can_be_copied() -> None:
+    loader = fl.DataLoader(Counted(), batch_size=8, cache="1MiB")
+    list(loader)
+    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+        assert other.cache == loader.cache
+        assert len(list(other)) == 15
+        assert other.stats()["cache"]["hits"] == 0
+    with loader:
+        list(loader)
+    assert loader.stats()["cache"] is None
+
+
+def photos(folder: Path, count: int = 24) -> Path:
+    (folder / "a").mkdir()
+    random = np.random.default_rng(0)
+    for i in range(count):
+        low = random.integers(0, 255, (7, 9, 3), np.uint8)
+        image = Image.fromarray(low).resize((90 + 3 * i, 121 - 2 * i), Image.Resampling.BICUBIC)
+        if i % 6 == 5:
+            image.save(folder / "a" / f"{i:02}.png")
+        elif i % 6 == 4:
+            exif = image.getexif()
+            exif[0x0112] = 6
+            image.save(folder / "a" / f"{i:02}.jpg", exif=exif)
+        else:
+            image.save(folder / "a" / f"{i:02}.jpg", quality=90, subsampling=i % 3)
+    return folder
+
+
+@pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
+@pytest.mark.parametrize("budget", ["20KB", "300KB", "10MB"])
+@pytest.mark.parametrize("workers", ["none", "threads", "processes"])
+def test_images_are_the_same_from_the_cache(tmp_path: Path, keep: Any, budget: str, workers: str) -> None:
+    for transform in (fl.transforms.train(48), fl.transforms.val(48), fl.transforms.resize(50)):
+        images = fl.ImageDataset(
+            photos(tmp_path) if not list(tmp_path.iterdir()) else tmp_path, transform=transform
+        )
+        arguments: Any = {"batch_size": 5, "shuffle": True, "seed": 3}
+        if workers == "processes" and transform.random:
+            continue  # torch's workers draw from their own generators
+        arguments |= WORKERS[workers]
+        plain = fl.DataLoader(images, **arguments)
+        cached = fl.DataLoader(images, cache=fl.Cache(budget, keep=keep), **arguments)
+        for _ in range(4):
+            for (x, y), (u, v) in zip(plain, cached, strict=True):
+                assert torch.equal(x, u)
+                assert torch.equal(y, v)
+        counts = cached.stats()["cache"]
+        assert counts["peak"] <= counts["room"]
+        assert counts["hits"] > 0 or (budget == "20KB" and keep != "encoded")
+
+
+def test_images_with_a_python_transform_are_kept_before_it(tmp_path: Path) -> None:
+    shades = iter(range(1000))
+    images = fl.ImageDataset(photos(tmp_path), transform=lambda image: (next(shades), image.size))
+    loader = fl.DataLoader(images, batch_size=None, num_workers=0, cache="10MB")
+    first, second = list(loader), list(loader)
+    assert [sample[0][1] for sample in first] == [sample[0][1] for sample in second]
+    assert second[0][0][0] == 24
+    assert loader.stats()["cache"]["hits"] == 24
+
+
+def test_images_that_are_damaged_say_so_each_time(tmp_path: Path) -> None:
+    images = photos(tmp_path)
+    (images / "a" / "03.jpg").write_bytes(b"\xff\xd8\xffnothing")
+    loader = fl.DataLoader(fl.ImageDataset(images, 32), batch_size=6, num_workers=2, cache="10MB")
+    for _ in range(3):
+        with pytest.raises(fl.errors.DecodeError, match=r"03\.jpg"):
+            list(loader)
+
+
+def test_parts_of_a_dataset_of_images_are_kept_before_their_transform(tmp_path: Path) -> None:
+    images = fl.ImageDataset(photos(tmp_path), transform=fl.transforms.train(40))
+    some = torch.utils.data.Subset(torch.utils.data.Subset(images, range(20, 0, -1)), [0, 3, 4, 9, 12, 19])
+    for order in ({"shuffle": True}, {"sampler": RandomSampler(some, replacement=True)}):
+        for workers in (0, 2):
+            arguments: Any = {"batch_size": 2, "num_workers": workers, **order}
+            torch.manual_seed(0)
+            plain = [[(x, y) for x, y in fl.DataLoader(some, **arguments)] for _ in range(3)]
+            torch.manual_seed(0)
+            loader = fl.DataLoader(some, cache="10MB", **arguments)
+            for epoch in plain:
+                for (x, y), (u, v) in zip(epoch, loader, strict=True):
+                    assert torch.equal(x, u)
+                    assert torch.equal(y, v)
+            counts = loader.stats()["cache"]
+            assert counts["samples"] <= 6
+            assert counts["hits"] >= 18 - 2 * 6
+
+
+def test_parts_of_any_dataset_share_its_places() -> None:
+    dataset = Counted()
+    some = torch.utils.data.Subset(dataset, range(50, 70))
+    for workers in WORKERS.values():
+        dataset.calls.zero_()
+        loader = fl.DataLoader(some, batch_size=5, shuffle=True, cache="1MiB", **workers)
+        for _ in range(3):
+            assert sorted(int(i) for x, y in loader for i in y) == list(range(50, 70))
+        assert dataset.calls.sum() == 20
+        loader.close()
+
+
+def test_a_transform_within_is_warned_of(tmp_path: Path) -> None:
+    images = fl.ImageDataset(photos(tmp_path), 32)
+    both = torch.utils.data.ConcatDataset([images, images])
+    with pytest.warns(UserWarning, match="ImageDataset gives them, after its own 'transform'"):
+        next(iter(fl.DataLoader(both, cache="1MiB")))
+
+
+def test_a_dataset_without_a_length_is_refused() -> None:
+    class Endless(Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(TypeError, match="must have a length, which Endless has not"):
+        next(iter(fl.DataLoader(Endless(), sampler=[1, 2], cache="1MiB")))

@@ -1,0 +1,643 @@
+"""DataLoader(cache=) again: whole samples against torch's, sizes that differ, and what may go wrong."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+from foreload.cache.plan import compile_plan
+from foreload.cache.serialize import pack
+
+SIZE = 100
+
+
+def sample_of(index: int, generation: int = 0) -> dict[str, Any]:
+    """Of different sizes, from tens to thousands of bytes."""
+    count = 10 + (index * 7919 + 31 * generation) % 500
+    return {
+        "x": torch.arange(count) * index + generation,
+        "name": f"sample {index}",
+        "array": np.full((index % 3, 4), index, np.int16),
+    }
+
+
+class Varied(Dataset[Any]):
+    """Counts its calls, over all processes."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.generation = 0
+        self.calls = torch.zeros(size, dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.calls[index] += 1
+        return sample_of(index, self.generation)
+
+
+def block(sample: Any) -> int:
+    return -(-sum(map(len, pack(sample))) // 64) * 64 + 64
+
+
+def plain(value: Any) -> Any:
+    """In a form that compares."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return (type(value).__name__, str(value.dtype), tuple(value.shape), value.tolist())
+    return value
+
+
+class Skipping(Sampler[int]):
+    """Of the user's own, with a state: each epoch begins one further."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        return iter([*range(self.asked, SIZE, 3), *range(self.asked, SIZE, 3)])
+
+
+def listed(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+Orders = dict[str, Callable[[Any, torch.Generator | None], dict[str, Any]]]
+ORDERS: Orders = {
+    "sequential": lambda d, g: {"batch_size": 7},
+    "shuffle": lambda d, g: {"batch_size": 7, "shuffle": True, "generator": g, "drop_last": True},
+    "replacement": lambda d, g: {
+        "batch_size": 7,
+        "sampler": RandomSampler(d, replacement=True, generator=g),
+        "drop_last": True,
+    },
+    "more than there are": lambda d, g: {
+        "batch_size": 7,
+        "sampler": RandomSampler(d, True, 250, g),
+        "generator": g,
+    },
+    "some of a permutation": lambda d, g: {"batch_size": 7, "sampler": RandomSampler(d, False, 30, g)},
+    "weighted": lambda d, g: {
+        "batch_size": 7,
+        "sampler": WeightedRandomSampler(torch.arange(1.0, SIZE + 1), 130, generator=g),
+        "drop_last": True,
+    },
+    "weighted, once": lambda d, g: {
+        "batch_size": 7,
+        "sampler": WeightedRandomSampler(torch.arange(1.0, SIZE + 1), 60, replacement=False, generator=g),
+    },
+    "subset": lambda d, g: {
+        "batch_size": 7,
+        "sampler": SubsetRandomSampler(range(0, SIZE, 2), g),
+        "drop_last": True,
+    },
+    "distributed": lambda d, g: {
+        "batch_size": 7,
+        "sampler": DistributedSampler(d, 3, 1, seed=2),
+        "drop_last": True,
+    },
+    "own sampler": lambda d, g: {"batch_size": 7, "sampler": Skipping()},
+    "own batches": lambda d, g: {"batch_sampler": [[1, 2], [2], [3, 1, 3], [99]]},
+    "batch sampler": lambda d, g: {"batch_sampler": BatchSampler(RandomSampler(d, True, generator=g), 9, True)},
+    "one by one": lambda d, g: {"batch_size": None, "sampler": RandomSampler(d, True, generator=g)},
+    "one by one, shuffled": lambda d, g: {"batch_size": None, "shuffle": True, "generator": g},
+}
+
+
+def epochs_of(make: Any, dataset: Any, order: str, own: bool, epochs: int, **arguments: Any) -> Any:
+    torch.manual_seed(11)
+    generator = torch.Generator().manual_seed(4) if own else None
+    chosen = ORDERS[order](dataset, generator)
+    if chosen.get("batch_size", 1) is not None:
+        chosen["collate_fn"] = listed
+    loader = make(dataset, **chosen, **arguments)
+    sampler = chosen.get("sampler")
+    got, states = [], []
+    for epoch in range(epochs):
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(epoch)
+        got.append([plain(batch) for batch in loader])
+        states.append(torch.get_rng_state().tolist())
+        if generator is not None:
+            states.append(generator.get_state().tolist())
+    return got, states, loader
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own generator", "global generator"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("policy", ["opt", "lru", "fixed"])
+def test_samples_order_and_generators_are_torchs(order: str, own: bool, workers: int, policy: Any) -> None:
+    dataset = Varied()
+    cache = fl.Cache(80_000, policy=policy)
+    got, states, loader = epochs_of(fl.DataLoader, dataset, order, own, 3, num_workers=workers, cache=cache)
+    expected, expected_states, _ = epochs_of(TorchDataLoader, Varied(), order, own, 3, num_workers=0)
+    assert got == expected
+    assert states == expected_states
+    counts = loader.stats()["cache"]
+    asked = sum(1 if ORDERS[order](dataset, None).get("batch_size", 1) is None else len(b) for e in got for b in e)
+    assert counts["hits"] + counts["misses"] == asked
+    assert counts["misses"] == dataset.calls.sum()
+    assert counts["used"] <= counts["peak"] <= counts["room"] <= 80_000
+
+
+PROCESSES: dict[str, dict[str, Any]] = {
+    method + (", persistent" if persistent else ""): {
+        "workers": "processes",
+        "num_workers": 2,
+        "multiprocessing_context": method,
+        "persistent_workers": persistent,
+    }
+    for method in ("fork", "spawn", "forkserver")
+    for persistent in (False, True)
+}
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("spawn") else name for name in PROCESSES],
+)
+@pytest.mark.parametrize("order", ["replacement", "one by one, shuffled"])
+def test_processes_of_all_kinds_give_the_same(processes: str, order: str) -> None:
+    arguments = PROCESSES[processes]
+    dataset = Varied()
+    got, states, loader = epochs_of(fl.DataLoader, dataset, order, True, 2, cache="1MiB", **arguments)
+    torchs = {"num_workers": 2, "persistent_workers": arguments["persistent_workers"]}
+    expected, expected_states, _ = epochs_of(TorchDataLoader, Varied(), order, True, 2, **torchs)
+    assert got == expected
+    assert states == expected_states
+    assert (dataset.calls <= 1).all()
+    counts = loader.stats()["cache"]
+    assert counts["misses"] == dataset.calls.sum()
+    assert counts["hits"] > 0
+
+
+# Predictions.
+
+
+@pytest.mark.parametrize("policy", ["opt", "lru", "lfu", "fifo", "random", "fixed"])
+def test_predictions_hold_where_samples_are_of_one_size(policy: Any) -> None:
+    class Even(Varied):
+        def __getitem__(self, index: int) -> Any:
+            self.calls[index] += 1
+            return torch.full((99,), index)
+
+    dataset = Even()
+    generator = torch.Generator().manual_seed(0)
+    sampler = RandomSampler(dataset, replacement=True, generator=generator)
+    cache = fl.Cache(40 * block(torch.zeros(99, dtype=torch.int64)) + 63, policy=policy)
+    loader = fl.DataLoader(dataset, batch_size=10, num_workers=0, sampler=sampler, cache=cache)
+    before, predicted, accesses = 0, 0, []
+    for _ in range(4):
+        accesses += [int(row[0]) for batch in loader for row in batch]
+        hits = loader.stats()["cache"]["hits"]
+        assert loader.sample_cache is not None
+        assert loader.sample_cache.plan is not None
+        assert hits - before == loader.sample_cache.plan.hits.sum()
+        before = hits
+        predicted += int(loader.sample_cache.plan.hits.sum())
+    assert dataset.calls.sum() == len(accesses) - predicted
+    if policy in ("opt", "lru"):
+        # Epoch by epoch it is what the whole would be.
+        assert predicted == compile_plan(np.array(accesses), SIZE, 40, policy).hits.sum()
+
+
+@pytest.mark.parametrize("budget", [30_000, 80_000, 150_000])
+def test_predictions_hold_where_sizes_differ_once_they_are_known(budget: int) -> None:
+    dataset = Varied()
+    generator = torch.Generator().manual_seed(0)
+    sampler = RandomSampler(dataset, replacement=True, generator=generator)
+    loader = fl.DataLoader(dataset, batch_size=None, num_workers=0, sampler=sampler, cache=budget)
+    sizes = [block(sample_of(index)) for index in range(SIZE)]
+    before = {"hits": 0, "refused": 0}
+    for _ in range(12):
+        known = loader.sample_cache is not None and loader.sample_cache.store.sizes().tolist() == sizes
+        list(loader)
+        assert loader.sample_cache is not None
+        assert loader.sample_cache.plan is not None
+        counts = loader.stats()["cache"]
+        hits, refused = counts["hits"] - before["hits"], counts["refused"] - before["refused"]
+        before = counts
+        if known:  # then nothing goes wrong but that memory is in pieces
+            planned = loader.sample_cache.plan.hits.sum()
+            assert planned - refused <= hits <= planned
+    assert known
+
+
+# What may change, fail, or be left.
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sizes_may_change_between_epochs(workers: int) -> None:
+    dataset = Varied()
+    loader = fl.DataLoader(
+        dataset, batch_size=5, collate_fn=listed, num_workers=workers, cache=60_000, shuffle=True, seed=1
+    )
+    for generation in range(6):
+        dataset.generation = generation
+        for batch in loader:
+            for sample in batch:
+                index = int(sample["name"].split()[1])
+                # What is cached may be of any time before, but is whole.
+                assert any(plain(sample) == plain(sample_of(index, past)) for past in range(generation + 1))
+        counts = loader.stats()["cache"]
+        assert counts["used"] <= counts["peak"] <= counts["room"]
+
+
+def test_a_dataset_may_grow_and_shrink() -> None:
+    class Growing(Dataset[int]):
+        size = 20
+
+        def __len__(self) -> int:
+            return self.size
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    for make in (lambda d: None, lambda d: RandomSampler(d, replacement=True)):
+        dataset = Growing()
+        loader = fl.DataLoader(dataset, batch_size=4, num_workers=2, cache="1MiB", sampler=make(dataset))
+        for size in (20, 50, 10, 0 if loader.sampler is None else 30):
+            dataset.size = size
+            got = torch.cat(list(loader)).tolist()
+            assert len(got) == size
+            assert all(0 <= index < size for index in got)
+
+
+def test_a_sampler_may_change_its_length() -> None:
+    dataset = Varied()
+    sampler = WeightedRandomSampler([1.0] * SIZE, 20)
+    loader = fl.DataLoader(dataset, batch_size=None, num_workers=0, cache="1MiB", sampler=sampler)
+    for number in (20, 500, 3):
+        sampler.num_samples = number
+        for _ in range(2):
+            assert sum(1 for _ in loader) == number
+
+
+def test_a_sampler_that_asks_for_too_much_fails_as_without_a_cache() -> None:
+    dataset = torch.utils.data.TensorDataset(torch.arange(10))
+
+    class Listed(Dataset[Any]):
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> int:
+            return list(range(10))[index]
+
+    for kind in (dataset, Listed()):
+        for sampler in (WeightedRandomSampler([1.0] * 100, 50), [3, 20], [-1, -20]):
+            failures = []
+            for cache in (None, "1MiB"):
+                torch.manual_seed(0)
+                try:
+                    list(fl.DataLoader(kind, num_workers=0, sampler=sampler, cache=cache))
+                except IndexError as error:
+                    failures.append(str(error))
+            assert len(failures) == 2
+            assert failures[0] == failures[1]
+
+
+def test_a_dataset_that_draws_from_the_global_generator_leaves_the_order_torchs() -> None:
+    class Cropped(Dataset[int]):
+        def __len__(self) -> int:
+            return SIZE
+
+        def __getitem__(self, index: int) -> int:
+            torch.rand(3)
+            return index
+
+    orders = []
+    for make, arguments in ((TorchDataLoader, {}), (fl.DataLoader, {"cache": "1MiB"})):
+        torch.manual_seed(0)
+        dataset = Cropped()
+        loader = make(
+            dataset, batch_size=8, num_workers=0, sampler=RandomSampler(dataset, replacement=True), **arguments
+        )
+        orders.append(torch.cat(list(loader)).tolist())
+    assert orders[0] == orders[1]
+
+
+def test_an_own_sampler_is_asked_once_per_epoch() -> None:
+    sampler = Skipping()
+    loader = fl.DataLoader(Varied(), batch_size=None, sampler=sampler, num_workers=2, cache="1MiB")
+    for epoch in range(1, 4):
+        list(loader)
+        assert sampler.asked == epoch
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [np.array([1, 2]), np.array([3])],
+        [torch.tensor([1, 2])],
+        list(torch.arange(10).split(3)),
+        [3, torch.tensor([3]), 3],
+    ],
+    ids=["arrays", "tensors", "split", "one"],
+)
+def test_indices_that_are_arrays_are_the_datasets_affair(indices: Any) -> None:
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: Any) -> torch.Tensor:
+            return torch.arange(20).view(10, 2)[index]
+
+    loader = fl.DataLoader(Rows(), batch_size=None, sampler=indices, num_workers=0, cache="1MiB")
+    for _ in range(2):
+        assert [plain(rows) for rows in loader] == [plain(Rows()[index]) for index in indices]
+
+
+def is_random(sample: dict[str, Any]) -> torch.Tensor:
+    return sample["x"][:5] + torch.rand(())
+
+
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_random_transform_is_random_each_time_and_the_dataset_is_not_asked_again(
+    method: str | None, persistent: bool
+) -> None:
+    dataset = Varied()
+    loader: Any = fl.DataLoader(
+        dataset,
+        batch_size=10,
+        transform=is_random,
+        cache="1MiB",
+        num_workers=2,
+        workers="threads" if method is None else "processes",
+        multiprocessing_context=method,
+        persistent_workers=persistent,
+    )
+    epochs = [torch.cat(list(loader)) for _ in range(3)]
+    assert (dataset.calls == 1).all()
+    whole = torch.stack([sample_of(index)["x"][:5] for index in range(SIZE)])
+    for epoch in epochs:
+        assert torch.equal(epoch.floor().long(), whole)
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(epochs, 2))
+    loader.close()
+
+
+def test_a_transform_may_change_what_it_is_given() -> None:
+    def in_place(sample: dict[str, Any]) -> torch.Tensor:
+        sample["x"] += 1
+        return sample["x"][0]
+
+    loader = fl.DataLoader(Varied(), batch_size=10, transform=in_place, cache="1MiB", num_workers=2)
+    for _ in range(3):
+        assert torch.cat(list(loader)).tolist() == [1] * SIZE
+
+
+def test_seeds_and_epochs_are_those_without_a_cache() -> None:
+    def order(cache: Any, workers: int) -> list[list[str]]:
+        loader = fl.DataLoader(
+            Varied(), batch_size=9, shuffle=True, seed=5, cache=cache, num_workers=workers, collate_fn=listed
+        )
+        got = []
+        for epoch in (None, None, 7, 0, None):
+            if epoch is not None:
+                loader.set_epoch(epoch)
+            got.append([sample["name"] for batch in loader for sample in batch])
+        return got
+
+    expected = order(None, 0)
+    assert order(40_000, 0) == order(40_000, 3) == order("1MiB", 2) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_raises_does_so_each_time_and_the_others_come(workers: int) -> None:
+    class Broken(Varied):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index % 7 == 3:
+                self.calls[index] += 1
+                raise LookupError(f"no {index}")
+            return super().__getitem__(index)
+
+    dataset = Broken()
+    loader = fl.DataLoader(dataset, batch_size=None, num_workers=workers, cache="1MiB")
+    for epoch in range(3):
+        iterator, got, failed = iter(loader), [], 0
+        while True:
+            try:
+                got.append(next(iterator)["name"])
+            except StopIteration:
+                break
+            except LookupError:
+                failed += 1
+        bad = [index for index in range(SIZE) if index % 7 == 3]
+        assert failed == len(bad)
+        assert got == [f"sample {index}" for index in range(SIZE) if index not in bad]
+        assert all(dataset.calls[index] == (epoch + 1 if index in bad else 1) for index in range(SIZE))
+
+
+class Many(Varied):
+    """Loads several at once, and now and then none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[int]] = []
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("it has __getitems__")
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.asked.append(list(indices))
+        if 13 in indices and sum(13 in batch for batch in self.asked) % 2:
+            raise LookupError("13")
+        self.calls[torch.tensor(indices)] += 1
+        return [sample_of(index) for index in indices]
+
+
+def test_a_dataset_that_loads_several_at_once_is_asked_for_what_is_missing() -> None:
+    dataset = Many()
+    loader = fl.DataLoader(dataset, batch_size=10, collate_fn=listed, num_workers=0, cache="1MiB")
+    with pytest.raises(LookupError, match="13"):
+        list(loader)
+    for _ in range(2):
+        names = [sample["name"] for batch in loader for sample in batch]
+        assert names == [f"sample {index}" for index in range(SIZE)]
+    assert (dataset.calls == 1).all()
+    assert [len(batch) for batch in dataset.asked] == [10] * 11
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_epochs_that_are_open_at_once_and_two_loaders_in_two_threads(workers: int) -> None:
+    dataset = Varied()
+    sampler = RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0))
+    loader = fl.DataLoader(
+        dataset, batch_size=5, collate_fn=listed, num_workers=workers, sampler=sampler, cache=50_000
+    )
+    others = fl.DataLoader(Varied(), batch_size=5, collate_fn=listed, num_workers=workers, cache=50_000)
+    errors: list[BaseException] = []
+
+    def check(loader: Any) -> None:
+        try:
+            for _ in range(3):
+                for batch in loader:
+                    for sample in batch:
+                        assert plain(sample) == plain(sample_of(int(sample["name"].split()[1])))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=check, args=(each,)) for each in (loader, others, others)]
+    for thread in threads:
+        thread.start()
+    first, second = iter(loader), iter(loader)
+    for batches in itertools.zip_longest(first, second):
+        for sample in itertools.chain(*batches):
+            assert plain(sample) == plain(sample_of(int(sample["name"].split()[1])))
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors
+    for each in (loader, others):
+        counts = each.stats()["cache"]
+        assert counts["peak"] <= counts["room"] <= 50_000
+
+
+class Deadly(Varied):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 13 and self.calls[13] == 0:
+            self.calls[13] += 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_a_killed_worker_the_next_epoch_is_whole(persistent: bool) -> None:
+    dataset = Deadly()
+    loader: Any = fl.DataLoader(
+        dataset,
+        batch_size=5,
+        collate_fn=listed,
+        num_workers=2,
+        workers="processes",
+        persistent_workers=persistent,
+        cache="1MiB",
+        max_restarts=0,
+    )
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        list(loader)
+    for _ in range(2):
+        for number, sample in enumerate(sample for batch in loader for sample in batch):
+            assert plain(sample) == plain(sample_of(number))
+    assert dataset.calls[13] == 2
+
+
+def test_a_fork_in_the_middle_of_an_epoch_goes_on_alone() -> None:
+    dataset = Varied()
+    loader = fl.DataLoader(dataset, batch_size=None, collate_fn=listed, num_workers=0, cache="1MiB")
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator)
+
+    def child() -> None:
+        for _ in range(2):
+            for number, sample in enumerate(loader):
+                assert plain(sample) == plain(sample_of(number))
+
+    process: Any = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    for number, sample in enumerate(iterator, 10):
+        assert plain(sample) == plain(sample_of(number))
+    process.join(60)
+    assert process.exitcode == 0
+    assert (dataset.calls == 1).all()  # one cache
+
+
+def test_an_interrupted_loop_can_be_run_again() -> None:
+    class Interrupting(Varied):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 50 and self.calls[50] < 2:
+                self.calls[50] += 1
+                signal.raise_signal(signal.SIGINT)
+            return super().__getitem__(index)
+
+    loader = fl.DataLoader(Interrupting(), batch_size=5, collate_fn=listed, num_workers=0, cache="1MiB")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+    assert [sample["name"] for batch in loader for sample in batch] == [f"sample {i}" for i in range(SIZE)]
+
+
+@pytest.mark.parametrize("policy", ["opt", "lru"])
+def test_finished_batches_in_any_order_are_the_same_batches(policy: Any) -> None:
+    class Uneven(Varied):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            time.sleep(0.003 * (index % 5 == 0))
+            return super().__getitem__(index)
+
+    dataset = Uneven()
+    generator = torch.Generator().manual_seed(0)
+    sampler = RandomSampler(dataset, replacement=True, generator=generator)
+    arguments: Any = {"batch_size": 4, "collate_fn": listed, "sampler": sampler}
+    loader = fl.DataLoader(
+        dataset, num_workers=3, in_order=False, cache=fl.Cache(60_000, policy=policy), **arguments
+    )
+    got = [[sample["name"] for sample in batch] for _ in range(3) for batch in loader]
+    generator.manual_seed(0)
+    expected = [
+        [sample["name"] for sample in batch] for _ in range(3) for batch in TorchDataLoader(dataset, **arguments)
+    ]
+    assert sorted(got) == sorted(expected)
+
+
+def test_budgets_at_the_edges() -> None:
+    for budget in (0, 1, 64, 500):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            loader = fl.DataLoader(Varied(), batch_size=None, num_workers=0, cache=budget)
+            for _ in range(2):
+                assert [sample["name"] for sample in loader] == [f"sample {index}" for index in range(SIZE)]
+        said = {str(warning.message) for warning in warned if "budget" in str(warning.message)}
+        assert len(said) == 1
+        assert f"{budget:,}" in said.pop()
+        counts = loader.stats()["cache"]
+        assert counts["peak"] <= counts["room"] <= budget
+
+
+def test_budgets_may_come_from_numpy() -> None:
+    assert fl.Cache(np.int64(1000)).bytes == 1000  # type: ignore[arg-type]
+
+
+def test_the_exception_of_a_sample_is_the_same_with_and_without_a_cache() -> None:
+    class Raising(Dataset[Any]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            raise [ValueError, KeyError, IndexError, OSError, RuntimeError][index](f"no {index}")
+
+    for index in range(5):
+        told = []
+        for cache in (None, "1MiB"):
+            with pytest.raises(Exception) as caught:
+                list(fl.DataLoader(Raising(), batch_size=2, sampler=[index], num_workers=0, cache=cache))
+            told.append((caught.type, str(caught.value), getattr(caught.value, "__notes__", None)))
+        assert told[0] == told[1]

@@ -1,0 +1,379 @@
+"""The optimal cache in stock DataLoaders, against Belady's algorithm; and the classic ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections import OrderedDict
+from typing import Any
+
+import cachetools
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+
+import foreload as fl
+
+N, EPOCHS = 150, 3
+
+
+class Base(Dataset[Any]):
+    def __init__(self, size: int = N, shift: int = 0) -> None:
+        self.size = size
+        self.shift = shift
+        self.calls = torch.zeros(size, dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def make(self, index: int) -> tuple[torch.Tensor, int]:
+        self.calls[index] += 1
+        return torch.full((10,), float(index + self.shift)), int(index)
+
+
+class Half(Base):
+    @fl.OPTCache(maxsize=N // 2)
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.make(index)
+
+
+def belady(accesses: list[int], capacity: int) -> int:
+    """The misses of Belady's MIN with bypass."""
+    following: dict[int, list[int]] = {}
+    for t in reversed(range(len(accesses))):
+        following.setdefault(accesses[t], []).append(t)
+    cached: dict[int, float] = {}
+    misses = 0
+    for t, sample in enumerate(accesses):
+        assert following[sample].pop() == t
+        misses += sample not in cached
+        cached.pop(sample, None)
+        if following[sample]:
+            cached[sample] = following[sample][-1]
+            if len(cached) > capacity:
+                del cached[max(cached, key=cached.__getitem__)]
+    return misses
+
+
+def lru(accesses: list[int], capacity: int) -> int:
+    cached: OrderedDict[int, None] = OrderedDict()
+    misses = 0
+    for sample in accesses:
+        misses += sample not in cached
+        cached.pop(sample, None)
+        cached[sample] = None
+        if len(cached) > capacity:
+            cached.popitem(last=False)
+    return misses
+
+
+def run(dataset: Any, generator: torch.Generator, epochs: int = EPOCHS, **arguments: Any) -> list[int]:
+    sampler = RandomSampler(dataset, replacement=True, generator=generator)
+    accesses = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        loader: Any = DataLoader(dataset, sampler=sampler, **{"batch_size": 8, **arguments})
+        for _ in range(epochs):
+            for x, y in loader:
+                assert (x == (y + dataset.shift)[:, None]).all()
+                accesses += y.tolist()
+    return accesses
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_workers": 1},
+        {"num_workers": 2},
+        {"num_workers": 4},
+        {"num_workers": 2, "persistent_workers": True},
+        {"num_workers": 2, "batch_size": 1},
+        {"num_workers": 2, "in_order": False},
+        {"num_workers": 2, "multiprocessing_context": "forkserver", "persistent_workers": True},
+    ],
+    ids=str,
+)
+def test_no_cache_could_do_with_fewer_loads(arguments: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Half()
+    accesses = run(dataset, generator, **arguments)
+    # The sequence is the user's own.
+    expected = run(Plain(), torch.Generator().manual_seed(3))
+    assert accesses == expected or not arguments.get("in_order", True)
+    assert dataset.calls.sum() == belady(expected, N // 2)
+
+
+class Plain(Base):
+    def __init__(self) -> None: ...
+
+    size, shift = N, 0
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((10,), float(index)), index
+
+
+def test_in_our_loader_too() -> None:
+    generator = torch.Generator().manual_seed(3)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Half()
+    accesses = []
+    loader = fl.DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=2,
+        sampler=RandomSampler(dataset, replacement=True, generator=generator),
+    )
+    for _ in range(EPOCHS):
+        accesses += [int(i) for _, y in loader for i in y]
+    assert dataset.calls.sum() == belady(accesses, N // 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_sequence_is_said_once_and_served_as_lru(workers: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    generator.manual_seed(4)
+    dataset = Half()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        sampler = RandomSampler(dataset, replacement=True, generator=generator)
+        accesses = []
+        for _ in range(EPOCHS):
+            for x, y in DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=workers):
+                assert (x == y[:, None]).all()
+                accesses += y.tolist()
+    if workers == 0:
+        assert sum("not what OPTInit foresaw" in str(warning.message) for warning in warned) == 1
+    expected = lru(accesses, N // 2)
+    assert abs(int(dataset.calls.sum()) - expected) < 0.1 * expected
+
+
+def test_more_epochs_than_were_told() -> None:
+    generator = torch.Generator().manual_seed(3)
+    fl.OPTInit(RandomSampler, generator, N, epochs=1)
+    dataset = Half()
+    with pytest.warns(UserWarning, match="epochs= as many as there will be"):
+        run(dataset, generator, epochs=4)
+
+
+@pytest.mark.parametrize("maxsize", [0, 1, N, 10 * N, None])
+def test_sizes_at_the_edges(maxsize: int | None) -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    class Sized(Base):
+        @fl.OPTCache(maxsize=maxsize)
+        def __getitem__(self, index: int) -> Any:
+            return self.make(index)
+
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Sized()
+    accesses = run(dataset, generator)
+    assert dataset.calls.sum() == belady(accesses, N if maxsize is None else maxsize)
+
+
+def test_permutations_keep_a_fixed_set() -> None:
+    generator = torch.Generator().manual_seed(1)
+    fl.OPTInit(RandomSampler, generator, N, replacement=False, epochs=EPOCHS)
+    dataset = Half()
+    for _ in range(EPOCHS):
+        loader = DataLoader(dataset, batch_size=8, shuffle=True, generator=generator)
+        assert sorted(int(i) for _, y in loader for i in y) == list(range(N))
+    assert dataset.calls.sum() == EPOCHS * N - (EPOCHS - 1) * (N // 2)
+
+
+def test_sequential_order() -> None:
+    fl.OPTInit(SequentialSampler, None, N, epochs=2)
+    dataset = Half()
+    for _ in range(2):
+        list(DataLoader(dataset, batch_size=8))
+    assert dataset.calls.sum() == 2 * N - N // 2
+
+
+def test_each_class_follows_its_own_future() -> None:
+    first, second = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    fl.OPTInit(RandomSampler, first, N, epochs=EPOCHS)
+
+    class Train(Base):
+        @fl.OPTCache(maxsize=N // 2)
+        def __getitem__(self, index: int) -> Any:
+            return self.make(index)
+
+    fl.OPTInit(RandomSampler, second, N, epochs=EPOCHS)
+
+    class Other(Base):
+        @fl.OPTCache(maxsize=N // 3)
+        def __getitem__(self, index: int) -> Any:
+            return self.make(index)
+
+    train, other = Train(), Other()
+    assert train.calls.sum() + belady(run(train, first), N // 2) == train.calls.sum()
+    assert belady(run(other, second), N // 3) == other.calls.sum()
+
+
+def test_a_second_dataset_never_gets_the_firsts_samples() -> None:
+    generator = torch.Generator().manual_seed(1)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    train, valid, small = Half(), Half(shift=1000), Half(20, shift=5)
+    run(train, generator)
+    for dataset in (valid, small):
+        run(dataset, torch.Generator().manual_seed(7), num_workers=2)
+        assert dataset.calls.sum() == EPOCHS * len(dataset)
+
+
+def test_a_look_before_the_first_epoch_is_no_harm() -> None:
+    generator = torch.Generator().manual_seed(1)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Half()
+    assert dataset[0][1] == dataset[0][1] == dataset[np.int64(0)][1] == dataset[torch.tensor(0)][1] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accesses = run(dataset, generator)
+    assert dataset.calls.sum() <= belady(accesses, N // 2) + 8
+
+
+def test_a_hit_may_be_changed() -> None:
+    generator = torch.Generator().manual_seed(1)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Half()
+    for index in fl.OPTInit._latest.accesses.tolist():  # type: ignore[union-attr]
+        x, _ = dataset[index]
+        assert (x == index).all()
+        x += 1
+
+
+class Dying(Half):
+    @fl.OPTCache(maxsize=N // 2)
+    def __getitem__(self, index: int) -> Any:
+        if index == 7 and torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.make(index)
+
+
+def test_a_killed_worker_leaves_a_good_cache() -> None:
+    generator = torch.Generator().manual_seed(1)
+    fl.OPTInit(RandomSampler, generator, N, epochs=EPOCHS)
+    dataset = Dying()
+    with pytest.raises((RuntimeError, ConnectionError)):  # which of torch's ways to say so is chance
+        run(dataset, generator, num_workers=2)
+    for index in range(N):
+        assert (dataset[index][0] == index).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((RandomSampler, None, 5), ValueError, "generator is None"),
+        ((RandomSampler, 3, 5), TypeError, "generator must be a torch.Generator"),
+        ((RandomSampler, torch.Generator(), 0), ValueError, "n must be 1 or more"),
+        ((RandomSampler, torch.Generator(), 1.5), TypeError, "n must be an int"),
+        ((list, torch.Generator(), 5), TypeError, "sampler_class must be a class of samplers"),
+        ((torch.utils.data.BatchSampler, torch.Generator(), 5), TypeError, "BatchSampler cannot be made"),
+    ],
+)
+def test_wrong_futures_are_named(arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        fl.OPTInit(*arguments)
+
+
+def test_wrong_sizes_are_named() -> None:
+    for maxsize, error in ((-1, ValueError), (1.5, TypeError), ("1GiB", TypeError), (True, TypeError)):
+        with pytest.raises(error, match="maxsize must be"):
+            fl.OPTCache(maxsize)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="with brackets"):
+        fl.OPTCache(lambda self, index: index)  # type: ignore[arg-type]
+
+
+# The classic ones.
+
+
+@given(st.integers(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 6))))
+def test_an_lru_cache_does_what_it_says(capacity: int, actions: list[tuple[bool, int]]) -> None:
+    cache: fl.LRUCache[int, int] = fl.LRUCache(capacity)
+    model: OrderedDict[int, int] = OrderedDict()
+    for step, (put, key) in enumerate(actions):
+        if put:
+            cache.put(key, step)
+            model.pop(key, None)
+            model[key] = step
+            if len(model) > capacity:
+                model.popitem(last=False)
+        else:
+            assert cache.get(key, "none") == model.get(key, "none")
+            if key in model:
+                model.move_to_end(key)
+        assert len(cache) == len(model)
+        assert all((key in cache) == (key in model) for key in range(7))
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_an_lru_cache_serves_threads() -> None:
+    cache: fl.LRUCache[int, int] = fl.LRUCache(50)
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for key in random.integers(0, 100, 5000).tolist():
+            value = cache.get(key)
+            assert value in (None, key * key)
+            cache.put(key, key * key)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = cache.stats()
+    assert len(cache) == stats["size"] == stats["capacity"] == 50
+    assert stats["hits"] + stats["misses"] == 20_000
+
+
+def test_wrong_capacities_are_named() -> None:
+    with pytest.raises(ValueError, match="capacity must be 0 or more"):
+        fl.LRUCache(-1)
+    with pytest.raises(TypeError, match="capacity must be an int"):
+        fl.LRUCache("10")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+@given(st.lists(st.integers(0, 6)), st.integers(0, 5))
+def test_cached_functions_are_called_as_rarely_as_cachetools_calls_them(
+    policy: Any, keys: list[int], maxsize: int
+) -> None:
+    kinds: Any = {"lru": cachetools.LRUCache, "lfu": cachetools.LFUCache, "fifo": cachetools.FIFOCache}
+    ours: list[int] = []
+    theirs: list[int] = []
+    mine = fl.cached(maxsize, policy)(lambda key: ours.append(key) or key)
+    other = cachetools.cached(kinds[policy](maxsize))(lambda key: theirs.append(key) or key)
+    for key in keys:
+        assert mine(key) == other(key) == key
+    assert ours == theirs
+
+
+def test_cached_methods_keep_instances_apart() -> None:
+    class Squares(Base):
+        @fl.cached(maxsize=None, policy="random")
+        def __getitem__(self, index: int) -> Any:
+            return self.make(index)
+
+    one, other = Squares(), Squares(shift=3)
+    for _ in range(3):
+        assert (one[4][0] == 4).all()
+        assert (other[4][0] == 7).all()
+    assert one.calls.sum() == other.calls.sum() == 1
+    for _ in range(2):
+        assert sum(len(y) for _, y in DataLoader(one, batch_size=8, num_workers=2)) == N
+
+
+def test_what_has_no_hash_is_not_cached() -> None:
+    assert fl.cached(4)(sum)([1, 2]) == 3
+    with pytest.raises(ValueError, match="policy must be one of"):
+        fl.cached(4, "mru")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="maxsize must be"):
+        fl.cached(-4)

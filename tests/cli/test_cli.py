@@ -1,0 +1,225 @@
+"""The commands, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from foreload import machine
+from foreload.cli.doctor import examine
+from tests.programs import python
+
+
+def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return python("-m", "foreload", *arguments)
+
+
+def test_synthetic_photos_are_like_photos_and_come_from_their_seed(tmp_path: Path) -> None:
+    from foreload.bench.synth import synth_images
+
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        synth_images(tmp_path / name, 60, seed=seed)
+    files = {name: sorted((tmp_path / name).glob("*/*.jpg")) for name in "abc"}
+    content = {name: [file.read_bytes() for file in paths] for name, paths in files.items()}
+    assert len(content["a"]) == 60
+    assert content["a"] == content["b"]
+    assert content["a"] != content["c"]
+    assert 85 * 1024 < np.mean([len(data) for data in content["a"]]) < 115 * 1024
+    sizes = [Image.open(file).size for file in files["a"]]
+    assert sizes.count((500, 375)) > 20
+    assert sizes.count((375, 500)) > 3
+    assert {Image.open(file).mode for file in files["a"]} == {"RGB"}
+
+
+def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
+    result = run("synth", tmp_path / "t", "--tensors", "50,4", "--text", 20)
+    assert result.returncode == 0, result.stderr
+    assert np.load(tmp_path / "t" / "x.npy").shape == (50, 4)
+    assert np.load(tmp_path / "t" / "y.npy").dtype == np.int64
+    assert len((tmp_path / "t" / "lines.txt").read_text().splitlines()) == 20
+    result = run("synth", tmp_path / "i", "--images", 7)
+    assert result.returncode == 0, result.stderr
+    assert len(list((tmp_path / "i").glob("class_*/*.jpg"))) == 7
+    assert "MiB" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["synth", "{}/new"], "--images"),
+        (["synth", "{}/new", "--images", 0], "images"),
+        (["synth", "{}/new", "--images", -3], "images"),
+        (["synth", "{}/new", "--tensors", "5"], "ROWS,COLUMNS"),
+        (["synth", "{}/new", "--tensors", "5,0"], "positive"),
+        (["synth", "{}/used", "--images", 1], "--force"),
+        (["synth", "{}/used/file", "--images", 1], "is a file"),
+        (["bench", "{}/none"], "none"),
+        (["bench", "{}/used"], "no image"),
+        (["bench", "--dataset-size", "x"], "ROWS,COLUMNS"),
+        (["bench", "{}/used", "--dataset-size", "5,5"], "exclude"),
+        (["doctor", "{}/none"], "none"),
+        (["dance"], "dance"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words: str) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("mine")
+    result = run(*[str(argument).replace("{}", str(tmp_path)) for argument in arguments])
+    assert result.returncode in (1, 2)
+    assert words in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "used" / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
+    from foreload.bench.synth import synth_images
+
+    synth_images(tmp_path / "images", 24)
+    result = run(
+        "bench",
+        tmp_path / "images",
+        "--seeds",
+        2,
+        "--batch-size",
+        8,
+        "--json",
+        tmp_path / "b.json",
+        "--plot",
+        tmp_path / "b.png",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "times what stock torch reached" in result.stdout.splitlines()[-1]
+    record = json.loads((tmp_path / "b.json").read_text())
+    assert {"command", "machine", "work", "results"} <= set(record)
+    assert len(record["results"]) == 6
+    for entry in record["results"]:
+        assert len(entry["samples_per_second"]) == len(entry["first_batch_ms"]) == 2
+        assert min(entry["samples_per_second"]) > 0
+    assert Image.open(tmp_path / "b.png").size[0] > 500
+
+
+def test_bench_of_tensors(tmp_path: Path) -> None:
+    result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
+    assert result.returncode == 0, result.stderr
+    assert "index_select" in result.stdout
+    assert "rows/s" in result.stdout
+
+
+def test_doctor_looks_at_everything(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in (".DS_Store", ".git/config", "empty"):
+        (tmp_path / name).write_bytes(b"" if name == "empty" else b"x")
+    nothing = [finding.found for finding in examine(tmp_path) if finding.name in ("O_DIRECT", "reading")]
+    assert nothing == 2 * [f"no file in {str(tmp_path)!r} to try it on"]
+    (tmp_path / "file").write_bytes(b"x" * 10000)
+    result = run("doctor", tmp_path)
+    assert result.returncode == 0, result.stderr
+    for word in ("cores", "memory", "SIMD", "JPEG", "CUDA", "io_uring", "O_DIRECT", "/dev/shm"):
+        assert word in result.stdout
+
+
+def test_without_its_extra_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from foreload.cli.main import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "pip install 'foreload[cli]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_importing_foreload_brings_nothing_heavy() -> None:
+    code = (
+        "import torch, sys; before = set(sys.modules); import foreload; new = set(sys.modules) - before; "
+        "print([m for m in ('typer', 'rich', 'matplotlib', 'PIL.Image', 'foreload.bench') if m in new])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_limits_of_containers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine._cpu_quota(tmp_path) is None
+    assert machine._memory_limit(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine._cpu_quota(tmp_path) == 1.5
+    assert machine._memory_limit(tmp_path) is None
+    for controller, file, value in (
+        ("cpu", "cpu.cfs_quota_us", "50000"),
+        ("cpu", "cpu.cfs_period_us", "100000"),
+        ("memory", "memory.limit_in_bytes", "1073741824"),
+    ):
+        (tmp_path / controller).mkdir(exist_ok=True)
+        (tmp_path / controller / file).write_text(value + "\n")
+    assert machine._cpu_quota(tmp_path) == 0.5
+    assert machine._memory_limit(tmp_path) == 1 << 30
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.granted_cores() == 1
+    assert machine.granted_memory() == 1 << 30
+
+
+@pytest.mark.parametrize("root", ["/", "/docker/4f2a", "/elsewhere"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_containers_own_group_is_found(
+    version: int, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / ("memory" if version == 1 else "") / "jobs/7"
+    own.mkdir(parents=True)
+    (own / ("memory.limit_in_bytes" if version == 1 else "memory.max")).write_text("1073741824\n")
+    seen = "/jobs/7" if root != "/docker/4f2a" else "/docker/4f2a/jobs/7"
+    kind, controller = (("cgroup", "rw,memory"), "4:memory:") if version == 1 else (("cgroup2", "rw"), "0::")
+    process = tmp_path / "self"
+    process.mkdir()
+    (process / "mountinfo").write_text(
+        "23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+        f"35 31 0:32 {root} /sys/fs/cgroup rw,relatime shared:7 master:1 - {kind[0]} {kind[0]} {kind[1]}\n"
+    )
+    (process / "cgroup").write_text(f"9:name=systemd:/\n{controller}{seen}\n")
+    monkeypatch.setattr(machine, "_PROCESS", process)
+    assert machine._memory_limit(tmp_path) == 1 << 30
+
+
+def test_plan_says_what_a_cache_would_give(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    result = run("plan", 1000, "--budget", "25%,500", "--order", "replacement", "--json", kept, "--epochs", 5)
+    assert result.returncode == 0, result.stderr
+    assert "500 samples (50%)" in result.stdout
+    content = json.loads(kept.read_text())
+    points = {(point["policy"], point["budget"]): point for point in content["points"]}
+    assert sorted({budget for _, budget in points}) == [0, 250, 500]
+    assert points["opt", 500]["hit_rate"] == pytest.approx(0.81, abs=0.03)
+    assert points["lru", 500]["hit_rate"] == pytest.approx(0.50, abs=0.03)
+    assert points["opt", 500]["seconds"] == pytest.approx(1 - points["opt", 500]["hit_rate"])
+    result = run("plan", 1000, "--ranks", 4)
+    assert "from" in result.stdout or "every budget here gains" in result.stdout
+
+
+def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
+    result = run("plan", photos, "--budget", "50%,100%", "--plot", tmp_path / "p.png", "--epochs", 3)
+    assert result.returncode == 0, result.stderr
+    assert "GiB (100%)" in result.stdout
+    assert Image.open(tmp_path / "p.png").width > 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", 0], "at least 1 sample"),
+        (["plan", 10, "--budget", "abc"], "--budget must be"),
+        (["plan", 10, "--order", "chaos"], "--order must be one of"),
+        (["plan", 10, "--keep", "raw"], "--keep must be"),
+        (["plan", 2, "--ranks", 3], "fewer than 3 ranks"),
+        (["plan", "/nowhere"], "there is no folder"),
+    ],
+)
+def test_plan_says_what_is_wrong(arguments: list[Any], words: str) -> None:
+    result = run(*arguments)
+    assert result.returncode in (1, 2)
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,417 @@
+"""``foreload profile``: scripts behave as without it, and what holds them back is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foreload.cli.profile import Profile, profile
+from foreload.cli.profile.script import nsys_command
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
+
+LOADER = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Rows(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index): return torch.full((3,), float(index))
+"""
+
+
+def write(folder: Path, text: str, *, loader: bool = True) -> Path:
+    script = folder / "script.py"
+    script.write_text((LOADER if loader else "") + text)
+    return script
+
+
+def only(found: Profile) -> dict[str, Any]:
+    (loader,) = found.loaders
+    return loader.stats
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(120):
+        (folder / f"{number:03}").write_bytes(bytes(4096))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "kind", "samples"),
+    [
+        pytest.param("slow_disk.py", ["FILES", "0"], "read-bound", 360, marks=pytest.mark.slow),
+        ("slow_disk.py", ["FILES", "2"], "read-bound", 360),
+        pytest.param("heavy_transform.py", ["0"], "decode-bound", 320, marks=pytest.mark.slow),
+        pytest.param("heavy_transform.py", ["2"], "decode-bound", 320, marks=pytest.mark.slow),
+        ("tiny_batches.py", [], "batch-bound", 6000),
+        pytest.param("main_collation.py", [], "batch-bound", 800, marks=pytest.mark.slow),
+        pytest.param("slow_consumer.py", [], "consumer-bound", 1280, marks=pytest.mark.slow),
+        pytest.param("pageable.py", [], "transfer-bound", 1280, marks=pytest.mark.slow),
+        pytest.param("python_bound.py", [], "python-bound", 960, marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_planted_is_found(
+    script: str, arguments: list[str], kind: str, samples: int, files: Path
+) -> None:
+    for _ in range(3):  # others who need the cores may hide what is slow
+        found = profile(SCRIPTS / script, [str(files) if each == "FILES" else each for each in arguments])
+        if found.reports[0].verdict.kind == kind:
+            break
+    assert found.code == 0
+    stats = only(found)
+    assert stats["samples"] == samples
+    assert found.reports[0].verdict.kind == kind
+    assert stats["loader"]["stock"] is (script != "python_bound.py")
+    assert stats["wait_seconds"] + stats["loop_seconds"] == pytest.approx(stats["seconds"], rel=0.01)
+    if script == "slow_disk.py":
+        assert 360 <= stats["files"]["opened"] <= 365
+        assert 0.9 * 360 * 4096 < stats["bytes_read"] < 2 * 360 * 4096
+    if script == "pageable.py":
+        assert stats["stages"]["device"]["bytes"] == 2 * 640 * 10 * 4
+        assert any("pin_memory" in advice.change for advice in found.reports[0].verdict.advice)
+
+
+TRANSPARENT = """
+import atexit, threading
+print(__name__, __file__, sys.argv, sys.path[1:], os.getcwd(), __spec__, __package__)
+print(sys.stdin.readline().strip(), getattr(sys, "mark", None), sys.modules["sitecustomize"].__file__)
+atexit.register(print, "at exit")
+class Bad(Rows):
+    def __getitem__(self, index):
+        if index == 21:
+            raise ValueError("sample 21")
+        return super().__getitem__(index)
+if __name__ == "__main__":
+    import traceback
+    for workers in (0, 1):
+        try:
+            for batch in DataLoader(Bad(), batch_size=4, num_workers=workers):
+                pass
+        except ValueError:
+            print(traceback.format_exc())
+    for batch in DataLoader(Bad(), batch_size=4, collate_fn=lambda samples: 1 / 0):
+        pass
+"""
+
+
+def test_a_script_cannot_tell_that_it_is_watched(tmp_path: Path) -> None:
+    script = write(tmp_path, TRANSPARENT)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/sitecustomize.py").write_text("import sys; sys.mark = 'mine'")
+    options: Any = {
+        "capture_output": True,
+        "text": True,
+        "input": "typed\n",
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(tmp_path / "other")},
+    }
+    plain = subprocess.run([sys.executable, script.name, "a", "--json", "-x"], **options)
+    watched = subprocess.run([*COMMAND, script.name, "a", "--json", "-x"], **options)
+    assert watched.returncode == plain.returncode == 1
+    assert watched.stderr == plain.stderr
+    assert "ZeroDivisionError" in plain.stderr
+    assert watched.stdout.startswith(plain.stdout)
+    assert "typed mine" in plain.stdout
+    assert "exit code 1" in watched.stdout[len(plain.stdout) :]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("raise SystemExit(7)", 7),
+        pytest.param("import sys; sys.exit('bye')", 1, marks=pytest.mark.slow),
+        pytest.param("import os; os._exit(9)", 9, marks=pytest.mark.slow),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
+        pytest.param("x = (", 1, marks=pytest.mark.slow),
+        pytest.param("print(input())", 1, marks=pytest.mark.slow),
+        ("import os\nif os.fork() == 0: raise SystemExit(3)\nraise SystemExit(os.waitpid(-1, 0)[1] >> 8)", 3),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'exit(4)'])", 0),
+        ("import multiprocessing as m\nif __name__ == '__main__':\n m.get_context('spawn').Process().start()", 0),
+    ],
+)
+def test_without_a_loader_that_is_said_and_the_code_is_the_scripts(
+    text: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(os.devnull) as nothing:
+        before = os.dup(0)
+        os.dup2(nothing.fileno(), 0)
+        try:
+            found = profile(write(tmp_path, text, loader=False))
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+    assert found.code == code
+    found.show()
+    assert "iterated no DataLoader" in " ".join(capsys.readouterr().out.split())
+
+
+VARIETY = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        yield from map(torch.tensor, range(10 if info is None else 10 + info.id))
+
+if __name__ == "__main__":
+    for batch in DataLoader(Stream(), batch_size=4): pass
+    for batch in DataLoader(Stream(), batch_size=4, num_workers=2): pass
+    loader = DataLoader(Rows(), batch_size=None, num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        for sample in loader: pass
+    for _ in range(2):
+        for batch in DataLoader(Rows(), batch_sampler=[[1, 2], [3]], collate_fn=list): pass
+    half = iter(DataLoader(Rows(), batch_size=4, num_workers=1, multiprocessing_context="MORE"))
+    next(half); next(half)
+    del half
+    from torch.utils.data import get_worker_info
+    process = torch.multiprocessing.get_context("fork").Process(target=other)
+    process.start(); process.join()
+    os._exit(0)
+"""
+OTHER = """
+def other():
+    for batch in DataLoader(Rows(), batch_size=20): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(start, marks=pytest.mark.slow) for start in ("spawn", "forkserver"))]
+)
+def test_every_kind_of_loader_is_counted(start: str, tmp_path: Path) -> None:
+    found = profile(write(tmp_path, OTHER + VARIETY.replace("MORE", start)), trace=True)
+    assert found.code == 0
+    counts = {
+        (each.stats["workers"]["count"], each.stats["loader"]["dataset"], each.stats["loader"]["batch_size"]): (
+            each.stats["epochs"],
+            each.stats["batches"],
+            each.stats["samples"],
+        )
+        for each in found.loaders
+    }
+    assert counts == {
+        (0, "Stream", 4): (1, 3, 10),
+        (2, "Stream", 4): (1, 6, 21),
+        (1, "Rows", None): (3, 120, 120),
+        (0, "Rows", None): (2, 4, 6),
+        (1, "Rows", 4): (1, 2, 8),
+        (0, "Rows", 20): (1, 2, 40),
+    }
+    assert len({each.where for each in found.loaders}) == 6
+    for each in found.loaders:
+        assert each.where.startswith("script.py:")
+        loaded = each.stats["stages"]["sample"]
+        assert loaded["samples"] >= each.stats["samples"]
+        assert loaded["seconds"] > 0
+        assert len(each.lanes) == 1 + each.stats["workers"]["count"]
+        assert set(each.spans["lane"]) == set(range(len(each.lanes)))
+        assert (each.spans["end"] >= each.spans["begin"]).all()
+
+
+FOREVER = """
+if __name__ == "__main__":
+    for epoch in range(10**9):
+        for number, batch in enumerate(DataLoader(Rows(), batch_size=4, num_workers=1, persistent_workers=False)):
+            if (epoch, number) == (2, 5):
+                print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signals, tmp_path: Path) -> None:
+    script = write(tmp_path, FOREVER)
+    kept = tmp_path / "kept.json"
+    process = subprocess.Popen(
+        [*COMMAND, "--json", str(kept), str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    assert "foreload/cli/profile" not in errors
+    assert f"was ended by {number.name}" in out
+    record = json.loads(kept.read_text())
+    assert record["exit_code"] == -number
+    assert record["loaders"][0]["stats"]["epochs"] >= 3
+    assert record["loaders"][0]["verdict"]["sentence"].split()[0] in out
+
+
+def test_who_kills_the_command_kills_the_script(tmp_path: Path) -> None:
+    script = write(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)", loader=False)
+    process = subprocess.Popen([*COMMAND, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    inner = int(process.stdout.readline())
+    process.kill()
+    process.stdout.read()  # until nobody has it open
+    process.wait()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and Path(f"/proc/{inner}").exists():
+        time.sleep(0.05)
+    assert not Path(f"/proc/{inner}").exists()
+
+
+def test_images_and_transforms_are_told_apart(photos: Path, tmp_path: Path) -> None:
+    text = """
+from pathlib import Path
+from PIL import Image
+import simplejpeg
+class Photos(Dataset):
+    paths = sorted(Path(sys.argv[1]).rglob("*.jpg"))
+    def __len__(self): return len(self.paths)
+    def __getitem__(self, index):
+        if index % 2:
+            return simplejpeg.decode_jpeg(self.paths[index].read_bytes())[0, 0, 0].item()
+        return Image.open(self.paths[index]).convert("RGB").resize((8, 8)).getpixel((0, 0))[0]
+for batch in DataLoader(Photos(), batch_size=4): pass
+"""
+    pytest.importorskip("simplejpeg")
+    found = profile(write(tmp_path, text), [str(photos)])
+    stats = only(found)
+    assert found.code == 0
+    assert stats["stages"]["decode"]["count"] == 40
+    assert stats["stages"]["decode"]["seconds"] > 0
+    size = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
+    assert stats["bytes_read"] >= 0.8 * size
+    assert stats["files"]["opened"] >= 40
+
+
+def test_traces_and_records_are_written(tmp_path: Path) -> None:
+    script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(5)")
+    result = subprocess.run(
+        [*COMMAND, "--trace", tmp_path / "t.json", "--json", tmp_path / "r.json", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 5
+    assert "Rows" in result.stdout
+    assert "script.py:" in result.stdout
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"wait", "sample", "batch"} <= {event.get("name") for event in events}
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["loaders"][0]["verdict"]["kind"] == "too-short" or record["loaders"][0]["verdict"]["advice"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "script.py", "t.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{}/none.py"], "there is no script"),
+        (["--json", "{}/none/x.json", "{}/script.py"], "cannot be written: No such file"),
+        (["--trace", "{}", "{}/script.py"], "cannot be written: Is a directory"),
+        (["--nsys", "{}/script.py"], "Nsight Systems"),
+        ([], "SCRIPT"),
+    ],
+)
+def test_wrong_input_is_said_plainly(arguments: list[str], words: str, tmp_path: Path) -> None:
+    write(tmp_path, "print('ran')", loader=False)
+    result = subprocess.run(
+        [*COMMAND, *(each.replace("{}", str(tmp_path)) for each in arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": "/nowhere"},
+    )
+    assert result.returncode == 2
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+    assert "ran" not in result.stdout
+
+
+CURIOUS = """
+import warnings
+import numpy as np
+import foreload
+
+def collate(samples):
+    warnings.warn("collating", stacklevel=2)
+    return samples
+
+class Three:
+    batch_size = np.int64(3)
+    def __iter__(self): return iter([[1, 2, 3]] * 5)
+
+for batch in DataLoader(Rows(), batch_sampler=Three(), pin_memory=True, collate_fn=collate): pass
+for batch in foreload.DataLoader(Rows(), batch_size=4, pin_memory=True): pass
+sys.exit(5)
+"""
+
+
+@pytest.mark.slow
+def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(tmp_path: Path) -> None:
+    script = write(tmp_path, CURIOUS).rename(tmp_path / "größe.py")
+    for encoding, device in (("ascii", subprocess.PIPE), ("utf-8", "/dev/full")):
+        told = {**os.environ, "PYTHONIOENCODING": encoding}
+        plain = subprocess.run([sys.executable, script], capture_output=True, text=True, env=told)
+        assert plain.stderr.count("Warning") >= 3
+        with open(device, "w") if isinstance(device, str) else nullcontext(device) as out:
+            watched = subprocess.run(
+                [*COMMAND, "--json", tmp_path / "r.json", script],
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=told,
+            )
+        assert watched.returncode == plain.returncode == 5
+        assert watched.stderr.startswith(plain.stderr)
+        assert watched.stderr[len(plain.stderr) :] == (
+            "" if encoding == "ascii" else "foreload: [Errno 28] No space left on device\n"
+        )
+        kept = json.loads((tmp_path / "r.json").read_text())["loaders"]
+        assert sorted((each["stats"]["samples"], each["stats"]["loader"]["batch_size"]) for each in kept) == [
+            (15, 3),
+            (40, 4),
+        ]
+        (tmp_path / "r.json").unlink()
+
+
+def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "bin" / "nsys"
+    fake.parent.mkdir()
+    fake.write_text(
+        "#!/bin/sh\n"
+        'if [ "$2" = --help ]; then echo --osrt-file-access; exit; fi\n'
+        'while [ "${1#-}" != "$1" ] || [ "$1" = profile ]; do echo "$1" >> '
+        f"{tmp_path}/asked; shift; done\n"
+        'exec "$@"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(6)")
+    found = profile(script, nsys=tmp_path / "out.nsys-rep")
+    assert found.code == 6
+    assert only(found)["batches"] == 10
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[1] == "--trace=cuda,nvtx,osrt"
+    assert {"--osrt-file-access=true", f"--output={tmp_path / 'out'}"} <= set(asked)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(FileNotFoundError, match="needs NVIDIA Nsight Systems"):
+        nsys_command(["x"], tmp_path)
+
+
+@pytest.mark.slow
+def test_loaders_that_try_out_workers_are_not_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch, foreload\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 200\n"
+        "    def __getitem__(self, index): time.sleep(0.003); return torch.tensor(index)\n"
+        "if __name__ == '__main__':\n"
+        "    for batch in foreload.DataLoader(Slow(), batch_size=8, num_workers=2): pass\n"
+    )
+    found = profile(script)
+    assert [loader.where for loader in found.loaders] == ["train.py:6"]

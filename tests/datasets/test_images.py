@@ -1,0 +1,357 @@
+"""Pixels: as Pillow gives them for the same box; the same for any number of workers."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+from foreload import _native, transforms
+from tests.conftest import jpeg, photo
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+def loaded(path: Path, transform: Any, seed: int = 0) -> torch.Tensor:
+    """One image through the loader."""
+    dataset = fl.ImageDataset([path], transform=transform)
+    ((images, _),) = fl.DataLoader(dataset, batch_size=1, seed=seed, num_workers=0)
+    return images[0]
+
+
+def by_pillow(image: Image.Image, transform: transforms.ImageTransform, seed: int = 0) -> np.ndarray:
+    """The same box of the same image, resized by Pillow: height x width x 3."""
+    box, full, (top, left), mirrored = _native.view(transform.native, *image.size, seed, 0, 0)
+    x, y, width, height = box
+    image = image.convert("RGB").crop((x, y, x + width, y + height))
+    image = image.resize((full[1], full[0]), Image.Resampling.BILINEAR)
+    image = image.crop((left, top, left + transform.size[1], top + transform.size[0]))
+    return np.asarray(ImageOps.mirror(image) if mirrored else image).astype(int)
+
+
+def assert_close(ours: torch.Tensor, theirs: np.ndarray) -> None:
+    difference = np.abs(ours.permute(1, 2, 0).numpy().astype(int) - theirs)
+    assert difference.max() <= 2
+    assert difference.mean() <= 0.5
+
+
+def checkerboard(width: int, height: int) -> Image.Image:
+    y, x = np.mgrid[0:height, 0:width]
+    return Image.fromarray((((x // 3 + y // 3) % 2) * 255).astype(np.uint8)).convert("RGB")
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+SIZES = [(500, 375), (331, 457), (64, 64), (1, 1), (1, 90), (300, 2), (17, 23)]
+KINDS: dict[str, dict[str, Any]] = {
+    "4:2:0": {"subsampling": 2},
+    "4:2:2": {"subsampling": 1},
+    "4:4:4": {"subsampling": 0},
+    "progressive": {"progressive": True},
+    "optimised": {"optimize": True},
+    "restarts": {"restart_marker_blocks": 3},
+    "coarse": {"quality": 20},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("make", [photo, checkerboard, noise], ids=lambda make: make.__name__)
+def test_pixels_are_pillows(tmp_path: Path, kind: str, make: Any) -> None:
+    for width, height in SIZES:
+        path = tmp_path / f"{width}x{height}.jpg"
+        path.write_bytes(jpeg(make(width, height), **KINDS[kind]))
+        image = Image.open(path)
+        for size in (224, (31, 57)):
+            for seed in range(3):
+                transform = transforms.train(size, color_jitter=None, normalize=False)
+                assert_close(loaded(path, transform, seed), by_pillow(image, transform, seed))
+            for transform in (
+                transforms.val(size, normalize=False, resize=300),
+                transforms.resize(size, normalize=False),
+            ):
+                assert_close(loaded(path, transform), by_pillow(image, transform))
+
+
+def test_a_large_reduction_is_pillows_too(tmp_path: Path) -> None:
+    path = tmp_path / "large.jpg"
+    path.write_bytes(jpeg(photo(3000, 2200)))
+    for size in (8, 32, (5, 300)):
+        transform = transforms.resize(size, normalize=False)
+        assert_close(loaded(path, transform), by_pillow(Image.open(path), transform))
+    # The quick way stays near: it blurs a little differently.
+    exact = loaded(path, transforms.resize(64, normalize=False)).int()
+    fast = loaded(path, transforms.resize(64, normalize=False, mode="fast")).int()
+    assert (exact - fast).abs().float().mean() < 3
+
+
+def test_validation_resizes_and_crops_as_torchvision_does(tmp_path: Path) -> None:
+    for width, height in ((500, 375), (375, 500), (224, 224), (640, 431)):
+        path = tmp_path / f"{width}.jpg"
+        path.write_bytes(jpeg(photo(width, height)))
+        image = Image.open(path)
+        scaled = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+        image = image.resize(scaled, Image.Resampling.BILINEAR)
+        top, left = round((scaled[1] - 224) / 2.0), round((scaled[0] - 224) / 2.0)
+        expected = np.asarray(image.crop((left, top, left + 224, top + 224))).astype(int)
+        assert_close(loaded(path, transforms.val(224, normalize=False)), expected)
+
+
+def test_normalised_values_and_layouts_are_the_same_pixels(photos: Path) -> None:
+    def batch(**options: Any) -> torch.Tensor:
+        dataset = fl.ImageDataset(photos, transform=transforms.train(48, color_jitter=None, **options))
+        images, _ = next(iter(fl.DataLoader(dataset, batch_size=8, seed=3)))
+        return images
+
+    pixels = batch(normalize=False)
+    assert pixels.dtype is torch.uint8
+    assert pixels.shape == (8, 3, 48, 48)
+    mean, std = torch.tensor(transforms.IMAGENET_MEAN), torch.tensor(transforms.IMAGENET_STD)
+    expected = (pixels / 255 - mean[:, None, None]) / std[:, None, None]
+    for images in (batch(), batch(channels_last=True)):
+        assert images.dtype is torch.float32
+        assert torch.allclose(images, expected, atol=1e-5)
+    last = batch(channels_last=True, normalize=False)
+    assert torch.equal(last, pixels)
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    other = batch(mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 1.0))
+    assert torch.allclose(other[:, 0], (pixels[:, 0] / 255 - 0.5) / 0.25, atol=1e-5)
+
+
+@pytest.mark.parametrize("jitter", [None, (0.4, 0.3, 0.2, 0.1)])
+def test_batches_do_not_depend_on_the_workers(photos: Path, jitter: Any) -> None:
+    dataset = fl.ImageDataset(photos, transform=transforms.train(64, color_jitter=jitter))
+
+    def epochs(**arguments: Any) -> list[torch.Tensor]:
+        loader = fl.DataLoader(dataset, batch_size=7, shuffle=True, **arguments)
+        out = [torch.cat([images for images, _ in loader]) for _ in range(2)]
+        loader.close()
+        return out
+
+    reference = epochs(seed=5, num_workers=0)
+    assert not torch.equal(reference[0].sort(0).values, reference[1].sort(0).values)
+    for arguments in ({"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 7}):
+        for a, b in zip(epochs(seed=5, **arguments), reference, strict=True):
+            assert torch.equal(a, b)
+    torch.manual_seed(1)
+    first = epochs(num_workers=2)
+    torch.manual_seed(1)
+    assert torch.equal(epochs(num_workers=0)[1], first[1])
+    assert not torch.equal(first[0], reference[0])
+
+
+def test_augmentation_does_not_depend_on_batches_or_order(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos, transform=transforms.train(32))
+    one = torch.cat([x for x, _ in fl.DataLoader(dataset, batch_size=9, seed=2)])
+    other = torch.cat([x for x, _ in fl.DataLoader(dataset, batch_size=5, sampler=range(39, -1, -1), seed=2)])
+    assert torch.equal(one, other.flip(0))
+    subset = torch.utils.data.Subset(dataset, [4, 30])
+    assert torch.equal(next(iter(fl.DataLoader(subset, batch_size=2, seed=2)))[0], one[[4, 30]])
+
+
+def test_boxes_are_distributed_as_torchvisions() -> None:
+    width, height, count = 500, 375, 20000
+    rng = np.random.default_rng(0)
+
+    def theirs() -> tuple[int, int]:
+        for _ in range(10):
+            area = width * height * rng.uniform(0.08, 1)
+            ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return w, h
+        return width, height
+
+    transform = transforms.train(224).native
+    ours = np.array([_native.view(transform, width, height, 1, 0, i)[0] for i in range(count)])
+    reference = np.array([theirs() for _ in range(count)])
+    for values, expected in (
+        (ours[:, 2] * ours[:, 3], reference[:, 0] * reference[:, 1]),
+        (ours[:, 2] / ours[:, 3], reference[:, 0] / reference[:, 1]),
+    ):
+        quantiles = np.linspace(0.05, 0.95, 10)
+        assert np.allclose(np.quantile(values, quantiles), np.quantile(expected, quantiles), rtol=0.03)
+    assert abs((ours[:, 0] / np.maximum(1, width - ours[:, 2])).mean() - 0.5) < 0.02
+    flips = [_native.view(transform, width, height, 1, 0, i)[3] for i in range(count)]
+    assert abs(np.mean(flips) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_come_upright(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "turned.jpg"
+    path.write_bytes(jpeg(photo(90, 61), exif=exif, subsampling=0))
+    upright = ImageOps.exif_transpose(Image.open(path))
+    for transform in (
+        transforms.resize(40, normalize=False),
+        transforms.train(40, color_jitter=None, normalize=False),
+    ):
+        assert_close(loaded(path, transform, 3), by_pillow(upright, transform, 3))
+    seen = fl.ImageDataset([path], transform=np.asarray)[0][0]
+    assert np.array_equal(seen, np.asarray(upright))
+
+
+def test_in_a_stock_loader_every_access_draws_anew(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos, transform=transforms.train(32))
+    for workers, context in ((0, None), (2, "fork"), (2, "forkserver")):
+        loader = TorchDataLoader(dataset, batch_size=10, num_workers=workers, multiprocessing_context=context)
+        torch.manual_seed(0)
+        epochs = [torch.cat([images for images, _ in loader]) for _ in range(2)]
+        assert epochs[0].shape == (40, 3, 32, 32)
+        assert not torch.equal(*epochs)
+        torch.manual_seed(0)
+        assert torch.equal(torch.cat([images for images, _ in loader]), epochs[0])
+    assert not torch.equal(dataset[0][0], dataset[0][0])
+    image, target = dataset[-1]
+    assert image.shape == (3, 32, 32)
+    assert type(target) in (int, torch.Tensor)
+
+
+def test_transforms_can_be_called_on_images(tmp_path: Path) -> None:
+    image = photo(100, 80)
+    expected = by_pillow(image, transforms.val(32, normalize=False))
+    for form in (image, np.asarray(image), torch.from_numpy(np.array(image)).permute(2, 0, 1)):
+        assert_close(transforms.val(32, normalize=False)(form), expected)
+    assert transforms.val(32)(image.convert("L")).shape == (3, 32, 32)
+    with pytest.raises(TypeError, match="uint8"):
+        transforms.val(32)(np.zeros((4, 4, 3)))
+    with pytest.raises(TypeError, match="image"):
+        transforms.val(32)("a.jpg")  # type: ignore[arg-type]
+
+
+def test_colour_jitter_stays_in_its_range() -> None:
+    grey = Image.new("RGB", (20, 20), (100, 100, 100))
+    seen = set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        bright = transforms.train(8, scale=(1, 1), color_jitter=(0.2, 0, 0, 0), normalize=False)(grey)
+        assert bright.float().std() == 0
+        seen.add(int(bright[0, 0, 0]))
+    assert min(seen) >= 80
+    assert max(seen) <= 120
+    assert len(seen) > 20
+    red = Image.new("RGB", (20, 20), (200, 10, 10))
+    turned = {
+        tuple(transforms.train(8, color_jitter=(0, 0, 0, 0.5), normalize=False)(red)[:, 0, 0].tolist())
+        for _ in range(60)
+    }
+    assert all(max(colour) in (199, 200) and min(colour) in (9, 10) for colour in turned)
+    assert len(turned) > 20
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"size": 0},
+        {"size": (3, 4, 5)},
+        {"scale": (0, 1)},
+        {"scale": (0.5, 0.2)},
+        {"ratio": (-1, 1)},
+        {"hflip": 1.5},
+        {"color_jitter": (1, 1, 1)},
+        {"color_jitter": (0, 0, 0, 0.6)},
+        {"std": (0, 1, 1)},
+        {"mode": "quick"},
+    ],
+    ids=str,
+)
+def test_wrong_values_of_transforms_are_named(arguments: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
+        transforms.train(**arguments)
+    with pytest.raises(ValueError, match="resize"):
+        transforms.val(224, resize=100)
+
+
+def test_any_callable_is_a_transform(photos: Path) -> None:
+    kinds = set()
+
+    def plain(image: Image.Image) -> torch.Tensor:
+        kinds.add((type(image), image.mode))
+        return torch.from_numpy(np.array(image.resize((8, 8))))
+
+    for cls, workers in itertools.product((fl.DataLoader, TorchDataLoader), (0, 2)):
+        images, _ = next(iter(cls(fl.ImageDataset(photos, transform=plain), batch_size=4, num_workers=workers)))
+        assert images.shape == (4, 8, 8, 3)
+    assert kinds == {(Image.Image, "RGB")}
+
+    class Compose:
+        __module__ = "albumentations.core.composition"
+
+        def __call__(self, *, image: np.ndarray) -> dict[str, Any]:
+            return {"image": image[:8, :8]}
+
+    images, _ = next(iter(fl.DataLoader(fl.ImageDataset(photos, transform=Compose()), batch_size=4)))
+    assert images.shape == (4, 8, 8, 3)
+
+
+def test_default_transform_is_imagenets(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos)
+    image, target = dataset[0]
+    assert image.shape == (3, 224, 224)
+    assert image.dtype is torch.float32
+    assert target == 0
+    assert fl.ImageDataset(photos, (20, 30))[0][0].shape == (3, 20, 30)
+
+
+def test_a_custom_collate_sees_samples(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos, transform=transforms.train(16, color_jitter=None))
+    plain = [x for x, _ in fl.DataLoader(dataset, batch_size=8, seed=1)]
+    for workers in (0, 2):
+        loader = fl.DataLoader(
+            dataset, batch_size=8, seed=1, num_workers=workers, collate_fn=lambda s: torch.stack([x for x, _ in s])
+        )
+        assert all(torch.equal(a, b) for a, b in zip(loader, plain, strict=True))
+
+
+def test_all_at_the_start_must_fit_into_memory(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fl.pack(photos, tmp_path)
+    monkeypatch.setattr("foreload.datasets.images.dataset.granted_memory", lambda: 10_000)
+    for path in (photos, tmp_path):
+        with pytest.raises(MemoryError, match=r"which do not fit into 9,000; use LoadingMode\.CACHED"):
+            fl.ImageDataset(path, loading_mode=fl.LoadingMode.EAGER)
+
+
+@pytest.mark.parametrize("kind", [fl.ImageDataset, fl.HighPerformanceDataset])
+def test_a_subclass_is_asked_for_its_samples(photos: Path, kind: Any) -> None:
+    class Numbered(kind):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    dataset = Numbered(photos, transform=transforms.val(16))
+    assert dataset[5][2] == 5
+    for loader in (fl.DataLoader, TorchDataLoader):
+        batches = [numbers.tolist() for _, _, numbers in loader(dataset, 16)]
+        assert batches == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+
+
+def test_bytes_decode_as_pillow_decodes_them() -> None:
+    from foreload.datasets.images.decode import decode_image
+
+    data = jpeg(photo(70, 50))
+    assert np.array_equal(decode_image(data), np.asarray(Image.open(io.BytesIO(data))))
+
+
+@pytest.mark.parametrize("keep", ["encoded", "auto"])
+def test_what_reading_costs_is_known_also_of_images_that_are_read_together(photos: Path, keep: Any) -> None:
+    dataset = fl.ImageDataset(photos, transform=fl.transforms.val(32))
+    loader = fl.DataLoader(dataset, batch_size=len(dataset), num_workers=0, cache=fl.Cache("1GiB", keep=keep))
+    dataset._files.expect_cold()
+    list(loader)
+    costs = dataset.form_costs()
+    assert (costs[:2] > 0).all()
+    list(loader)  # hits cost neither
+    assert (dataset.form_costs() == costs).all()

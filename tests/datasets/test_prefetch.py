@@ -1,0 +1,280 @@
+"""Samples loaded ahead: which, when, by whom, and what becomes of the threads."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, Subset
+
+import foreload as fl
+
+
+class Squares(Dataset[int]):
+    """Says what was loaded, and by which thread; a gate holds up what runs in other threads."""
+
+    def __init__(self, size: int = 100) -> None:
+        self.size = size
+        self.loaded: list[int] = []
+        self.helped: set[int] = set()
+        self.bad = -1
+        self.classes = ["even", "odd"]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.loaded.append(index)
+        if threading.current_thread().name.startswith("foreload-prefetch"):
+            self.helped.add(index)
+        if index == self.bad:
+            raise KeyError(f"bad {index}")
+        return int(index) ** 2
+
+
+def settle(dataset: fl.AsyncPrefetchDataset) -> None:
+    """Wait for what is being loaded ahead."""
+    for future in list(dataset._reader._loaded.values()):
+        future.exception()
+
+
+@pytest.mark.parametrize("indices", [range(40), range(60, 20, -2), range(5, 100, 7)])
+def test_equal_steps_are_followed_no_further_than_the_queue_is_long(indices: range) -> None:
+    squares = Squares()
+    ahead = fl.AsyncPrefetchDataset(squares, queue_size=4)
+    for place, index in enumerate(indices):
+        assert ahead[index] == index**2
+        settle(ahead)
+        expected = indices[place + 1 : place + 5]
+        if place >= 2:
+            assert set(expected) <= set(squares.loaded)
+            assert len(set(squares.loaded) - set(indices[: place + 1])) <= 4 + 4  # a first guess may be wrong
+    assert len(squares.loaded) == len(set(squares.loaded))
+
+
+@given(
+    order=st.lists(st.integers(0, 30), max_size=60),
+    told=st.lists(st.integers(0, 30), max_size=60) | st.none(),
+    size=st.integers(1, 8),
+)
+def test_any_order_gives_the_samples_that_were_asked_for(order: list[int], told: Any, size: int) -> None:
+    ahead = fl.AsyncPrefetchDataset(Squares(31), queue_size=size)
+    if told is not None:
+        ahead.ahead(told)
+    assert [ahead[index] for index in order] == [index**2 for index in order]
+    assert ahead.__getitems__(order) == [index**2 for index in order]
+
+
+@pytest.mark.parametrize("as_what", [list, np.asarray, iter, torch.tensor])
+def test_the_order_that_was_told_is_loaded_ahead_each_sample_once(as_what: Any) -> None:
+    squares = Squares()
+    order = random.Random(0).sample(range(100), 100)
+    ahead = fl.AsyncPrefetchDataset(squares, queue_size=7, num_workers=3)
+    ahead.ahead(as_what(order))
+    assert squares.loaded == []
+    for place, index in enumerate(order):
+        assert ahead[index] == index**2
+        settle(ahead)
+        assert set(squares.loaded) == set(order[: place + 8])
+    assert sorted(squares.loaded) == list(range(100))
+    assert squares.helped >= set(order[1:])
+
+
+def test_an_order_that_is_not_kept_costs_little_and_is_given_up() -> None:
+    squares = Squares(1000)
+    ahead = fl.AsyncPrefetchDataset(squares, queue_size=5)
+    ahead.ahead(range(500))
+    assert [ahead[index] for index in range(998, 501, -2)] == [index**2 for index in range(998, 501, -2)]
+    settle(ahead)
+    assert len(squares.loaded) <= 249 + 5 + 5
+    # From the middle of an order it goes on there.
+    squares.loaded.clear()
+    ahead.ahead(range(500))
+    assert ahead[250] == 250**2
+    settle(ahead)
+    assert sorted(squares.loaded) == list(range(250, 256))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_our_loader_tells_its_order(workers: int, seed: int | None) -> None:
+    squares = Squares()
+    make = lambda dataset: fl.DataLoader(
+        dataset, batch_size=8, shuffle=True, num_workers=workers, seed=seed, workers="threads"
+    )
+    ahead = fl.AsyncPrefetchDataset(squares)
+    torch.manual_seed(1)
+    expected = [[batch.tolist() for batch in loader] for loader in [make(Squares())] for _ in range(2)]
+    torch.manual_seed(1)
+    loader = make(ahead)
+    for epoch in range(2):
+        squares.loaded.clear()
+        assert [batch.tolist() for batch in loader] == expected[epoch]
+        assert sorted(squares.loaded) == list(range(100))  # each once: nothing was guessed
+    if workers == 0:
+        squares.loaded.clear()
+        epoch = iter(loader)
+        next(epoch)
+        settle(ahead)
+        foreseen = set(squares.loaded)
+        assert len(foreseen) == 8 + 10  # the batch, and the queue
+        assert set(torch.cat([next(epoch), next(epoch)[:2]]).sqrt().tolist()) <= foreseen
+    part = fl.DataLoader(Subset(ahead, [3, 1, 2]), batch_size=3, num_workers=workers)
+    assert [batch.tolist() for batch in part] == [[9, 1, 4]]
+
+
+def test_a_stock_loader_has_the_rest_of_a_batch_loaded_ahead() -> None:
+    squares = Squares()
+    ahead = fl.AsyncPrefetchDataset(squares, queue_size=4)
+    generators = [torch.Generator().manual_seed(2) for _ in range(2)]
+    theirs, ours = (
+        [b.tolist() for b in TorchDataLoader(d, batch_size=8, shuffle=True, generator=g)]
+        for d, g in zip((Squares(), ahead), generators, strict=True)
+    )
+    assert ours == theirs
+    assert sorted(squares.loaded) == list(range(100))
+
+
+def test_an_error_comes_up_at_its_sample() -> None:
+    squares = Squares()
+    squares.bad = 7
+    ahead = fl.AsyncPrefetchDataset(squares, queue_size=5)
+    for index in range(7):
+        assert ahead[index] == index**2
+    settle(ahead)
+    assert 7 in squares.loaded
+    with pytest.raises(KeyError, match="bad 7"):
+        ahead[7]
+    assert [ahead[index] for index in range(8, 20)] == [index**2 for index in range(8, 20)]
+    with pytest.raises(KeyError, match="bad 7") as caught:
+        ahead.__getitems__([1, 9, 7, 3])
+    assert any("sample 7 (position 2" in note for note in caught.value.__notes__)
+    loader = fl.DataLoader(ahead, batch_size=10, on_error="skip", num_workers=0)
+    assert [len(batch) for batch in loader] == [9] + [10] * 9
+    assert [error.index for error in loader.errors] == [7]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [TorchDataLoader, fl.DataLoader])
+def test_each_worker_process_loads_ahead_by_itself(method: str, kind: Any) -> None:
+    ahead = fl.AsyncPrefetchDataset(Squares())
+    assert [ahead[i] for i in range(5)] == [0, 1, 4, 9, 16]  # threads run before the fork
+    extra = {"workers": "processes"} if kind is fl.DataLoader else {}
+    loader = kind(ahead, batch_size=16, num_workers=2, multiprocessing_context=method, **extra)
+    assert torch.cat(list(loader)).tolist() == [i**2 for i in range(100)]
+    assert ahead[5] == 25
+
+
+def test_a_fork_in_the_middle_goes_on_on_both_sides() -> None:
+    ahead = fl.AsyncPrefetchDataset(Squares(), queue_size=6)
+    ahead.ahead(range(100))
+    assert ahead[0] == 0
+
+    def child(pipe: Any) -> None:
+        pipe.send([ahead[i] for i in range(1, 50)])
+
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
+    process.start()
+    assert ours.poll(60)
+    assert ours.recv() == [ahead[i] for i in range(1, 50)]
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_copies_and_pickles_begin_anew_and_know_the_dataset() -> None:
+    ahead = fl.AsyncPrefetchDataset(Squares(), queue_size=3)
+    assert ahead[0] == 0
+    for other in (pickle.loads(pickle.dumps(ahead)), copy.copy(ahead), copy.deepcopy(ahead)):
+        assert other[3] == 9
+        assert (other.queue_size, other.classes, len(other)) == (3, ["even", "odd"], 100)
+        assert other._reader is not ahead._reader
+    with pytest.raises(AttributeError, match="nothing"):
+        ahead.nothing
+
+
+def test_threads_end_with_the_dataset_and_none_runs_before_it_is_needed() -> None:
+    def running() -> int:
+        return sum(thread.name.startswith("foreload-prefetch") for thread in threading.enumerate())
+
+    ahead = fl.AsyncPrefetchDataset(Squares(), num_workers=3)
+    assert running() == 0
+    assert [ahead[i] for i in range(9)] == [i**2 for i in range(9)]
+    assert running() == 3
+    ahead.close()
+    assert running() == 0
+    assert [ahead[i] for i in range(9)] == [i**2 for i in range(9)]
+    assert running() == 3
+    del ahead
+    gc.collect()
+    assert running() == 0
+
+
+def test_a_program_ends_while_samples_are_being_loaded() -> None:
+    script = (
+        "import threading, foreload as fl\n"
+        "class Slow:\n"
+        "    def __len__(self): return 9\n"
+        "    def __getitem__(self, i): return i if i == 0 else threading.Event().wait(1)\n"
+        "ahead = fl.AsyncPrefetchDataset(Slow()); print(ahead[0])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "0", "")
+
+
+def test_other_indices_are_the_datasets_own_affair() -> None:
+    rows = fl.AsyncPrefetchDataset(torch.arange(10))  # type: ignore[arg-type]
+    assert rows[2:4].tolist() == [2, 3]
+    assert rows[-1] == 9
+    assert rows[torch.tensor(3)] == 3
+    assert [row.tolist() for row in rows.__getitems__([slice(0, 2), 1])] == [[0, 1], 1]
+    with pytest.raises(IndexError):
+        rows[10]
+
+
+def test_direct_io_is_told_to_a_dataset_that_knows_it() -> None:
+    squares = Squares()
+    with pytest.raises(ValueError, match="Squares has no attribute 'direct_io'; wrap a dataset that reads files"):
+        fl.AsyncPrefetchDataset(squares, direct_io=True)
+    squares.direct_io = False  # type: ignore[attr-defined]
+    fl.AsyncPrefetchDataset(squares)
+    assert not squares.direct_io  # type: ignore[attr-defined]
+    assert fl.AsyncPrefetchDataset(squares, direct_io=True).direct_io
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((iter([]),), TypeError, "dataset must be map-style"),
+        ((torch.utils.data.ChainDataset([]),), TypeError, "ChainDataset is not"),
+        (([], 0), ValueError, "queue_size must be 1 or more, got 0"),
+        (([], 1, 0), ValueError, "num_workers must be 1 or more, got 0"),
+        (([], 1.5), TypeError, "queue_size must be an int, got 1.5"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        fl.AsyncPrefetchDataset(*arguments)
+
+
+def test_real_images_are_the_same(photos: os.PathLike[str]) -> None:
+    images = fl.ImageDataset(photos, image_size=32)  # type: ignore[arg-type]
+    ahead = fl.AsyncPrefetchDataset(images)
+    assert ahead.classes == images.classes
+    for kind in (TorchDataLoader, fl.DataLoader):
+        for ours, theirs in zip(kind(ahead, batch_size=8), kind(images, batch_size=8), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

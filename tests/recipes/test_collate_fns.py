@@ -1,0 +1,175 @@
+"""Collate functions beside what torch, Pillow and padding by hand give."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import default_collate
+
+import foreload as fl
+from foreload import CustomCollateFn as Collate
+from tests.conftest import photo
+
+LOADERS = [
+    (TorchDataLoader, {}),
+    (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "forkserver"}),
+    (fl.DataLoader, {"num_workers": 2, "workers": "threads"}),
+    (fl.DataLoader, {"num_workers": 2, "workers": "processes", "multiprocessing_context": "forkserver"}),
+]
+
+
+class Files(torch.utils.data.Dataset[Any]):
+    """Pillow images in files, as they are."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = sorted(root.rglob("*.jpg"))
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return Image.open(self.paths[index]).resize((24, 16)), index
+
+
+@pytest.mark.parametrize(("kind", "options"), LOADERS)
+def test_images_from_files_in_every_loader(kind: Any, options: Any, photos: Path) -> None:
+    files = Files(photos)
+    batches = list(kind(files, batch_size=4, collate_fn=Collate.image_collate, **options))
+    images = torch.cat([images for images, _ in batches])
+    assert images.dtype is torch.uint8
+    expected = np.stack([np.asarray(files[i][0]) for i in range(8)]).transpose(0, 3, 1, 2)
+    assert np.array_equal(images.numpy(), expected)
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(8))
+
+
+def test_images_of_every_kind_become_channels_first() -> None:
+    tensors = [torch.rand(3, 4, 5) for _ in range(2)]
+    assert torch.equal(Collate.image_collate(tensors), torch.stack(tensors))
+    hwc = [np.random.default_rng(i).random((4, 5, 3), np.float32) for i in range(2)]
+    assert np.array_equal(Collate.image_collate(hwc).numpy(), np.stack(hwc).transpose(0, 3, 1, 2))
+    chw = [array.transpose(2, 0, 1) for array in hwc]
+    assert np.array_equal(Collate.image_collate(chw).numpy(), np.stack(chw))
+    assert Collate.image_collate([np.zeros((4, 5), np.uint16)] * 2).shape == (2, 1, 4, 5)
+    grey, colour = photo(5, 4).convert("L"), photo(5, 4)
+    assert Collate.image_collate([grey, grey]).shape == (2, 1, 4, 5)
+    assert Collate.image_collate([grey, colour, colour.convert("CMYK"), colour.convert("P")]).shape == (4, 3, 4, 5)
+    _, labels, weights, names = Collate.image_collate([(colour, 1, 0.5, "a"), (colour, 2, 0.25, "b")])
+    assert labels.tolist() == [1, 2]
+    assert labels.dtype is torch.int64
+    assert weights.tolist() == [0.5, 0.25]
+    assert list(names) == ["a", "b"]
+    named = Collate.image_collate([{"image": colour, "label": 3, "box": np.zeros(4)}] * 2)
+    assert named["image"].shape == (2, 3, 4, 5)
+    assert named["label"].tolist() == [3, 3]
+    assert named["box"].shape == (2, 4)
+
+
+sequences = st.lists(st.lists(st.integers(0, 9999), max_size=12), min_size=1, max_size=6)
+
+
+@given(sequences, st.sampled_from([list, torch.tensor, np.array, "dict", "pair"]), st.integers(0, 5))
+def test_tokens_are_padded_to_the_longest(texts: list[list[int]], kind: Any, pad_id: int) -> None:
+    longest = max(map(len, texts))
+    make: Any = {"dict": lambda t: {"input_ids": t}, "pair": lambda t: (t, len(t))}.get(kind, kind)
+    collate = functools.partial(Collate.text_collate, pad_id=pad_id)
+    batch = pickle.loads(pickle.dumps(collate))([make(text) for text in texts])
+    assert batch["input_ids"].tolist() == [text + [pad_id] * (longest - len(text)) for text in texts]
+    assert batch["attention_mask"].tolist() == [[1] * len(t) + [0] * (longest - len(t)) for t in texts]
+    assert batch["input_ids"].dtype is batch["attention_mask"].dtype is torch.int64
+    assert set(batch) == {"input_ids", "attention_mask"} | ({"labels"} if kind == "pair" else set())
+    if kind == "pair":
+        assert batch["labels"].tolist() == [len(text) for text in texts]
+
+
+def test_dicts_keep_what_else_they_have() -> None:
+    batch = Collate.text_collate(
+        [
+            {"input_ids": [5, 6, 7], "attention_mask": [1, 1, 0], "token_type_ids": [0, 1, 1], "labels": [1, 2, 3],
+             "name": "a", "score": 0.5, "label_vector": torch.tensor([0.0, 1.0])},
+            {"input_ids": [8], "attention_mask": [1], "token_type_ids": [1], "labels": [4], "name": "b",
+             "score": 1.0, "label_vector": torch.tensor([1.0, 0.0])},
+        ]
+    )  # fmt: skip
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 0, 0]]
+    assert batch["token_type_ids"].tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert batch["labels"].tolist() == [[1, 2, 3], [4, -100, -100]]
+    assert list(batch["name"]) == ["a", "b"]
+    assert batch["score"].tolist() == [0.5, 1.0]
+    assert batch["label_vector"].tolist() == [[0, 1], [1, 0]]
+    one_each = Collate.text_collate([{"input_ids": [1], "label": 1}, {"input_ids": [2, 3], "label": 0}])
+    assert one_each["labels"].tolist() == [1, 0]
+    many = Collate.text_collate([([1, 2], torch.tensor([0.0, 1.0])), ([3], torch.tensor([1.0, 1.0]))])
+    assert many["labels"].tolist() == [[0, 1], [1, 1]]
+
+
+def test_it_pads_as_the_hugging_face_libraries_do() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    texts = ["a b c", "b", "c a"]
+    model = tokenizers.models.WordLevel({"[PAD]": 0, "a": 1, "b": 2, "c": 3}, unk_token="[PAD]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
+    expected = fast(texts, padding=True, return_tensors="pt")
+    for samples in ([fast(text) for text in texts], [tokenizer.encode(text) for text in texts]):
+        ours = Collate.text_collate(samples)
+        assert torch.equal(ours["input_ids"], expected["input_ids"])
+        assert torch.equal(ours["attention_mask"], expected["attention_mask"])
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.sampled_from([(), (2,), (2, 3)]), st.booleans())
+def test_sequences_are_padded_by_zeros(lengths: list[int], rest: tuple[int, ...], labelled: bool) -> None:
+    tensors = [torch.rand(length, *rest) + 1 for length in lengths]
+    batch = [(tensor, i) for i, tensor in enumerate(tensors)] if labelled else tensors
+    padded, found, *labels = Collate.variable_length_collate(batch)
+    assert found.tolist() == lengths
+    assert padded.shape == (len(lengths), max(lengths), *rest)
+    for row, tensor in zip(padded, tensors, strict=True):
+        assert torch.equal(row[: len(tensor)], tensor)
+        assert not row[len(tensor) :].any()
+    assert [label.tolist() for label in labels] == ([list(range(len(lengths)))] if labelled else [])
+
+
+def test_sequences_of_other_kinds() -> None:
+    padded, lengths = Collate.variable_length_collate([[1, 2], np.array([0.5]), torch.tensor([3])])
+    assert padded.dtype is torch.float64
+    assert padded.tolist() == [[1, 2], [0.5, 0], [3, 0]]
+    targets = Collate.variable_length_collate([(torch.ones(2), torch.ones(3)), (torch.ones(1), torch.ones(2))])[2]
+    assert [len(target) for target in targets] == [3, 2]
+    loader = TorchDataLoader(
+        [torch.arange(n) for n in (3, 1)], 2, num_workers=1, collate_fn=Collate.variable_length_collate
+    )
+    ((padded, lengths),) = loader
+    assert padded.tolist() == [[0, 1, 2], [0, 0, 0]]
+    assert lengths.tolist() == [3, 1]
+    assert default_collate([1, 2]).dtype is lengths.dtype
+
+
+@pytest.mark.parametrize(
+    ("collate", "batch", "error", "message"),
+    [
+        ("image", [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)], ValueError, r"\(3, 4, 4\), \(3, 5, 4\); resize"),
+        ("image", [torch.zeros(1), "cat.jpg"], TypeError, "sample 1 of the batch: an image must be .* got str"),
+        ("text", ["some words"], TypeError, "sample 0 .* got str; tokenize texts in the dataset"),
+        ("text", [[1], [1.5]], TypeError, "sample 1 of the batch: tokens must be"),
+        ("text", [{"ids": [1]}], TypeError, "sample 0 of the batch: a dict needs input_ids, has ids"),
+        ("text", [{"input_ids": [1], "attention_mask": [1, 1]}], ValueError, "has 2 entries for 1 tokens"),
+        ("text", [([1], 1), [2]], ValueError, "sample 1 of the batch has no 'labels'"),
+        ("variable_length", [torch.ones(1, 2), torch.ones(1, 3)], ValueError, r"\(1, 2\), \(1, 3\)"),
+        ("variable_length", [torch.tensor(1)], ValueError, "the first dimension"),
+        ("variable_length", [torch.ones(1), "text"], TypeError, "sample 1 of the batch must be a tensor"),
+    ],
+)
+def test_what_does_not_fit_is_named(collate: str, batch: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        getattr(Collate, f"{collate}_collate")(batch)

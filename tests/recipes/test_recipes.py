@@ -1,0 +1,366 @@
+"""Ready-made loaders and datasets on real files, beside the stock loader with the same arguments."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+from foreload import DataLoaderConfig, DataLoaderFactory, EfficientDataLoader, HighPerformanceDataset, machine
+
+
+def listed(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def flat(loader: Any) -> list[int]:
+    return [sample for batch in listed(loader) for sample in batch]
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_the_defaults_work_with_anything(workers: Any, memory_efficient: bool) -> None:
+    config = DataLoaderConfig(batch_size=4, num_workers=workers, memory_efficient=memory_efficient)
+    with EfficientDataLoader(list(range(10)), config) as loader:
+        for _ in range(2):
+            assert sorted(flat(loader)) == list(range(10))
+    with EfficientDataLoader(Stream(), config) as stream:
+        assert sorted(set(flat(stream))) == list(range(10))
+    sampler = [3, 1, 2]
+    for name, given in (("custom_sampler", sampler), ("custom_batch_sampler", [[3, 1], [2]])):
+        chosen = DataLoaderConfig(batch_size=2, num_workers=workers, **{name: given})
+        with EfficientDataLoader(list(range(10)), chosen) as loader:
+            assert listed(loader) == [[3, 1], [2]]
+    with EfficientDataLoader(
+        list(range(4)), config, batch_sampler=BatchSampler(SequentialSampler(range(4)), 3, True)
+    ) as own:
+        assert listed(own) == [[0, 1, 2]]  # fmt: skip
+
+
+def test_a_seed_gives_torchs_order_for_that_seed() -> None:
+    config = DataLoaderConfig(batch_size=3, num_workers=0, generator_seed=5, drop_last=True)
+    theirs = TorchDataLoader(
+        range(20), 3, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(5)
+    )
+    ours, again = (EfficientDataLoader(range(20), config) for _ in range(2))  # type: ignore[arg-type]
+    expected = [listed(theirs) for _ in range(3)]
+    assert [listed(ours) for _ in range(3)] == [listed(again) for _ in range(3)] == expected
+    assert listed(EfficientDataLoader(range(20), config, seed=1)) != expected[0]  # type: ignore[arg-type]
+
+
+def test_memory_efficient_has_fewer_batches_in_the_making() -> None:
+    class Rows(torch.utils.data.Dataset[Any]):
+        asked = 0
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            self.asked += 1
+            return torch.zeros(20_000)
+
+    kept = []
+    for memory_efficient in (False, True):
+        config = DataLoaderConfig(
+            batch_size=2, num_workers=2, prefetch_factor=8, memory_efficient=memory_efficient
+        )
+        rows = Rows()
+        with EfficientDataLoader(rows, config, workers="threads") as loader:
+            epoch = iter(loader)
+            held = [next(epoch) for _ in range(6)]
+            assert len(held) == 6
+            assert loader.prefetch_factor == (1 if memory_efficient else 8)
+            epoch.close()
+            assert rows.asked <= 2 * (6 + 2 * loader.prefetch_factor)
+            del held
+            loader._buffers().take((1,), torch.uint8)  # which is back at once, as one more
+            kept.append(sum(map(len, loader._buffers()._free.values())))
+    assert kept[1] <= 2 < kept[0]
+
+
+def test_stats_are_of_real_batches_and_an_epoch_is_logged(photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = DataLoaderConfig(batch_size=16, num_workers=2)
+    loader = DataLoaderFactory.create_image_dataloader(photos, config, image_size=32)
+    with caplog.at_level(logging.INFO, "foreload"), loader:
+        for _ in range(2):
+            assert sum(len(labels) for _, labels in loader) == 40
+        next(iter(loader))  # one that is left is not logged
+    assert len(caplog.records) == 2
+    assert "3 batches in" in caplog.text
+    stats = loader.get_stats()
+    assert stats["total_batches"] == 7
+    assert stats["total_samples"] == 96
+    assert stats["total_time"] == pytest.approx(stats["avg_batch_time"] * 7)
+    assert stats["batches_per_second"] == pytest.approx(1 / stats["avg_batch_time"])
+    assert 0 < stats["avg_wait_time"] <= stats["avg_batch_time"]
+    assert 0 < stats["avg_memory_usage"] <= 100
+    assert stats["avg_cpu_usage"] > 0
+    now = loader.stats()
+    assert stats.keys() > now.keys()
+    assert all(
+        stats[name] == now[name] for name in ("epochs", "samples", "stages", "cache", "workers", "restarts")
+    )
+    quiet = EfficientDataLoader(
+        list(range(9)), DataLoaderConfig(num_workers=0, enable_monitoring=False, log_loading_stats=False)
+    )
+    caplog.clear()
+    assert len(listed(quiet)) == 1
+    assert quiet.get_stats()["total_batches"] == 0
+    assert not caplog.records
+    only_logged = EfficientDataLoader([1], DataLoaderConfig(num_workers=0, enable_monitoring=False))
+    with caplog.at_level(logging.INFO, "foreload"):
+        assert listed(only_logged) == [[1]]
+    assert len(caplog.records) == 1
+    assert only_logged.get_stats()["avg_memory_usage"] == 0
+
+
+def test_too_little_memory_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foreload.recipes import monitors
+
+    monkeypatch.setattr(monitors, "available_memory", lambda: machine.granted_memory() // 10)
+    loader = EfficientDataLoader(list(range(9)), DataLoaderConfig(num_workers=0, max_memory_usage=0.5))
+    with pytest.warns(UserWarning, match="more than max_memory_usage=0.5 allows") as caught:
+        list(loader)
+        list(loader)
+    assert len(caught) == 1
+
+
+def test_it_is_a_loader_like_any_other() -> None:
+    config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
+    loader = EfficientDataLoader(list(range(6)), config)
+    assert isinstance(loader, TorchDataLoader)
+    config.batch_size = 3  # no effect on what is there
+    assert listed(loader) == [[0, 1], [2, 3], [4, 5]]
+    assert len(iter(loader)) == len(loader) == 3
+    for other in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
+        assert listed(other) == listed(loader)
+    epoch = iter(loader)
+    next(epoch)
+    again = EfficientDataLoader(list(range(6)), dataclass_with(config, batch_size=2))
+    again.load_state_dict(loader.state_dict())
+    assert listed(again) == [[2, 3], [4, 5]]
+    epoch.close()
+    assert listed(loader.to("cpu")) == listed(loader)
+    assert loader.to("meta").non_blocking
+    with pytest.raises(TypeError, match="config must be a DataLoaderConfig, got dict"):
+        EfficientDataLoader([1], {"batch_size": 1})  # type: ignore[arg-type]
+    config.batch_size = 0
+    with pytest.raises(ValueError, match="batch_size must be 1 or more"):
+        EfficientDataLoader([1], config)
+
+
+def dataclass_with(config: DataLoaderConfig, **changes: Any) -> DataLoaderConfig:
+    import dataclasses
+
+    return dataclasses.replace(config, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_fits_with_it(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.seen = 0
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.seen += len(batch[0])
+            return self.layer(batch[0]).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    module = Module()
+    loader = EfficientDataLoader(TensorDataset(torch.rand(20, 3)), DataLoaderConfig(batch_size=8, num_workers=0))
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, loader)
+    assert module.seen == 40
+    assert loader.get_stats()["total_samples"] == 40
+
+
+class FakeText(torch.utils.data.Dataset[Any]):
+    def __init__(self, data_path: Any, tokenizer: Any = None, max_length: int = 512, **options: Any) -> None:
+        self.texts = Path(data_path).read_text().split()
+        self.max_length, self.options = max_length, options
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([ord(letter) for letter in self.texts[index]][: self.max_length]), index
+
+
+class FakeHDF5(TensorDataset):
+    def __init__(self, data_path: Any, dataset_name: str = "data", **options: Any) -> None:
+        super().__init__(torch.arange(6.0))
+        self.arguments = (data_path, dataset_name, options)
+
+
+def test_the_factory_makes_the_dataset_of_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, fake in (("TextDataset", FakeText), ("HDF5Dataset", FakeHDF5)):
+        module = types.ModuleType("fake")
+        setattr(module, name, fake)
+        monkeypatch.setitem(sys.modules, f"foreload.datasets.{name.removesuffix('Dataset').lower()}", module)
+    config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
+    (tmp_path / "words.txt").write_text("abc de f")
+    loader = DataLoaderFactory.create_text_dataloader(tmp_path / "words.txt", config, 2, padding=False)
+    assert (loader.dataset.max_length, loader.dataset.options) == (2, {"padding": False})  # type: ignore[attr-defined]
+    first, second = loader
+    assert first["input_ids"].tolist() == [[97, 98], [100, 101]]
+    assert second["labels"].tolist() == [2]
+    assert config.collate_fn is None
+    hdf5 = DataLoaderFactory.create_hdf5_dataloader("x.h5", config, "rows", transform=abs)
+    assert hdf5.dataset.arguments == ("x.h5", "rows", {"transform": abs})  # type: ignore[attr-defined]
+    assert sum(len(batch) for (batch,) in DataLoaderFactory.create_hdf5_dataloader("x.h5", config)) == 6
+    assert listed(DataLoaderFactory.create_dataloader([1, 2], config)) == [[1, 2]]
+    assert DataLoaderFactory.create_dataloader([1, 2]).config == DataLoaderConfig()
+
+
+def labelled(photos: Path) -> tuple[list[Path], list[int]]:
+    paths = sorted(photos.rglob("*.jpg"))
+    return paths, [int(path.parent.name[-1]) for path in paths]
+
+
+def to_array(image: Image.Image) -> np.ndarray:
+    """A transform that is Python."""
+    return np.asarray(image.resize((16, 16)))
+
+
+@pytest.mark.parametrize("transform", [fl.transforms.val(24), to_array])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (TorchDataLoader, {"num_workers": 0}),
+        (TorchDataLoader, {"num_workers": 2}),
+        (TorchDataLoader, {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True}),
+        (fl.DataLoader, {"num_workers": 2, "workers": "threads"}),
+        (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
+    ],
+)
+def test_the_cache_is_one_for_all_workers(photos: Path, kind: Any, options: Any, transform: Any) -> None:
+    paths, labels = labelled(photos)
+    plain = fl.ImageDataset(paths, transform=transform, labels=labels)
+    expected = list(TorchDataLoader(plain, batch_size=8))
+    for arguments in ({}, {"preload": True}, {"cache_size": 0}):
+        dataset = HighPerformanceDataset(paths, labels, transform, **arguments)
+        loader = kind(dataset, batch_size=8, **options)
+        for _ in range(2):
+            for ours, theirs in zip(loader, expected, strict=True):
+                assert torch.equal(ours[0], theirs[0])
+                assert torch.equal(ours[1], theirs[1])
+        stats = dataset.cache_stats()
+        if arguments:
+            size = 40 if "preload" in arguments else 0
+            assert (stats["hits"], stats["misses"], stats["size"], stats["capacity"]) == (0, 0, size, size)
+        else:
+            assert (stats["hits"], stats["misses"], stats["hit_rate"], stats["size"]) == (40, 40, 0.5, 40)
+            assert stats["bytes"] >= sum(path.stat().st_size for path in paths)
+
+
+@pytest.mark.parametrize("transform", [fl.transforms.val(24), to_array])
+def test_the_files_that_were_used_last_are_kept(photos: Path, transform: Any) -> None:
+    paths, labels = labelled(photos)
+    dataset = HighPerformanceDataset(paths, labels, transform, cache_size=5)
+    reference: fl.LRUCache[int, bool] = fl.LRUCache(5)
+    for index in np.random.default_rng(0).integers(0, 12, 200).tolist():
+        dataset[index]
+        if reference.get(index) is None:
+            reference.put(index, True)
+    theirs = reference.stats()
+    ours = dataset.cache_stats()
+    assert {name: ours[name] for name in ("hits", "misses", "size", "capacity")} == {
+        name: theirs[name] for name in ("hits", "misses", "size", "capacity")
+    }
+
+
+def test_a_file_that_is_kept_may_be_gone_and_a_transform_may_be_exchanged(photos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(labelled(photos)[0][0].read_bytes())
+    for preload in (False, True):
+        dataset = HighPerformanceDataset([str(path)], [3], preload=preload)
+        image, label = dataset[0]
+        assert image.shape == (3, 224, 224)
+        dataset.transform = to_array
+        dataset[0]
+        original = path.read_bytes()
+        path.unlink()
+        assert dataset[0][0].shape == (16, 16, 3)
+        dataset.transform = fl.transforms.val(8)
+        assert dataset[0][0].shape == (3, 8, 8)
+        path.write_bytes(original)
+        assert int(label) == 3
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(fl.errors.DecodeError, match=r"bad\.jpg"):
+        HighPerformanceDataset([tmp_path / "bad.jpg"], [0])[0]
+    with pytest.raises(ValueError, match="labels has 1 entries for 2 files"):
+        HighPerformanceDataset([path, path], [1])
+    with pytest.raises(ValueError, match="cache_size must be 0 or more, got -1"):
+        HighPerformanceDataset([path], [1], cache_size=-1)
+    with pytest.raises(TypeError, match=r"cache_size must be an int, got 1\.5"):
+        HighPerformanceDataset([path], [1], cache_size=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_create_dataloader_trains_and_validates(photos: Path, workers: int) -> None:
+    paths, labels = labelled(photos)
+    validation = fl.create_dataloader(paths, labels, 16, workers, 32, augment=False, preload=True)
+    reference = fl.ImageDataset(paths, transform=fl.transforms.val(32), labels=labels)
+    for ours, theirs in zip(validation, TorchDataLoader(reference, batch_size=16), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    training = fl.create_dataloader([str(path) for path in paths], labels, num_workers=workers, img_size=(16, 24))
+    epochs = [list(training) for _ in range(2)]
+    assert [images.shape for images, _ in epochs[0]] == [(32, 3, 16, 24), (8, 3, 16, 24)]
+    orders = [torch.cat([found for _, found in epoch]).tolist() for epoch in epochs]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(labels)
+    assert training.dataset.cache_stats()["hits"] == 40  # type: ignore[union-attr]
+    moved = fl.create_dataloader(paths, labels, num_workers=workers, img_size=16, prefetch_device="meta")
+    assert isinstance(moved, fl.PrefetchLoader)
+    assert len(moved) == 2
+    assert {images.device.type for images, _ in moved} == {"meta"}
+    for loader in (validation, training, moved):
+        loader.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fl.create_dataloader(photos, num_workers=0)  # a folder of classes
+
+
+def test_batches_of_collate_functions_use_the_loaders_memory_again() -> None:
+    samples = [(torch.full((40, 50), float(i)), i) for i in range(40)]
+    for function in (fl.CustomCollateFn.image_collate, fl.CustomCollateFn.variable_length_collate):
+        stock = list(TorchDataLoader(samples, batch_size=10, collate_fn=function))
+        addresses = set()
+        for expected, batch in zip(
+            stock, fl.DataLoader(samples, batch_size=10, collate_fn=function, num_workers=0), strict=True
+        ):
+            for one, other in zip(expected, batch, strict=True):
+                assert torch.equal(one, other)
+            addresses.add(batch[0].data_ptr())
+            del batch, one, other
+        assert len(addresses) <= 2

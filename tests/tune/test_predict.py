@@ -1,0 +1,177 @@
+"""The queueing model against bounds, closed forms and a simulation; predictions from statistics."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreload.report.verdict import verdict
+from foreload.tune.costs import Costs
+from foreload.tune.predict import predict
+from foreload.tune.queueing import Crew, Demand, bounds, throughput
+from tests.made_stats import stage, stats
+from tests.queue_simulation import Simulation
+
+times = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0])
+demands = st.builds(Demand, times, times, times, st.sampled_from([0.0, 0.02, 0.1]), times, times).filter(
+    lambda demand: sum(demand[:3]) > 0
+)
+crews = st.builds(Crew, st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.booleans())
+
+
+@given(demands, crews)
+def test_nothing_exceeds_a_bound(demand: Demand, crew: Crew) -> None:
+    pace = throughput(demand, crew)
+    assert 0 < pace <= min(bounds(demand, crew).values())
+    assert bounds(demand, crew)["workers"] == pytest.approx(crew.workers / sum(demand[:3]))
+
+
+@given(demands, st.sampled_from([1, 2, 4]), st.booleans())
+def test_more_cores_never_harm(demand: Demand, workers: int, one_lock: bool) -> None:
+    paces = [throughput(demand, Crew(workers, cores, one_lock)) for cores in (1, 1.5, 2, 3, 4, 8, 64)]
+    assert all(after >= before * (1 - 1e-4) for before, after in itertools.pairwise(paces))
+
+
+@given(demands, st.sampled_from([1, 2, 4]), st.booleans())
+def test_more_workers_never_harm(demand: Demand, cores: int, one_lock: bool) -> None:
+    paces = [throughput(demand, Crew(workers, cores, one_lock)) for workers in (1, 2, 3, 4, 8, 16)]
+    assert all(after >= before * (1 - 1e-4) for before, after in itertools.pairwise(paces))
+
+
+@pytest.mark.parametrize(
+    ("demand", "crew", "pace"),
+    [
+        (Demand(blocked=0.5), Crew(8, 1), 16),  # waiting takes no core
+        (Demand(free=0.5), Crew(8, 4), 8),  # four cores
+        (Demand(free=0.5), Crew(2, 4), 4),  # two workers
+        (Demand(locked=0.5), Crew(8, 4), 2),  # one lock
+        (Demand(locked=0.5), Crew(4, 4, one_lock=False), 8),  # a lock each
+        (Demand(free=0.1, away=0.5), Crew(4, 4), 2),  # the loop
+        (Demand(free=0.25, loop=0.25), Crew(0, 4), 2),  # the consumer does it all
+        (Demand(free=0.2, blocked=0.3), Crew(1, 2), 2),
+        (Demand(free=0.5, loop=0.25), Crew(1, 64), 2),
+    ],
+)
+def test_extreme_cases_have_closed_forms(demand: Demand, crew: Crew, pace: float) -> None:
+    assert throughput(demand, crew) == pytest.approx(pace, rel=1e-4)
+
+
+@given(demands, crews)
+def test_the_model_agrees_with_a_simulation(demand: Demand, crew: Crew) -> None:
+    if crew.one_lock:
+        demand = demand._replace(
+            handing=0.0
+        )  # (a lock that is queued for by sample is not how batches are handed)
+    simulated = Simulation(demand, crew).run(300)
+    assert 0.75 < throughput(demand, crew) / simulated < 1.2
+
+
+def test_what_was_measured_is_what_is_predicted_for_it() -> None:
+    for workers, kind in ((0, "threads"), (1, "threads"), (2, "threads"), (2, "processes")):
+        seen = stats(workers, kind)
+        assert predict(seen) == pytest.approx(seen["samples"] / seen["seconds"], rel=0.02)
+
+
+def test_workers_that_sleep_sleep_together() -> None:
+    seen = stats(2)
+    assert predict(seen, workers=4) == pytest.approx(400, rel=0.1)
+    assert predict(seen, workers=1) == pytest.approx(100, rel=0.1)
+    assert predict(seen, workers=64) <= 1000  # 1 ms with the lock
+    assert predict(seen, workers=64, kind="processes") > 1200
+
+
+def test_a_lock_that_is_not_held_is_told_from_one_that_is() -> None:
+    seen = stats(1, stages={"sample": stage(1.0, 1.0)}, seconds=1.0, first_batch_seconds=0.01, cpu={"share": 0.25})
+    held = {"looks": 100, "held_share": 1.0}
+    assert predict({**seen, "lock": held}, workers=4) == pytest.approx(1000, rel=0.05)
+    assert predict({**seen, "lock": {**held, "held_share": 0.0}}, workers=4) == pytest.approx(4000, rel=0.05)
+    # Where nobody looked, the worst is taken; two cores' worth of work shows that it is not always held.
+    assert predict(seen, workers=4) == pytest.approx(1000, rel=0.05)
+    both = {"sample": stage(1.0, 1.0)}
+    two = stats(2, stages=both, seconds=0.5, first_batch_seconds=0.005, cpu={"share": 0.5})
+    assert predict(two, workers=4) == pytest.approx(2000, rel=0.1)
+
+
+def test_the_loop_limits_what_loading_gains() -> None:
+    seen = stats(2, loop_seconds=3.0)
+    for workers in (4, 8, 32):
+        assert predict(seen, workers=workers) <= 1000 / 3.0 * 1.001
+
+
+def test_hits_save_reading_or_decoding_too() -> None:
+    stages = {"read": stage(5.0, size=10**8), "decode": stage(5.0, 5.0)}
+    native = {"native": True}
+    seen = stats(1, stages=stages, cpu={"share": 0.125}, loader=native)
+    assert predict(seen, cache=1.0, keep="encoded") == pytest.approx(200, rel=0.05)
+    assert predict(seen, cache=0.5, keep="decoded") == pytest.approx(200, rel=0.05)
+    assert predict(seen, cache=1.0, keep="decoded") > 10_000
+    stages = {"read": stage(5.0, samples=500), "decode": stage(5.0, 5.0, samples=500)}
+    half = stats(1, stages=stages, cpu={"share": 0.125}, loader=native, cache={"hit_rate": 0.5})
+    assert predict(half, cache=0.0) == pytest.approx(50, rel=0.05)
+    with pytest.raises(ValueError, match="every sample came from the cache"):
+        predict({**half, "cache": {"hit_rate": 1.0}}, cache=0.5)
+    assert predict({**seen, "cache": {"hit_rate": 1.0}}, cache=1.0) > 0
+
+
+def test_what_is_made_in_the_loop_is_not_handed_over() -> None:
+    tiny = {"batch": stage(0.0005, 0.0005), "order": stage(0.0002, 0.0002)}
+    native = {"native": True}
+    alone = stats(0, stages=tiny, seconds=0.001, first_batch_seconds=0.0, cpu={"share": 0.25}, loader=native)
+    assert predict(alone, workers=2) < 0.6 * predict(alone)
+    assert predict(alone, workers=2, kind="processes") < 0.5 * predict(alone, workers=2)
+    handed = stats(2, stages=tiny, seconds=0.05, first_batch_seconds=0.0, cpu={"share": 0.25}, loader=native)
+    assert predict(handed, workers=0) > 3 * predict(handed)
+
+
+def test_threads_that_a_stage_starts_are_not_what_handing_over_takes() -> None:
+    seen = stats(2, "processes", stages={"sample": stage(19.0, 10.0)}, seconds=10.0, cpu={"share": 0.9})
+    assert Costs.of(seen).dispatch * seen["batches"] <= 1.0
+    assert verdict(seen).kind != "batch-bound"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_very_many_workers_do_not_take_long_to_think_about() -> None:
+    busy = {"sample": stage(1280.0, 512.0)}
+    seen = stats(
+        256, stages=busy, seconds=10.0, cpu={"share": 0.5, "cores": 64}, lock={"looks": 99, "held_share": 0.5}
+    )
+    assert verdict(seen).advice
+
+
+def test_larger_batches_are_handed_over_less_often() -> None:
+    stages = {"order": stage(0.9, 0.9), "sample": stage(0.1, 0.1)}
+    seen = stats(1, stages=stages, batches=1000, seconds=1.0, first_batch_seconds=0.001, cpu={"share": 0.25})
+    assert predict(seen, batch_size=10) > 4 * predict(seen)
+
+
+def test_a_start_is_spread_over_an_epoch() -> None:
+    seen = stats(2, seconds=10.0, first_batch_seconds=5.05)
+    assert predict(seen) == pytest.approx(100, rel=0.05)
+    assert 100 < predict(seen, workers=64) < 200  # whatever follows, the first batch takes five seconds
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workers": -1}, "workers must be 0 or more"),
+        ({"kind": "ray"}, "kind must be"),
+        ({"cache": 1.5}, "cache must be a hit rate"),
+        ({"keep": "raw"}, "keep must be"),
+        ({"source": "loose"}, "source must be"),
+        ({"cores": 0}, "cores must be positive"),
+        ({"batch_size": 0}, "batch_size must be positive"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict(stats(), **change)
+
+
+def test_nothing_loaded_predicts_nothing() -> None:
+    with pytest.raises(ValueError, match="nothing was loaded yet"):
+        predict(stats(samples=0))

@@ -1,0 +1,68 @@
+"""An interpreter that has imported what takes longest, and runs programs in forks of itself.
+
+Started by :mod:`tests.programs`. Each request comes with the program's standard streams.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import types
+from contextlib import suppress
+from typing import Any
+
+MODULES = ["torch", "torch.utils.data", "foreload", "foreload.cli.commands", "PIL.Image", "typer", "rich.table"]
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request, one after the other; return the request in the fork, None at the end."""
+    while True:
+        text, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+        if not text:
+            return None
+        process = os.fork()
+        if process == 0:
+            connection.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            request: dict[str, Any] = json.loads(text)
+            return request
+        for stream in streams:
+            os.close(stream)
+        connection.send(str(process).encode())
+        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])).encode())
+
+
+def become(request: dict[str, Any]) -> None:
+    """Run what ``python`` would run with these arguments: ``-c code``, ``-m module`` or a script."""
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    first, *rest = request["arguments"]
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    elif first == "-m":
+        sys.argv = ["-m", *rest[1:]]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    for module in MODULES:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    if found is not None:
+        become(found)

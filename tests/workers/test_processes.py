@@ -1,0 +1,478 @@
+"""Worker processes: the same as stock torch gives, and what happens when one of them breaks."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+
+import foreload as fl
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+class Rich(Dataset[Any]):
+    """All that default_collate knows."""
+
+    def __init__(self, size: int = 50) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "image": torch.full((3, 20, 20), float(index)),
+            "array": np.arange(index, index + 4, dtype=np.int16),
+            "nested": [(index, float(index)), {"text": f"sample {index}", "bytes": bytes([index % 256])}],
+            "point": Point(torch.tensor(index), str(index)),
+            "worker": -1 if get_worker_info() is None else get_worker_info().id,
+        }
+
+
+class Random(Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2), random.random(), np.random.rand()
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, size: int = 47) -> None:
+        self.size = size
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        return iter(range(info.id, self.size, info.num_workers))
+
+
+class Uneven(IterableDataset[Any]):
+    """The workers have more and less to give, one has nothing."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        return iter([torch.tensor([info.id, i]) for i in range([7, 0, 23][info.id])])
+
+
+def same(ours: Any, stock: Any) -> bool:
+    if type(ours) is not type(stock):
+        return False
+    if isinstance(ours, torch.Tensor):
+        return ours.dtype == stock.dtype and torch.equal(ours, stock)
+    if isinstance(ours, np.ndarray):
+        return bool(np.array_equal(ours, stock))
+    if isinstance(ours, dict):
+        return list(ours) == list(stock) and all(same(ours[key], stock[key]) for key in ours)
+    if isinstance(ours, (list, tuple)):
+        return len(ours) == len(stock) and all(map(same, ours, stock))
+    return bool(ours == stock)
+
+
+def both(dataset: Any, epochs: int = 2, seed: int = 0, **arguments: Any) -> tuple[list[Any], list[Any]]:
+    """All batches of some epochs, ours and stock's."""
+    results = []
+    for kind, extra in ((fl.DataLoader, {"workers": "processes"}), (TorchDataLoader, {})):
+        torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader: Any = kind(dataset, **arguments, **extra)
+        results.append([batch for _ in range(epochs) for batch in loader])
+        del loader
+    return results[0], results[1]
+
+
+def identity(samples: Any) -> Any:
+    return samples
+
+
+def tell_init(worker: int) -> None:
+    torch.manual_seed(1000 + worker)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 8, "num_workers": 2},
+        {"batch_size": 8, "num_workers": 3, "shuffle": True},
+        {"batch_size": 7, "num_workers": 2, "drop_last": True, "persistent_workers": True},
+        {"batch_size": None, "num_workers": 2},
+        {"num_workers": 2, "batch_sampler": [[1, 2, 3], [4], [5, 6, 7, 8]]},
+        {"batch_size": 4, "num_workers": 1, "sampler": [5, 3, 1, 3, 9], "prefetch_factor": 5},
+        {"batch_size": 5, "num_workers": 2, "collate_fn": identity},
+        {"batch_size": 8, "num_workers": 2, "multiprocessing_context": "spawn"},
+        {"batch_size": 8, "num_workers": 2, "multiprocessing_context": "forkserver", "persistent_workers": True},
+    ],
+    ids=lambda arguments: "-".join(arguments),
+)
+def test_batches_are_stocks(arguments: dict[str, Any]) -> None:
+    ours, stock = both(Rich(), **arguments)
+    assert same(ours, stock)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("init", [None, tell_init])
+def test_random_numbers_are_stocks(persistent: bool, init: Any) -> None:
+    ours, stock = both(
+        Random(), batch_size=8, num_workers=2, persistent_workers=persistent, worker_init_fn=init, epochs=3
+    )
+    assert same(ours, stock)
+
+
+@pytest.mark.parametrize("dataset", [Stream(), Uneven()], ids=["even", "uneven"])
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
+)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_streams_are_stocks(dataset: Any, arguments: dict[str, Any], persistent: bool) -> None:
+    ours, stock = both(dataset, num_workers=3, persistent_workers=persistent, **arguments)
+    assert same(ours, stock)
+
+
+def test_tensors_and_pictures_are_those_of_threads(photos: pathlib.Path) -> None:
+    images = fl.ImageDataset(photos, transform=fl.transforms.train(32))
+    rows = TensorDataset(torch.arange(60.0).view(20, 3), torch.arange(20))
+    for dataset in (images, rows, fl.CachedDataset(torch.arange(60.0).view(20, 3))):
+        epochs = []
+        for workers in ("threads", "processes"):
+            loader: Any = fl.DataLoader(
+                dataset, batch_size=6, shuffle=True, seed=3, num_workers=2, workers=workers
+            )
+            epochs.append([batch for _ in range(2) for batch in loader])
+        assert same(*epochs)
+
+
+def test_a_held_batch_stays_what_it_is() -> None:
+    loader = fl.DataLoader(Rich(200), batch_size=4, num_workers=2, workers="processes", persistent_workers=True)
+    held: collections.deque[Any] = collections.deque()
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            held.append((number, batch["image"] if number % 2 else batch["image"][1:3]))
+            if len(held) > number % 9:
+                held.popleft()
+            for old, images in held:
+                first = 4 * old + (0 if old % 2 else 1)
+                assert images[:, 0, 0, 0].tolist() == list(range(first, first + len(images)))
+    loader.close()
+
+
+def test_memory_is_used_again_and_one_descriptor_is_enough() -> None:
+    loader = fl.DataLoader(Rich(400), batch_size=4, num_workers=2, workers="processes", persistent_workers=True)
+    mapped = set()
+    files = set()
+    for _ in range(2):
+        for batch in loader:
+            mapped.add(batch["image"].data_ptr())
+            files.add(len(os.listdir("/proc/self/fd")))
+    assert len(mapped) <= 14
+    assert len(files) <= 2
+    kept = [batch["image"] for batch in loader]
+    files.add(len(os.listdir("/proc/self/fd")))
+    assert len(files) <= 2
+    assert [int(images[0, 0, 0, 0]) for images in kept] == list(range(0, 400, 4))
+    loader.close()
+
+
+class Failing(Rich):
+    def __getitem__(self, index: int) -> Any:
+        if index in (6, 13):
+            raise FileNotFoundError(2, "there is no such picture", f"/data/{index}.jpg")
+        return index
+
+
+class Odd(Exception):
+    """Cannot be made again from what it shows."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+class FailingOddly(Rich):
+    def __getitem__(self, index: int) -> Any:
+        raise Odd(index, 2)
+
+
+def test_an_exception_comes_as_it_is_with_the_workers_traceback_and_the_rest_goes_on() -> None:
+    iterator = iter(fl.DataLoader(Failing(20), batch_size=5, num_workers=2, workers="processes"))
+    got = []
+    failures = []
+    while True:
+        try:
+            got.append(next(iterator).tolist())
+        except StopIteration:
+            break
+        except FileNotFoundError as error:
+            failures.append(error)
+    assert got == [[0, 1, 2, 3, 4], [15, 16, 17, 18, 19]]
+    assert [error.filename for error in failures] == ["/data/6.jpg", "/data/13.jpg"]
+    notes = "\n".join(failures[0].__notes__)
+    assert "sample 6 (position 1 of its batch)" in notes
+    assert "Caught FileNotFoundError in DataLoader worker process 1" in notes
+    assert "in __getitem__" in notes
+
+
+def test_an_exception_that_cannot_travel_comes_as_text() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)Caught Odd in DataLoader worker process 0.*0 and 2"):
+        next(iter(fl.DataLoader(FailingOddly(), num_workers=2, workers="processes")))
+
+
+def fail_init(worker: int) -> None:
+    raise OSError("no licence left")
+
+
+def test_a_failing_worker_init_fn_is_said() -> None:
+    with pytest.raises(OSError, match="no licence left"):
+        list(fl.DataLoader(Rich(), num_workers=2, worker_init_fn=fail_init, workers="processes"))
+
+
+class Lambdas(Rich):
+    def __getitem__(self, index: int) -> Any:
+        return lambda: index
+
+
+def test_a_batch_that_cannot_be_sent_is_said() -> None:
+    with pytest.raises((AttributeError, TypeError), match="lambda"):
+        next(iter(fl.DataLoader(Lambdas(), batch_size=None, num_workers=1, workers="processes")))
+
+
+class Deadly(Rich):
+    """Kills the workers that load the wrong sample, ``times`` in all."""
+
+    def __init__(self, size: int, times: int, end: Any = signal.SIGKILL) -> None:
+        super().__init__(size)
+        self.left = torch.tensor([times]).share_memory_()
+        self.end = end
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 13 and self.left > 0:
+            self.left -= 1
+            if isinstance(self.end, signal.Signals):
+                os.kill(os.getpid(), self.end)
+                time.sleep(10)
+            os._exit(self.end)
+        return index
+
+
+class DeadlyStream(IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.left = torch.tensor([2]).share_memory_()
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        for index in range(info.id, 60, info.num_workers):
+            if index == 40 and self.left > 0:
+                self.left -= 1
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield index
+
+
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [
+        ("fork", signal.SIGKILL),
+        ("fork", signal.SIGSEGV),
+        ("fork", 3),
+        ("forkserver", signal.SIGKILL),
+        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(end: Any, method: str) -> None:
+    loader = fl.DataLoader(
+        Deadly(50, 2, end), batch_size=4, num_workers=2, workers="processes", multiprocessing_context=method
+    )
+    with pytest.warns(UserWarning, match="It is replaced") as said:
+        batches = list(loader)
+    assert {warning.filename for warning in said if "It is replaced" in str(warning.message)} == {__file__}
+    assert [i for batch in batches for i in batch.tolist()] == list(range(50))
+    restarts = loader.stats()["restarts"]
+    assert [restart["worker"] for restart in restarts] == [1, 1]
+    assert restarts[0]["exitcode"] == (-end if isinstance(end, signal.Signals) else end)
+    assert any(13 in indices for indices in restarts[0]["indices"])
+    assert json.loads(json.dumps(restarts)) == restarts
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+def test_a_stream_goes_on_where_its_worker_was_killed() -> None:
+    loader = fl.DataLoader(DeadlyStream(), batch_size=3, num_workers=2, workers="processes")
+    expected = list(TorchDataLoader(Stream(60), batch_size=3, num_workers=2))
+    assert same(list(loader), expected)
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+def test_too_many_ends_are_an_error_that_says_what_killed_it_and_where() -> None:
+    loader = fl.DataLoader(Deadly(50, 9), batch_size=4, num_workers=2, workers="processes", max_restarts=2)
+    with pytest.raises(RuntimeError, match=r"killed by signal: Killed.*3\. worker.*\[12, 13, 14, 15\]"):
+        list(loader)
+
+
+@pytest.mark.parametrize(("end", "words"), [(signal.SIGKILL, "Killed"), (signal.SIGSEGV, "Segmentation fault")])
+def test_without_restarts_the_error_is_torchs(end: Any, words: str) -> None:
+    loader = fl.DataLoader(Deadly(50, 9, end), batch_size=4, num_workers=2, workers="processes", max_restarts=0)
+    with pytest.raises(RuntimeError, match=rf"^DataLoader worker \(pid \d+\) is killed by signal: {words}"):
+        list(loader)
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers_may_be_killed_at_any_time(in_order: bool, persistent: bool) -> None:
+    loader = fl.DataLoader(
+        Rich(60),
+        batch_size=3,
+        num_workers=2,
+        workers="processes",
+        persistent_workers=persistent,
+        in_order=in_order,
+        max_restarts=100,
+    )
+    chance = random.Random(0)
+    for _ in range(6):
+        seen = []
+        iterator = iter(loader)
+        for batch in iterator:
+            seen += batch["nested"][0][0].tolist()
+            assert batch["image"][:, 0, 0, 0].tolist() == batch["nested"][0][0].tolist()
+            if chance.random() < 0.2:
+                process = chance.choice(iterator._workers)
+                if process.pid is not None and process.is_alive():
+                    os.kill(process.pid, signal.SIGKILL)
+        assert (seen if in_order else sorted(seen)) == list(range(60))
+    assert len(loader.restarts) > 5
+    loader.close()
+
+
+class Stuck(Rich):
+    def __getitem__(self, index: int) -> Any:
+        if index == 9:
+            time.sleep(60)
+        return index
+
+
+def test_a_stuck_sample_is_named_with_the_stack_that_holds_it() -> None:
+    loader = fl.DataLoader(Stuck(20), batch_size=4, num_workers=2, workers="processes", timeout=1)
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="timed out after 1 seconds") as caught:
+        list(loader)
+    assert time.monotonic() - started < 10
+    assert "sample 9 (position 1 of its batch)" in str(caught.value)
+    assert "in __getitem__" in str(caught.value)
+
+
+def left() -> tuple[int, int, set[str], list[str]]:
+    """Descriptors, mapped slots, named memory of ours, and children."""
+    gc.collect()
+    maps = pathlib.Path("/proc/self/maps").read_text().count("memfd:foreload")
+    named = {name for name in os.listdir("/dev/shm") if "foreload" in name}
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return len(os.listdir("/proc/self/fd")), maps, named, children
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+def test_nothing_is_left_behind() -> None:
+    def use(how: str) -> None:
+        loader = fl.DataLoader(
+            Deadly(50, 1) if how == "killed" else Failing(20) if how == "failing" else Rich(50),
+            batch_size=4,
+            num_workers=2,
+            workers="processes",
+            persistent_workers=how == "persistent",
+        )
+        try:
+            for number, _ in enumerate(loader):
+                if how == "left" and number == 2:
+                    break
+        except OSError:
+            assert how == "failing"
+
+    use("whole")
+    before = left()
+    for how in ("whole", "left", "killed", "failing", "persistent"):
+        use(how)
+        assert left() == before, how
+
+
+def test_workers_end_with_their_parent_even_in_the_middle_of_a_sample(tmp_path: pathlib.Path) -> None:
+    program = """
+        import sys, time, os, torch, foreload as fl
+        from torch.utils.data import Dataset
+        class Slow(Dataset):
+            def __len__(self): return 100
+            def __getitem__(self, index):
+                if index > 20: time.sleep(100)
+                return index
+        loader = fl.DataLoader(Slow(), batch_size=4, num_workers=3, workers="processes")
+        iterator = iter(loader)
+        next(iterator)
+        print(*[process.pid for process in iterator._workers], flush=True)
+        time.sleep(100)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 3
+        time.sleep(0.5)
+        parent.kill()
+    deadline = time.monotonic() + 2
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_workers_can_be_looked_at_as_torchs_can() -> None:
+    loader = fl.DataLoader(Rich(50), batch_size=4, num_workers=2, workers="processes", persistent_workers=True)
+    iterator = iter(loader)
+    pids = [process.pid for process in iterator._workers]
+    assert loader._iterator is iterator
+    assert all(process.is_alive() for process in iterator._workers)
+    list(iterator)
+    assert [process.pid for process in iter(loader)._workers] == pids
+    workers = iterator._workers
+    loader.close()
+    for process in workers:
+        process.join(5)
+        assert not process.is_alive()
+        assert process.exitcode == 0
+
+
+def test_a_huge_list_of_indices_and_of_results_holds_nothing_up() -> None:
+    class Long(Rich):
+        def __getitem__(self, index: int) -> Any:
+            return "x" * 100
+
+    loader: Any = fl.DataLoader(
+        Long(200_000),
+        batch_size=20_000,
+        num_workers=2,
+        workers="processes",
+        prefetch_factor=4,
+        collate_fn=identity,
+    )
+    assert sum(len(batch) for batch in loader) == 200_000

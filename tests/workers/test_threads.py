@@ -1,0 +1,351 @@
+"""What is left behind: after breaks, errors, signals, exits and forks, nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload import _native
+from foreload.workers.threads import no_job
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Slow(Dataset[int]):
+    def __init__(self, size: int, seconds: float = 0.001, broken: int = -1) -> None:
+        self.size = size
+        self.seconds = seconds
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.broken:
+            raise LookupError(f"no {index}")  # the line that a traceback must reach
+        time.sleep(self.seconds)
+        return index
+
+
+def workers_alive() -> int:
+    gc.collect()
+    return sum(thread.name.startswith("foreload") for thread in threading.enumerate())
+
+
+def test_threads_end_with_the_epoch() -> None:
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=3)
+    for _ in loader:
+        assert workers_alive() == 3
+    assert workers_alive() == 0
+
+
+def test_threads_end_when_the_loop_is_left() -> None:
+    loader = fl.DataLoader(Slow(50), batch_size=4, num_workers=2)
+    for _ in loader:
+        break
+    assert workers_alive() == 0
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    assert workers_alive() == 0
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert workers_alive() == 0
+    assert list(iterator) == []
+
+
+def test_persistent_workers_stay_until_the_loader_is_closed_or_gone() -> None:
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        assert torch.cat(list(loader)).tolist() == list(range(20))
+        assert workers_alive() == 2
+    for _ in loader:
+        break
+    assert torch.cat(list(loader)).tolist() == list(range(20))
+    loader.close()
+    assert workers_alive() == 0
+    assert torch.cat(list(loader)).tolist() == list(range(20))
+    del loader
+    assert workers_alive() == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_two_epochs_may_be_open_at_once(persistent: bool) -> None:
+    loader = fl.DataLoader(Slow(30), batch_size=4, num_workers=2, persistent_workers=persistent)
+    pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+    assert [a for a, _ in pairs] == [b for _, b in pairs]
+    assert [index for a, _ in pairs for index in a] == list(range(30))
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_arrives_as_it_was_raised_and_the_epoch_goes_on(workers: int) -> None:
+    iterator = iter(fl.DataLoader(Slow(12, broken=5), batch_size=4, num_workers=workers))
+    assert next(iterator).tolist() == [0, 1, 2, 3]
+    with pytest.raises(LookupError, match="no 5") as caught:
+        next(iterator)
+    assert "the line that a traceback must reach" in "".join(traceback.format_exception(caught.value))
+    assert any("sample 5" in note for note in caught.value.__notes__)
+    assert next(iterator).tolist() == [8, 9, 10, 11]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_errors_in_collate_and_sampler_arrive_too() -> None:
+    def collate(samples: list[int]) -> Any:
+        raise ArithmeticError("not these")
+
+    with pytest.raises(ArithmeticError, match="not these") as caught:
+        list(fl.DataLoader(Slow(4), batch_size=2, num_workers=2, collate_fn=collate))
+    assert "[0, 1]" in caught.value.__notes__[0]
+
+    def sampler() -> Any:
+        yield from (0, 1, 2, 3)
+        raise RuntimeError("the sampler broke")
+
+    iterator = iter(fl.DataLoader(Slow(9), batch_size=2, num_workers=2, sampler=sampler()))
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="the sampler broke"):
+        next(iterator)
+
+
+def test_nothing_grows_over_many_epochs() -> None:
+    loader = fl.DataLoader(Slow(8, 0), batch_size=2, num_workers=2)
+    list(loader)
+    descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    for i in range(100):
+        for batch in loader:
+            if i % 3 == 0 and batch[0] > 2:
+                break
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(os.listdir("/proc/self/task")) <= threads
+
+
+def run(script: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+SLOW_LOADER = """
+    import time, torch, foreload as fl
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self): return 100
+        def __getitem__(self, i):
+            time.sleep({seconds})
+            return i
+    loader = fl.DataLoader(Slow(), batch_size=2, num_workers=2)
+    iterator = iter(loader)
+"""
+
+
+def test_ctrl_c_interrupts_the_wait_for_a_batch() -> None:
+    process = run(SLOW_LOADER.format(seconds=0.5) + "    print('go', flush=True)\n    for _ in iterator: pass\n")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode in (-signal.SIGINT, 1, 130)
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_the_interpreter_exits_with_an_epoch_open() -> None:
+    process = run(SLOW_LOADER.format(seconds=0.05) + "    next(iterator)\n    print('bye')\n")
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "bye\n", "")
+
+
+def test_our_datasets_work_in_forked_and_pickled_workers_beside_an_open_epoch() -> None:
+    data = fl.CachedDataset((torch.arange(40).view(20, 2), torch.arange(20)))
+    open_epoch = iter(fl.DataLoader(Slow(20), num_workers=2))
+    next(open_epoch)
+    for context in ("fork", "forkserver"):
+        loader = TorchDataLoader(data, batch_size=4, num_workers=2, multiprocessing_context=context)
+        rows = list(loader)
+        assert torch.equal(torch.cat([x for x, _ in rows]), torch.arange(40).view(20, 2))
+        assert torch.cat([y for _, y in rows]).tolist() == list(range(20))
+    assert len(list(open_epoch)) == 19
+
+
+def test_after_ctrl_c_the_epoch_can_go_on() -> None:
+    loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1)
+    iterator = iter(loader)
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    timer.join()
+    assert torch.cat(list(iterator)).tolist() == list(range(8))
+
+
+STUCK = """
+    import threading, torch, foreload as fl
+    class Stuck(torch.utils.data.Dataset):
+        def __len__(self): return 10
+        def __getitem__(self, i): return threading.Event().wait() if i == 3 else i
+    class StuckStream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield 1
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("dataset", ["Stuck", "StuckStream"])
+def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str) -> None:
+    process = run(
+        STUCK + f"    for batch in fl.DataLoader({dataset}(), num_workers=1): break\n    print('left')\n"
+    )
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "left\n", "")
+
+
+def child(action: Any) -> int:
+    """The exit status of a fork that does ``action``; one that hangs is killed."""
+    process = os.fork()
+    if process == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(15)
+        try:
+            action()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool, workers: Any) -> None:
+    dataset: Any = Endless() if stream else Slow(10_000, 0)
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True, workers=workers)
+    epochs = [iter(loader)]
+
+    def close() -> None:
+        epochs.clear()
+        gc.collect()
+        loader.close()
+
+    def iterate() -> None:
+        assert next(iter(loader)).tolist() == [0, 1]
+
+    def carry_on() -> None:
+        with pytest.raises(RuntimeError, match="fork"):
+            for _ in range(100):  # some batches may be there already
+                next(epochs[0])
+
+    for action in (close, iterate, carry_on) * 4:
+        next(epochs[0])
+        assert child(action) == 0
+    assert len(next(epochs[0])) == 2
+    epochs[0].close()
+    loader.close()
+
+
+class Endless(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+
+class Teams(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return torch.get_num_threads()
+
+
+class Products(Dataset[Any]):
+    """How many threads multiply matrices: torch's, and NumPy's."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        np.ones((200, 200)) @ np.ones((200, 200))
+        library = next(iter(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so")))
+        threads = getattr(ctypes.CDLL(str(library)), "MKL_Get_Max_Threads", None)
+        of_numpy = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        return 1 if threads is None else threads(), max(of_numpy, default=1)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_worker_multiplies_matrices_with_one_core(workers: Any) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with threadpool_limits(2, "blas"):
+            ((mkl, of_numpy),) = set(map(tuple, fl.DataLoader(Products(), batch_size=None, num_workers=0)))
+            loader = fl.DataLoader(Products(), batch_size=None, num_workers=2, workers=workers)
+            # In threads, NumPy's own threads are those of the whole process, which is not only the workers'.
+            assert set(map(tuple, loader)) == {(1, 1 if workers == "processes" else of_numpy)}
+        assert mkl in (1, 3)  # 1: built without
+        assert of_numpy in (1, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_worker_computes_with_one_core(workers: Any) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        loader = fl.DataLoader(Teams(), batch_size=4, num_workers=2, workers=workers)
+        assert torch.cat(list(loader)).tolist() == [1] * 8
+        assert torch.get_num_threads() == 3
+        assert torch.cat(list(fl.DataLoader(Teams(), batch_size=4, num_workers=0))).tolist() == [3] * 8
+        later: list[int] = []  # threads to come are not ours
+        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert later == [3]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pauses", [[0.1], [0.1, 0.0], [0.1, 0.0005], [0.0002]])
+def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: list[float]) -> None:
+    completions, watch, over = _native.Completions(), _native.LockWatch(), threading.Event()
+
+    def push() -> None:
+        for pause in itertools.cycle(pauses):
+            time.sleep(pause)
+            completions.push(no_job())
+            if over.is_set():
+                return
+
+    pusher = threading.Thread(target=push)
+    pusher.start()
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        assert completions.wait(0, watch) is not None
+    over.set()
+    pusher.join()
+    assert 20 <= watch.looks <= 160
