@@ -104,7 +104,7 @@ class SampleCache(Protocol):
 
 
 class BatchOptions(Protocol):
-    """What a loader's user has asked of its batches; see :class:`foreload.batch.spec.BatchSpec`."""
+    """The options of a loader that its batches depend on; see :class:`foreload.batch.spec.BatchSpec`."""
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
@@ -128,7 +128,7 @@ class BatchOptions(Protocol):
 
     @property
     def on_error(self) -> OnError:
-        """What is done about a sample that cannot be loaded."""
+        """Whether a sample that cannot be loaded is raised, skipped or replaced."""
         ...
 
     @property
@@ -271,7 +271,7 @@ class OrderStart(Protocol):
 
     @property
     def drawn(self) -> Any:
-        """What the order was made from; None for a new one."""
+        """The :attr:`OrderBlocks.drawn` of the order to go on with; None for a new order."""
         ...
 
     @property
@@ -290,7 +290,7 @@ class OrderBlocks(Protocol):
 
     @property
     def drawn(self) -> Any:
-        """What the order is made from, to be saved in a checkpoint."""
+        """The values that the order is made from, to be saved in a checkpoint."""
         ...
 
     def __iter__(self) -> Iterator[Indices]:

@@ -56,7 +56,7 @@ class Stream(ShuffledStream):
             ranks, which must agree, 0.
         shuffle: if not, samples come in the order in which they are stored, each worker's part by itself.
         num_replicas, rank: as :class:`torch.utils.data.DistributedSampler` has them; by default those of
-            ``torch.distributed``. Give 1 and 0 to tools that deal what a dataset gives among the ranks themselves.
+            ``torch.distributed``. Pass 1 and 0 with tools that split a dataset's samples among ranks themselves.
 
     Raises:
         ValueError, TypeError: an argument is invalid.

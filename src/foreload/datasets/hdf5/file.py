@@ -79,7 +79,7 @@ def _explained(error: OSError, path: str) -> OSError:
     if os.path.isdir(path):
         text = "this is a folder; give the HDF5 file itself"
     elif "signature" in text:
-        text = "this is not an HDF5 file; give one that h5py wrote, or the like"
+        text = "this is not an HDF5 file; give one that h5py or a similar library wrote"
     elif "truncated" in text:
         text = f"this HDF5 file is cut short; copy or write it again ({text})"
     elif "already open for" in text:

@@ -28,7 +28,7 @@ _RUN = 64
 
 
 class EncodedTexts(Protocol):
-    """What batches of texts need of a :class:`~foreload.TextDataset`; see its attributes."""
+    """The part of a :class:`~foreload.TextDataset` that batches are made from; see its attributes."""
 
     entries: Any
     encoder: Encoder
