@@ -45,7 +45,7 @@ def _starts(lengths: Array) -> Array:
 
 
 class ReadAssembly:
-    """Batches of files, or parts of shards, as they are; see :class:`foreload.batch.assembly.Assembly`.
+    """Batches of files, or parts of shards, as they are; see :class:`foreload.protocol.Assembly`.
 
     Args:
         files: where samples' bytes lie.
@@ -74,7 +74,7 @@ class ReadAssembly:
         self._errors: list[SampleError] = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         where = require_nonempty(positions_of(indices, len(self._lengths)))
         starts = _starts(self._lengths[where])
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]

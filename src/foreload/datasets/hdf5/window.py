@@ -74,7 +74,7 @@ class Column:
 
 
 class Window:
-    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.batch.assembly.Assembly`.
+    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.protocol.Assembly`.
 
     The thread that decodes a band fills in its rows in every batch in the making, so that each band is decoded
     once for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that
