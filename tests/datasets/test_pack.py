@@ -101,7 +101,7 @@ def test_names_and_labels(tmp_path: Path) -> None:
     pack(tmp_path / "flat", tmp_path / "negative", labels=[-3])
     assert members(tmp_path / "negative") == [("a.bin", b"1"), ("a.cls", b"-3")]
     (tmp_path / "flat" / "a.cls").write_bytes(b"1")
-    with pytest.raises(ValueError, match=r"a\.cls': in shards \.cls is what labels are called"):
+    with pytest.raises(ValueError, match=r"a\.cls': in shards \.cls is the name of labels"):
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
