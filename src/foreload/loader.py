@@ -20,6 +20,7 @@ from foreload.epochs.cursor import resume, save
 from foreload.epochs.source import EpochSource
 from foreload.options import Cache, parse_bytes
 from foreload.order.samplers import KeyedSampler
+from foreload.protocol import LoaderDefaults
 from foreload.record.spans import Spans
 from foreload.record.stats import Stats, collect
 from foreload.workers.crew import Crew, Workers, check_workers
@@ -122,7 +123,8 @@ class DataLoader(EpochSource[T_co]):
             sampler, shuffle = _seeded_sampler(dataset, self.seed), None
         _check_transform(dataset, transform, cache)
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
-            collate_fn = getattr(unwrap(dataset)[0], "default_collate", None)
+            root, _ = unwrap(dataset)
+            collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
         self.device = None if device is None else torch.device(device)
@@ -337,8 +339,8 @@ class DataLoader(EpochSource[T_co]):
 
 
 def _seeded_sampler(dataset: Any, seed: int) -> Any:
-    make = getattr(dataset, "seeded_sampler", None)
-    return KeyedSampler(dataset, seed) if make is None else make(seed)
+    own = dataset.seeded_sampler(seed) if isinstance(dataset, LoaderDefaults) else None
+    return KeyedSampler(dataset, seed) if own is None else own
 
 
 def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:

@@ -6,15 +6,28 @@ import functools
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["available_memory", "container_memory", "granted_cores", "granted_memory", "open_memory"]
+__all__ = [
+    "available_memory",
+    "container_memory",
+    "granted_cores",
+    "granted_memory",
+    "join",
+    "open_memory",
+    "round_up",
+]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self")
+
+# Seconds to wait for threads that have been told to end.
+_PATIENCE = 5.0
 
 
 def granted_cores() -> int:
@@ -163,3 +176,23 @@ def open_memory(name: str) -> int:
         return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def round_up(size: int) -> int:
+    """Return the size of a reusable buffer for ``size`` bytes.
+
+    >>> round_up(1_000_000)
+    1015808
+    """
+    # Steps of a 32nd: batches of nearly the same size share buffers, and little is wasted.
+    step = max(64, 1 << max(0, size.bit_length() - 6))
+    return -(-size // step) * step
+
+
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads that have been told to end, except for one that is stuck in a sample."""
+    deadline = time.monotonic() + _PATIENCE
+    for thread in threads:
+        # The garbage collector may end a worker's threads from within one of them.
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -12,9 +12,12 @@ from typing import Literal, SupportsIndex, get_args
 from foreload.checks import check_int
 from foreload.machine import granted_memory
 
-__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "Policy", "parse_bytes"]
+__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "OnError", "Policy", "parse_bytes"]
 
 Keep = Literal["auto", "encoded", "decoded"]
+
+# What is done about a sample that cannot be loaded.
+OnError = Literal["raise", "skip", "replace"]
 
 # A cache that took all of the memory would leave none to work on the samples with.
 _LARGEST_SHARE = 0.9

@@ -101,7 +101,7 @@ def test_names_and_labels(tmp_path: Path) -> None:
     pack(tmp_path / "flat", tmp_path / "negative", labels=[-3])
     assert members(tmp_path / "negative") == [("a.bin", b"1"), ("a.cls", b"-3")]
     (tmp_path / "flat" / "a.cls").write_bytes(b"1")
-    with pytest.raises(ValueError, match=r"a\.cls': in shards \.cls is what labels are called"):
+    with pytest.raises(ValueError, match=r"a\.cls': in shards \.cls is the name of labels"):
         pack(tmp_path / "flat", tmp_path / "labels")
 
 
@@ -187,7 +187,7 @@ def test_another_source_or_other_settings(tmp_path: Path, monkeypatch: pytest.Mo
     (target / MANIFEST).unlink()
     with pytest.raises(ValueError, match="holds shards that are not of a pack"):
         pack(source, target)
-    with pytest.raises(ValueError, match="shard_bytes must be positive, got 0"):
+    with pytest.raises(ValueError, match="shard_bytes must be 1 or more, got 0"):
         pack(source, target, shard_bytes=0)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         pack(tmp_path / "none", target)

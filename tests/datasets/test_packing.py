@@ -204,7 +204,7 @@ def test_a_document_that_may_not_be_split_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([[1]], 0), ValueError, "length must be at least 1, got 0"),
+        (([[1]], 0), ValueError, "length must be 1 or more, got 0"),
         (([[1]], 2.5), TypeError, "length must be an int"),
         (("text", 4), TypeError, "sequences must be an iterable of token sequences, got str"),
         (({"input_ids": [1]}, 4), TypeError, "got dict"),
@@ -224,7 +224,7 @@ def test_what_makes_no_sense_is_named(arguments: Any, error: type[Exception], me
 
 
 def test_a_window_must_be_a_number() -> None:
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="window must be 1 or more, got 0"):
         fl.packing.pack_sequences([[1]], 4, window=0)
     packed = fl.packing.pack_sequences([[1]], 4)
     with pytest.raises(IndexError, match="index 1 is out of range for 1 samples"):

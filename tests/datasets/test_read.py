@@ -556,7 +556,7 @@ def test_a_dataset_of_ones_own(tmp_path: Path) -> None:
         def index(self) -> Any:
             return iter("abc")
 
-    with pytest.raises(TypeError, match=r"NoCount.index\(\) must give the samples, or how many there are, got"):
+    with pytest.raises(TypeError, match=r"NoCount.index\(\) must return the samples, or how many there are, got"):
         NoCount(tmp_path)
 
     class NoRead(fl.BaseDataset):

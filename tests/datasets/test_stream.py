@@ -209,7 +209,7 @@ class Rows(fl.BaseDataset):
             raise OSError("no 13")
         return index, index % 3
 
-    def index_blocks(self, size: int) -> Any:
+    def storage_blocks(self, size: int) -> Any:
         return [0, 20, 21]
 
 
@@ -505,19 +505,19 @@ def test_wrong_arguments() -> None:
             ({"shuffle": 1}, TypeError, "shuffle must be True or False, got 1"),
             ({"rank": 0}, ValueError, "num_replicas and rank must be given together"),
             ({"rank": 2, "num_replicas": 2}, ValueError, "rank must be from 0 to 1, got 2"),
-            ({"rank": 0, "num_replicas": 0}, ValueError, "num_replicas must be at least 1"),
+            ({"rank": 0, "num_replicas": 0}, ValueError, "num_replicas must be 1 or more"),
         ):
             with pytest.raises(error, match=said):
                 kind(source, **arguments)
     with pytest.raises(TypeError, match="dataset must be map-style, with __len__ and __getitem__, got set"):
         fl.Stream({1})
 
-    class Wrong(Numbers):
-        def index_blocks(self, size: int) -> list[int]:
+    class Wrong(Rows):
+        def storage_blocks(self, size: int) -> list[int]:
             return [0, 5, 5]
 
-    with pytest.raises(ValueError, match=r"Wrong.index_blocks must give where each block begins"):
-        next(iter(fl.Stream(Wrong(9))))
+    with pytest.raises(ValueError, match=r"Wrong.storage_blocks must return the first sample of each block"):
+        next(iter(fl.Stream(Wrong("."))))
 
 
 # Shards without random access.

@@ -307,7 +307,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
         shutil.which("tar")
         and os.system(f"tar --sparse -C {tmp_path} -cf {tmp_path}/s.tar sparse 2>/dev/null") == 0
     ):
-        with pytest.raises(DecodeError, match="is stored with holes; make the shard anew without --sparse"):
+        with pytest.raises(DecodeError, match="is stored with holes; write the shard without --sparse"):
             fl.TarDataset(tmp_path / "s.tar")
 
 
@@ -499,7 +499,7 @@ def test_samples_without_an_image(tmp_path: Path, photos: Path) -> None:
 def test_an_unfinished_pack(tmp_path: Path) -> None:
     shards_of(tmp_path, 1)
     (tmp_path / "pack.json").write_text('{"finished": false}')
-    with pytest.warns(UserWarning, match="is of a pack that was not finished; run `foreload pack` again"):
+    with pytest.warns(UserWarning, match="belongs to a pack that was not finished; run `foreload pack` again"):
         fl.TarDataset(tmp_path)
     (tmp_path / "pack.json").write_text('{"fin')
     with pytest.raises(DecodeError, match=r"pack\.json.*damaged: .*remove it"):

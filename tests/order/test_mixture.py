@@ -410,13 +410,13 @@ class Endless(IterableDataset[int]):
         (lambda: mixture([1, float("nan"), 1]), ValueError, r"weights\['b'\] must be positive"),
         (lambda: mixture(["1", 1, 1]), TypeError, r"weights\['a'\] must be a number, got '1'"),
         (lambda: mixture("123"), TypeError, "weights must be a list or a dict"),
-        (lambda: mixture(num_samples=0), ValueError, "num_samples must be at least 1"),
+        (lambda: mixture(num_samples=0), ValueError, "num_samples must be 1 or more"),
         (lambda: mixture(num_samples=1.5), TypeError, "num_samples must be an int"),
         (lambda: mixture()[77], IndexError, "sample 77 of a mixture of 77"),
         (lambda: mixture().where("a"), TypeError, "index of a mixture must be an int"),  # type: ignore[arg-type]
         (lambda: MixtureSampler(Part(3), 0), TypeError, "mixture must be a foreload.Mixture"),  # type: ignore[arg-type]
         (lambda: MixtureSampler(mixture(), -1), ValueError, "seed"),
-        (lambda: MixtureSampler(mixture(), 0, num_replicas=0), ValueError, "num_replicas must be at least 1"),
+        (lambda: MixtureSampler(mixture(), 0, num_replicas=0), ValueError, "num_replicas must be 1 or more"),
         (lambda: MixtureSampler(mixture(), 0, num_replicas=2, rank=2), ValueError, "rank must be from 0 to 1"),
         (lambda: MixtureSampler(mixture(), 0).positions(70, 8), IndexError, "70 to 78"),
     ],

@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from foreload import _native
+from foreload.protocol import Assembly, Batch
 
 __all__ = ["Assembly", "Batch", "SubsetAssembly", "count", "note_sample"]
-
-
-class Batch(NamedTuple):
-    """One batch in the making."""
-
-    job: _native.Job
-    take: Callable[[], Any]  # the batch, or its error, once the job is done
-
-
-class Assembly(Protocol):
-    """How the batches of one epoch are made."""
-
-    @property
-    def depth(self) -> int | None:
-        """Batches worth keeping in the making; None where torch's prefetch_factor x num_workers is right."""
-        ...
-
-    def start(self, indices: Any) -> Batch:
-        """Prepare the batch of these samples. Does no work yet.
-
-        Raises:
-            IndexError: a sample is not there.
-        """
-        ...
 
 
 def count(indices: Any) -> int:

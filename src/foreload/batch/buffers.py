@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Buffers", "round_up"]
+from foreload.machine import round_up
+
+__all__ = ["Buffers"]
 
 _PAGE = 4096
 _HUGE = 2 << 20
@@ -97,13 +99,6 @@ class Buffers:
         """Let go of the memory that nobody holds."""
         with self._lock:
             self._free.clear()
-
-
-def round_up(size: int) -> int:
-    """Give the size of the buffer for so many bytes."""
-    # Steps of a 32nd: batches of nearly the same size share buffers, and little is wasted.
-    step = max(64, 1 << max(0, size.bit_length() - 6))
-    return -(-size // step) * step
 
 
 def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

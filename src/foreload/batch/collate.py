@@ -12,7 +12,7 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
-from foreload.batch.buffers import Buffers
+from foreload.protocol import BatchMemory
 
 __all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
 
@@ -26,14 +26,14 @@ def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
 
 
 class _Lending(threading.local):
-    buffers: Buffers | None = None
+    buffers: BatchMemory | None = None
 
 
 _lending = _Lending()
 
 
 @contextmanager
-def lending(buffers: Buffers) -> Iterator[None]:
+def lending(buffers: BatchMemory) -> Iterator[None]:
     """Let :func:`new_tensor` and :func:`stack` take memory from ``buffers`` in this thread."""
     before, _lending.buffers = _lending.buffers, buffers
     try:
@@ -60,7 +60,7 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
 
 
-def collate_into(buffers: Buffers) -> Callable[[Any], Any]:
+def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
     """Make a ``default_collate`` that stacks large tensors into ``buffers``.
 
     Types that users added to torch's ``default_collate_fn_map`` keep working.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from foreload.errors import DecodeError
+from foreload.options import OnError
 
 __all__ = [
     "LOST",
@@ -18,8 +19,6 @@ __all__ = [
     "repair",
     "replacement_positions",
 ]
-
-OnError = Literal["raise", "skip", "replace"]
 
 
 def check_on_error(on_error: Any) -> OnError:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from foreload import _native
-from foreload.batch.assembly import Batch
-from foreload.batch.buffers import Buffers
-from foreload.batch.failure import OnError, SampleError, remaining_positions
+from foreload.batch.failure import SampleError, remaining_positions
 from foreload.checks import Array
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 
 __all__ = ["ReadAssembly", "read_samples"]
 
@@ -48,7 +45,7 @@ def _starts(lengths: Array) -> Array:
 
 
 class ReadAssembly:
-    """Batches of files, or parts of shards, as they are; see :class:`foreload.batch.assembly.Assembly`.
+    """Batches of files, or parts of shards, as they are; see :class:`foreload.protocol.Assembly`.
 
     Args:
         files: where samples' bytes lie.
@@ -66,8 +63,8 @@ class ReadAssembly:
         files: _native.Files,
         lengths: Array,
         present: Callable[[Array, Array, Array], Any],
-        buffers: Buffers,
-        spec: BatchSpec | None = None,
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> None:
         self._files = files
         self._lengths = lengths
@@ -77,7 +74,7 @@ class ReadAssembly:
         self._errors: list[SampleError] = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         where = require_nonempty(positions_of(indices, len(self._lengths)))
         starts = _starts(self._lengths[where])
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]

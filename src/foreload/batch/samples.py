@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from foreload import _native
 from foreload.batch.assembly import Batch, count, note_sample
-from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.cache.view import CachedView
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-
+    from foreload.protocol import BatchMemory, BatchOptions
 __all__ = ["SampleAssembly"]
 
 _SAMPLE = int(Stage.sample)
@@ -36,7 +34,9 @@ class SampleAssembly:
     # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
     _LOOK_SECONDS = 5e-4
 
-    def __init__(self, spec: BatchSpec, dataset: Any, workers: int, buffers: Buffers, *, arrays: bool) -> None:
+    def __init__(
+        self, spec: BatchOptions, dataset: Any, workers: int, buffers: BatchMemory, *, arrays: bool
+    ) -> None:
         # What each thread is at, for whoever asks why nothing comes.
         self.now: Any = {}
         self.depth: int | None = None

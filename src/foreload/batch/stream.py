@@ -9,7 +9,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError
-from foreload.datasets.mosaic import is_streaming
+from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from foreload.errors import DecodeError
+from foreload.protocol import SampleSource
 
 __all__ = ["check_stamp", "fingerprint", "stamp"]
 
@@ -19,14 +20,14 @@ _MOST_FILES = 100_000
 def fingerprint(dataset: Any) -> str:
     """Tell datasets apart: by class, code, length, what they hold, and the files that they name.
 
-    A dataset may have a ``fingerprint()`` of its own, which returns a str.
+    A :class:`~foreload.protocol.SampleSource` may have a fingerprint of its own.
 
     >>> fingerprint([1, 2]) == fingerprint([1, 2]), fingerprint([1, 2]) == fingerprint([1, 3])
     (True, False)
     """
-    own = getattr(dataset, "fingerprint", None)
+    own = dataset.fingerprint() if isinstance(dataset, SampleSource) else None
     if own is not None:
-        return str(own())
+        return own
     known = hashlib.sha256()
     kind = type(dataset)
     known.update(f"{kind.__module__}.{kind.__qualname__} {len(dataset)}".encode())

@@ -26,6 +26,7 @@ from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.ranks import Router
+from foreload.protocol import ImageForms
 
 __all__ = ["CacheSpec", "LoaderCache"]
 
@@ -181,8 +182,7 @@ class LoaderCache:
     def _keep_the_best(self, dataset: Any) -> None:
         """Keep what saves most per byte, once that is known; until then, what comes first."""
         resident = self.store.residents()
-        measure = getattr(dataset, "form_costs", None)
-        if measure is not None and (image_costs := measure())[2].any():
+        if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
             self._keep_the_best_images(image_costs, resident)
             return
         sizes, costs = self.store.sizes(), self.store.costs()
@@ -250,7 +250,7 @@ class LoaderCache:
             # The sampler may draw its seed from the generator that the dataset draws from too.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
                 dataset = self._root
-                if hasattr(dataset, "form_costs"):
+                if isinstance(dataset, ImageForms):
                     pixels, _ = dataset.prepare_sample(index, "decoded")
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
                 else:

@@ -14,6 +14,7 @@ from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of
+from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
 __all__ = ["CachedView", "is_remote", "unwrap", "warn_of_randomness"]
@@ -85,8 +86,8 @@ class CachedView(Dataset[Any]):
         self._store = store
         self._transform = transform
         self._keep = keep
-        # A dataset may tell what is the same each time from what is random.
-        self._is_split = store is not None and hasattr(self._root, "finish_sample")
+        # Of a sample in two stages, the cache keeps the first.
+        self._is_split = store is not None and isinstance(self._root, TwoStage)
 
     def __getitem__(self, index: Any, timer: _Timed | None = None) -> Any:
         """Load one sample; with a timer, each of its stages has a span."""
@@ -106,13 +107,13 @@ class CachedView(Dataset[Any]):
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, if the dataset can."""
-        many = getattr(self._root, "prepare_samples" if self._is_split else "__getitems__", None)
-        if not callable(many) or (self._is_split and getattr(self._root, "__getitems__", None) is None):
+        many = getattr(self._root, "__getitems__", None)
+        if not callable(many) or (self._is_split and not isinstance(self._root, TwoStageBatches)):
             return None
         return partial(self._load_many, partial(self._read_many, many))
 
     def _read_many(self, many: Callable[..., Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
-        return many(indices, self._keep) if self._is_split else many(indices)
+        return self._root.prepare_samples(indices, self._keep) if self._is_split else many(indices)
 
     def _load_many(self, read: Callable[[Any], Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
         timer = _Timed(1, len(indices))
@@ -173,8 +174,8 @@ class TimedView:
 def warn_of_randomness(dataset: Any) -> None:
     """Say it where the dataset has a transform of its own, which would be cached with the sample."""
     root, _ = unwrap(dataset)
-    if hasattr(root, "finish_sample"):
-        return  # it tells what is random
+    if isinstance(root, TwoStage):
+        return  # its transform comes after the cache
     for part in _parts(root):
         for name in ("transform", "transforms"):
             if getattr(part, name, None) is not None:
@@ -187,7 +188,7 @@ def warn_of_randomness(dataset: Any) -> None:
 
 def is_remote(dataset: Any) -> bool:
     """Whether samples of a dataset, or of one that it is made of, come from a server."""
-    return any(getattr(part, "is_remote", False) for part in _parts(dataset))
+    return any(isinstance(part, SampleSource) and part.is_remote for part in _parts(dataset))
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

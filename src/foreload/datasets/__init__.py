@@ -1,1 +1,1 @@
-"""What the samples are."""
+"""Datasets: where samples come from and what they are."""

@@ -1,4 +1,4 @@
-"""Any data that foreload can read, within a share of the memory."""
+"""Datasets chosen by the files at a path, within a share of the memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from foreload.batch.spec import BatchSpec
 from foreload.checks import Indices, check_share
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
@@ -20,27 +19,30 @@ from foreload.datasets.tar import TarDataset
 from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import Assembly, BatchMemory, BatchOptions, BlockStorage, NativeBatches, TwoStage
 
 __all__ = ["MemoryEfficientDataset", "open_dataset"]
+
+Hook = TypeVar("Hook")
 
 _TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
-# So many files of a folder tell what it holds.
+# The most files of a folder that are looked at to find out its kind.
 _LOOKED_AT = 10_000
 
 
 def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
-    """Open what lies at ``data_path`` with the dataset that reads it.
+    """Open the files at ``data_path`` with the dataset for their kind.
 
     Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
-    ``.jsonl`` files, and folders of ``.txt``: TextDataset (whose samples are transformed by nobody); ``.parquet``
+    ``.jsonl`` files, and folders of ``.txt``: TextDataset (which takes no ``transform``); ``.parquet``
     files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
-    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. What a folder is of, most of
-    its first files tell.
+    :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. The kind of a folder is
+    that of most of its first files.
 
     Raises:
-        FileNotFoundError: there is nothing.
+        FileNotFoundError: the path does not exist.
         ValueError: it is a file of no known kind.
     """
     if are_shards(data_path):
@@ -72,18 +74,18 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 
 def _kind_within(folder: Path) -> str:
-    """Give the commonest ending among the first files of a folder, where a README says nothing."""
+    """Return the most common file ending among the first files of a folder."""
     names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
     endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
     return endings.most_common(1)[0][0] if endings else ""
 
 
-class MemoryEfficientDataset(BaseDataset):
-    r"""Any data that foreload can read, and a share of the memory that is not exceeded.
+class MemoryEfficientDataset(BaseDataset, NativeBatches):
+    r"""A dataset of any kind that foreload reads, within a share of the memory.
 
-    What lies at ``data_path`` decides how it is read; see :func:`open_dataset`. What the loading mode keeps is
-    kept in memory that workers share; of a container's memory where one limits it; and is given back when memory
-    becomes short.
+    The files at ``data_path`` decide how they are read; see :func:`open_dataset`. The loading mode keeps samples
+    in memory that workers share, within a container's limit if there is one; memory is given back when it is
+    short.
 
     Args:
         data_path: files or folders.
@@ -93,10 +95,10 @@ class MemoryEfficientDataset(BaseDataset):
         transform: called with each sample.
 
     Attributes:
-        dataset: what reads the samples.
+        dataset: the dataset that reads the samples.
 
     Raises:
-        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and for a share that is none.
+        FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and if the share is not valid.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "lines.txt"; _ = path.write_text("meow\npurr\n")
@@ -115,30 +117,30 @@ class MemoryEfficientDataset(BaseDataset):
     ) -> None:
         self.max_memory_usage = check_share(max_memory_usage)
         self.dataset = open_dataset(data_path, transform if self._is_plain else None)
-        # Who takes no transform leaves it to us.
+        # A dataset that takes no transform leaves it to this one.
         taken = self._is_plain and getattr(self.dataset, "transform", None) is not None
         super().__init__(data_path, None if taken else transform, None, loading_mode)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether samples are the dataset's own; a subclass that reads them itself begins with whole ones."""
+        """Whether samples are the dataset's own, not those of a subclass that reads them itself."""
         return type(self).read is MemoryEfficientDataset.read
 
-    def _inner(self, name: str) -> Any:
-        """Give what the dataset has of that name, if samples are its own."""
-        return getattr(self.dataset, name, None) if self._is_plain else None
+    def _inner(self, hook: type[Hook]) -> Hook | None:
+        """Return the dataset if samples are its own and it has this hook."""
+        return self.dataset if self._is_plain and isinstance(self.dataset, hook) else None
 
     def _locate(self, data_path: Any) -> Any:
-        return data_path  # which is open
+        return data_path  # the dataset is open already
 
     def index(self) -> int:
         """Count the samples."""
         return len(self.dataset)
 
     def read(self, index: int) -> Any:
-        """Load what is the same each time."""
-        prepare = self._inner("prepare_sample")
-        return self.dataset[index] if prepare is None else prepare(index, "encoded")
+        """Load the part of a sample that is the same in each epoch."""
+        inner = self._inner(TwoStage)
+        return self.dataset[index] if inner is None else inner.prepare_sample(index, "encoded")
 
     @property
     def memory(self) -> int:
@@ -153,42 +155,40 @@ class MemoryEfficientDataset(BaseDataset):
         )
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
-        """Do the rest."""
-        finish = self._inner("finish_sample")
-        return super().finish_sample(index, prepared if finish is None else finish(index, prepared))
+        """Apply the dataset's transform, then that of this one."""
+        inner = self._inner(TwoStage)
+        return super().finish_sample(index, prepared if inner is None else inner.finish_sample(index, prepared))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
-        inner = self._inner("prepare_sample")
-        return (
-            super().prepare_sample(index, keep) if inner is None or self._kept is not None else inner(index, keep)
-        )
+        """Load the part of a sample that is the same in each epoch, for the cache."""
+        inner = None if self._kept is not None else self._inner(TwoStage)
+        return super().prepare_sample(index, keep) if inner is None else inner.prepare_sample(index, keep)
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several samples, before the transforms, or what kept them from being loaded."""
-        inner = self._inner("read_many")
-        samples: Sequence[Any] = (super().read_many if inner is None or self._kept is not None else inner)(indices)
-        return samples
+        """Load several samples, before the transforms; in place of one that fails, its exception."""
+        inner = None if self._kept is not None else self._inner(BlockStorage)
+        return super().read_many(indices) if inner is None else inner.read_many(indices)
 
-    def index_blocks(self, size: int) -> Indices:
-        """Name the blocks of the dataset."""
-        blocks = getattr(self.dataset, "index_blocks", None)
-        starts: Indices = super().index_blocks(size) if blocks is None else blocks(size)
-        return starts
+    def storage_blocks(self, size: int) -> Sequence[int] | Indices:
+        """Return the first sample of each block of the dataset."""
+        own = isinstance(self.dataset, BlockStorage)
+        return self.dataset.storage_blocks(size) if own else super().storage_blocks(size)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Load several samples at once, where the dataset can and nothing is kept."""
+        """Load several samples at once, if the dataset can and nothing is kept."""
         own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
-        return None if own or self._kept is not None or self.transform else self._inner("__getitems__")
+        if own or not self._is_plain or self._kept is not None or self.transform:
+            return None
+        return getattr(self.dataset, "__getitems__", None)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Any) -> Any:
-        """Make whole batches as the dataset does, where nothing is kept."""
-        make = self._inner("batch_assembly")
-        return make(spec, key, buffers) if make and self.__getitems__ else None
+    def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
+        """Make whole batches as the dataset does, if nothing is kept."""
+        inner = self._inner(NativeBatches)
+        return inner.batch_assembly(spec, key, buffers) if inner is not None and self.__getitems__ else None
 
     def __getattr__(self, name: str) -> Any:
-        """Give the dataset's own attribute, such as ``classes``."""
+        """Return the dataset's own attribute, such as ``classes``."""
         if name.startswith("_") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)

@@ -1,4 +1,4 @@
-"""What a dataset of samples in files is made of: an index, a way to read a sample, and a loading mode."""
+"""A base class for datasets of samples in files: an index, a way to read a sample, and a loading mode."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from foreload.checks import Indices
 from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import BlockStorage
 from foreload.record.progress import track_threads
 
 __all__ = ["EAGER_SHARE", "BaseDataset"]
 
-# What a dataset may keep, of the memory that this process may use, where nobody says.
+# The default share of the memory granted to this process that a dataset may keep.
 EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
-class BaseDataset(Dataset[Any]):
-    """A dataset of one's own in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
+class BaseDataset(Dataset[Any], BlockStorage):
+    """A dataset in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
 
-    A sample is whatever :meth:`read` gives, or a tuple (sample, target). What the loading mode keeps in memory is
-    what :meth:`read` gave, in memory that forked and spawned workers share; the transforms come after it.
+    A sample is whatever :meth:`read` returns, or a tuple (sample, target). The loading mode keeps what it
+    returned, in memory that forked and spawned workers share; the transforms come after that.
 
     Args:
-        data_path: where the data lies.
+        data_path: the file or folder.
         transform: called with each sample.
         target_transform: called with each target.
         loading_mode: when samples are read, and which are kept: ``LAZY`` none, ``EAGER`` all from the start,
@@ -40,11 +41,11 @@ class BaseDataset(Dataset[Any]):
             constant memory. For reading in the order of storage, see :meth:`stream`.
 
     Attributes:
-        entries: what :meth:`index` gave.
-        decisions: what was done, in words, because memory was short: what ``CACHED`` keeps is given back then.
+        entries: what :meth:`index` returned.
+        decisions: what was done because memory was short, in words: ``CACHED`` then gives memory back.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``.
+        FileNotFoundError: ``data_path`` does not exist.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     >>> class Squares(BaseDataset):
@@ -84,7 +85,7 @@ class BaseDataset(Dataset[Any]):
             return operator.index(self.entries)
         except TypeError:
             raise TypeError(
-                f"{type(self).__name__}.index() must give the samples, or how many there are, "
+                f"{type(self).__name__}.index() must return the samples, or how many there are, "
                 f"got {type(self.entries).__name__}"
             ) from None
 
@@ -96,7 +97,7 @@ class BaseDataset(Dataset[Any]):
         return Path(data_path)
 
     def index(self) -> Sequence[Any] | int:
-        """List the samples, or count them. Called once, at the start; the answer is in :attr:`entries`."""
+        """List the samples, or count them. Called once, at the start; see :attr:`entries`."""
         raise NotImplementedError(
             f"{type(self).__name__} must have a method index(self): the samples, or how many"
         )
@@ -146,7 +147,7 @@ class BaseDataset(Dataset[Any]):
         return self.finish_sample(position, self.prepare_sample(position))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
+        """Load the part of a sample that is the same in each epoch, for the cache."""
         if self._kept is None:
             return self.read(index)
         if self.loading_mode is LoadingMode.CACHED:
@@ -154,13 +155,13 @@ class BaseDataset(Dataset[Any]):
         return self._kept.load(index, self.read)
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
-        """Do the rest."""
+        """Apply the transforms."""
         if self.transform is None and self.target_transform is None:
             return prepared
         if not (isinstance(prepared, tuple) and len(prepared) == 2):
             if self.target_transform is not None:
                 raise TypeError(
-                    f"target_transform needs read() to give (sample, target), got {type(prepared).__name__}"
+                    f"target_transform needs read() to return (sample, target), got {type(prepared).__name__}"
                 )
             return self.transform(prepared) if self.transform is not None else prepared
         sample, target = prepared
@@ -181,8 +182,8 @@ class BaseDataset(Dataset[Any]):
                 found.append(error)
         return found
 
-    def index_blocks(self, size: int) -> Indices:
-        """Tell :meth:`stream` where blocks begin that are best read as a whole: numbers of samples, from 0 on.
+    def storage_blocks(self, size: int) -> Sequence[int] | Indices:
+        """Return the first sample of each block that :meth:`stream` should read as a whole: numbers from 0 on.
 
         Blocks of ``size`` samples or fewer are shuffled well; larger ones should have a reason.
         """
@@ -197,7 +198,7 @@ class BaseDataset(Dataset[Any]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> Stream:
-        """Give the samples as an iterable dataset that reads in the order of storage: a :class:`foreload.Stream`.
+        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
 
         In constant memory, shuffled by blocks and through a buffer of ``buffer`` samples, each sample once over
         all workers and ranks.

@@ -1,4 +1,4 @@
-"""Files as they are: each one's bytes are a sample."""
+"""Whole files as samples: the bytes of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,13 @@ from foreload.batch.read import ReadAssembly, read_samples
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
+from foreload.protocol import BatchMemory, BatchOptions, NativeBatches
 
 __all__ = ["FileDataset"]
 
 
-class FileDataset(BaseDataset):
-    """The bytes of files: a sample is a uint8 tensor, or (tensor, target) where there are labels.
+class FileDataset(BaseDataset, NativeBatches):
+    """The bytes of files: a sample is a uint8 tensor, or (tensor, target) if there are labels.
 
     Files of one size make a batch of batch x bytes, which is read natively. Reads that find their file in memory
     are made one after the other; those that wait for the disk, many at a time (io_uring).
@@ -43,8 +41,8 @@ class FileDataset(BaseDataset):
         classes, class_to_idx, targets: as :class:`~foreload.ImageDataset` has them.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
-        ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
+        ValueError, TypeError: an argument is invalid; the message names it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()); _ = (folder / "a.bin").write_bytes(bytes([1, 2, 3]))
@@ -71,7 +69,7 @@ class FileDataset(BaseDataset):
         super().__init__(data_path, transform, target_transform, loading_mode)  # type: ignore[arg-type]
 
     def _locate(self, data_path: Any) -> Any:
-        return data_path  # which has been listed
+        return data_path  # it has been listed already
 
     def index(self) -> int:
         """Count the files."""
@@ -84,7 +82,7 @@ class FileDataset(BaseDataset):
 
     @property
     def targets(self) -> list[int]:
-        """The target of every file; -1 where nothing was given."""
+        """The target of every file; -1 if none was given."""
         targets: list[int] = self._targets.tolist()
         return targets
 
@@ -114,7 +112,7 @@ class FileDataset(BaseDataset):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Read the files of a batch, for a stock DataLoader; None where samples are made one by one."""
+        """Read the files of a batch, for a stock DataLoader; None if samples are loaded one by one."""
         return self._load_batch if self._native else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -125,7 +123,7 @@ class FileDataset(BaseDataset):
         return Collated(batch.take(), len(indices))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several files, before the transforms, or what kept them from being loaded."""
+        """Load several files, before the transforms; in place of one that fails, its exception."""
         if self._kept is None and type(self).read is FileDataset.read:
             try:
                 sizes = np.array([os.stat(self._files.path(index)).st_size for index in indices], np.int64)
@@ -134,11 +132,13 @@ class FileDataset(BaseDataset):
                 if not self._labelled:
                     return files
                 return list(zip(files, self._targets[np.asarray(indices, np.int64)].tolist(), strict=True))
-            except OSError:  # one by one, to find out which it was
+            except OSError:  # load one by one, to find out which fails
                 pass
         return super().read_many(indices)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ReadAssembly | None:
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""
         if not is_default_collate(spec.collate_fn) or spec.cache is not None or not self._native:
             return None
@@ -161,5 +161,5 @@ class FileDataset(BaseDataset):
 def _size(path: bytes) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:  # what is wrong with it is found out when it is asked for
+    except OSError:  # loading it raises the error later
         return -1

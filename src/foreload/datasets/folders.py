@@ -19,28 +19,28 @@ Labels = Sequence[int] | Sequence[str] | np.ndarray
 
 
 class Listing(NamedTuple):
-    """Files and what they show."""
+    """Files with their targets."""
 
     paths: list[str]
-    targets: np.ndarray  # int64, -1 where nothing is known
+    targets: np.ndarray  # int64, -1 for a file without a label
     classes: list[str]
 
 
 def list_files(
     data_path: str | Path | Sequence[str | Path], labels: Labels | None, extensions: tuple[str, ...] = ()
 ) -> Listing:
-    """List the files at ``data_path``, sorted by name where it is a folder.
+    """List the files at ``data_path``, sorted by name if it is a folder.
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files.
         labels: one per file; by default they come from the class folders.
-        extensions: in lower case, of the files that count; none: all. Hidden files never do.
+        extensions: of the files to list, in lower case; empty: all. Hidden files are never listed.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no file in it or in one of its class folders.
+        FileNotFoundError: the folder does not exist, or it or one of its class folders has no file.
         NotADirectoryError: ``data_path`` is a file.
         ValueError: ``labels`` has another length than there are files, or an empty list was given.
-        TypeError: an argument is none of what is expected.
+        TypeError: an argument is of another type.
     """
     if not isinstance(data_path, (str, Path)):
         return _from_list(data_path, labels)

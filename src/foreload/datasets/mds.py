@@ -1,4 +1,4 @@
-"""Samples in MosaicML's MDS shards, in any order."""
+"""Samples in MosaicML's MDS shards, with random access."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INDEX = "index.json"
 class MDSDataset(BaseDataset):
     """Samples in MDS shards on a local disk, with random access: full shuffle, cache, exact resume.
 
-    A sample is the dict that MosaicML's reader gives for it, as ``streaming.LocalDataset`` has it. For shards that
+    A sample is the dict that MosaicML's reader returns, as ``streaming.LocalDataset`` has it. For shards that
     lie in a bucket and come while they are needed, use ``streaming.StreamingDataset``, which a
     :class:`foreload.DataLoader` takes as it is; what it has put on the local disk can be read here.
 
@@ -42,9 +42,9 @@ class MDSDataset(BaseDataset):
         folders: with the indexes.
 
     Raises:
-        FileNotFoundError: there is no index, or a shard is missing.
-        DecodeError: an index is damaged, or a shard has not the size that it says; later: a shard is damaged, or
-            not any more what it was.
+        FileNotFoundError: an index or a shard is missing.
+        DecodeError: an index is damaged, or a shard is not of the size that it says; later: a shard is damaged, or
+            has changed.
         ValueError: a column is pickled.
         ImportError: mosaicml-streaming is not installed.
     """
@@ -65,7 +65,7 @@ class MDSDataset(BaseDataset):
         return data_path
 
     def index(self) -> int:
-        """Read the indexes, and see whether the shards are there."""
+        """Read the indexes, and check that the shards are there."""
         self._shards = [
             reader for folder in self.folders for reader in _readers(folder, unsafe=self.allow_unsafe_types)
         ]
@@ -88,11 +88,11 @@ class MDSDataset(BaseDataset):
             sample: Sample = self._shards[shard].get_item(number)
         except OSError:
             raise
-        except Exception as error:  # whatever a decoder says to bytes that are not its own
+        except Exception as error:  # a decoder may raise anything for damaged bytes
             raise DecodeError(
                 f"{self._files[shard][0]}: sample {number} of the shard cannot be decoded: {error!r}"
             ) from error
-        self._check(shard)  # it may have been written to meanwhile
+        self._check(shard)  # it may have been overwritten during the read
         return sample
 
     def _check(self, shard: int) -> None:
@@ -114,7 +114,7 @@ def _list_folders(data_path: Any) -> list[str]:
 
 
 def _readers(folder: str, *, unsafe: bool) -> list[Any]:
-    """Give MosaicML's readers of a folder's shards."""
+    """Return MosaicML's readers of a folder's shards."""
     try:
         from streaming.base.format import reader_from_json
     except ImportError as error:
@@ -134,13 +134,13 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
 
 
 def _paths(reader: Any, raw: Any, packed: Any) -> tuple[str, str | None]:
-    """Give where a shard's file lies, as it is and compressed."""
+    """Return the paths of a shard's file, plain and compressed."""
     folder = os.path.join(reader.dirname, reader.split)
     return os.path.join(folder, raw.basename), packed and os.path.join(folder, packed.basename)
 
 
 def _make_there(path: str, packed: str | None, size: int, compression: str | None) -> None:
-    """See to it that a shard's file is there; decompress it if it is there in that form."""
+    """Make sure that a shard's file exists, by decompressing it if need be."""
     if not os.path.exists(path) and packed is not None and os.path.exists(packed):
         from streaming.base.compression import decompress
 
@@ -148,7 +148,7 @@ def _make_there(path: str, packed: str | None, size: int, compression: str | Non
             content = decompress(compression, Path(packed).read_bytes())
         except Exception as error:  # each library has errors of its own
             raise DecodeError(f"{packed}: the shard cannot be decompressed: {error!r}") from error
-        # Another process may be at it as well; whoever is last exchanges it for the same.
+        # Another process may do the same; the last one replaces the file by an equal one.
         file, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".part")
         try:
             with open(file, "wb") as part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -13,27 +13,26 @@ from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated
+from foreload.checks import check_int
 from foreload.order.index import position_of
-
-if TYPE_CHECKING:
-    from foreload.order.mixture import MixtureSampler
-
+from foreload.order.mixture import MixtureSampler
+from foreload.protocol import LoaderDefaults
 
 __all__ = ["Mixture"]
 
 Weights = Mapping[Any, float] | Sequence[float]
 
-# What the order reckons with: whole numbers that come to no more than this.
+# The largest sum of the whole numbers that the order computes with.
 _MOST = 1 << 48
 
 
-class Mixture(Dataset[Any]):
+class Mixture(Dataset[Any], LoaderDefaults):
     """Several map-style datasets, mixed by weight.
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
     ``foreload.order.MixtureSampler``, after any number of whose samples each dataset's share is right to within
     one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
-    behind the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
+    after the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
     given as they are, so where they are to be collated they must be alike.
 
     Args:
@@ -45,7 +44,7 @@ class Mixture(Dataset[Any]):
             takes others.
 
     Raises:
-        ValueError, TypeError: a dataset is empty or has no length, or an argument makes no sense.
+        ValueError, TypeError: a dataset is empty or has no length, or an argument is invalid.
 
     Attributes:
         datasets: the datasets, as a list.
@@ -76,15 +75,11 @@ class Mixture(Dataset[Any]):
         self._ends = np.cumsum(self.sizes)
         self.num_samples = len(self)
         if num_samples is not None:
-            if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
-                raise TypeError(f"num_samples must be an int, got {num_samples!r}")
-            if num_samples < 1:
-                raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-            self.num_samples = int(num_samples)
+            self.num_samples = check_int("num_samples", num_samples, 1)
         self.set_weights(self.sizes if weights is None else weights)
 
     def set_weights(self, weights: Weights) -> None:
-        """Change the weights: from the next epoch on, also of a loader that is at work.
+        """Change the weights from the next epoch on, also for a loader that is running.
 
         Raises:
             ValueError, TypeError: there is not one positive number for each dataset.
@@ -109,15 +104,15 @@ class Mixture(Dataset[Any]):
 
     @property
     def weights(self) -> dict[Any, float]:
-        """The weight of each dataset; together 1."""
+        """The weight of each dataset; their sum is 1."""
         total = sum(self._shares)
         return {name: share / total for name, share in zip(self.names, self._shares, strict=True)}
 
     def where(self, index: SupportsIndex) -> tuple[Any, int]:
-        """Tell the name of the dataset that a sample is from, and its index there.
+        """Return the name of the dataset that a sample is from, and its index there.
 
         Raises:
-            IndexError: there is no such sample.
+            IndexError: ``index`` is out of range.
         """
         dataset, inner = self._where(index)
         return self.names[dataset], inner
@@ -140,13 +135,13 @@ class Mixture(Dataset[Any]):
         return int(self._ends[-1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """Give a sample as its dataset gives it."""
+        """Return a sample as its dataset gives it."""
         dataset, inner = self._where(index)
         return self.datasets[dataset][inner]
 
     @property
     def __getitems__(self) -> Any:
-        """Load several samples at once, each dataset's together; None where no dataset can do that."""
+        """Load several samples at once, each dataset's together; None if no dataset can do that."""
         if not any(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
             return None
         return self._load
@@ -154,7 +149,7 @@ class Mixture(Dataset[Any]):
     def _load(self, indices: Sequence[Any]) -> Sequence[Any]:
         positions = np.array([self._position(index) for index in indices], np.int64)
         datasets = np.searchsorted(self._ends, positions, side="right")
-        order = np.argsort(datasets, kind="stable")  # each dataset's together
+        order = np.argsort(datasets, kind="stable")  # the samples of each dataset together
         present, counts = np.unique(datasets, return_counts=True)
         loaded = [
             self._load_of(dataset, indices, positions, wanted.tolist())
@@ -171,14 +166,14 @@ class Mixture(Dataset[Any]):
     def _load_of(
         self, dataset: int, indices: Sequence[Any], positions: np.ndarray[Any, Any], wanted: list[int]
     ) -> Sequence[Any]:
-        """Load what is of one dataset; ``wanted`` says where in the batch."""
+        """Load the samples of one dataset, at the positions ``wanted`` of the batch."""
         part = self.datasets[dataset]
         inner = (positions[wanted] - self._ends[dataset] + self.sizes[dataset]).tolist()
         many = getattr(part, "__getitems__", None)
         if callable(many):
             try:
                 together: Sequence[Any] = many(inner)
-            except Exception as error:  # which may name a sample by its number there
+            except Exception as error:  # it may name a sample by its index there
                 error.add_note(f"foreload: in dataset {self.names[dataset]!r} of the mixture")
                 raise
             return together
@@ -192,14 +187,12 @@ class Mixture(Dataset[Any]):
         return samples
 
     def seeded_sampler(self, seed: int) -> MixtureSampler:
-        """Give the order that foreload's loader takes with ``shuffle=True, seed=...``."""
-        from foreload.order.mixture import MixtureSampler
-
+        """Return the sampler of a foreload DataLoader with ``shuffle=True, seed=...``."""
         return MixtureSampler(self, seed)
 
 
 def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:
-    """Make one batch of those that datasets have assembled, in another order; None where they are not alike."""
+    """Join the batches of several datasets, in another order; None if they are not alike."""
     if not all(isinstance(part, Collated) for part in loaded):
         return None
     batches = [part.batch for part in loaded]
@@ -250,7 +243,7 @@ def _fraction(name: str, weight: Any) -> Fraction:
 
 
 def _whole(weights: list[Fraction]) -> tuple[int, ...]:
-    """Give whole numbers in the same proportions: exactly, or to within 2**-48 where they would be too large."""
+    """Return whole numbers in the same proportions: exactly, or to within 2**-48 if they would be too large."""
     scale = math.lcm(*(weight.denominator for weight in weights))
     numbers = [int(weight * scale) for weight in weights]
     divisor = math.gcd(*numbers)

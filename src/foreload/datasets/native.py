@@ -1,4 +1,4 @@
-"""What workers need to know of a loader to make its batches, and which of them the native core can make."""
+"""The datasets whose batches are made by native code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any
 
 from torch.utils.data import Subset, TensorDataset
 
-from foreload.batch.assembly import Assembly, SubsetAssembly
-from foreload.batch.buffers import Buffers
-from foreload.batch.spec import BatchSpec
+from foreload.batch.assembly import SubsetAssembly
 from foreload.datasets.tensors import tensor_assembly
+from foreload.protocol import Assembly, BatchMemory, BatchOptions, NativeBatches
 
 __all__ = ["native_assembly"]
 
 
-def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
-    """Give the assembly of a dataset that the native core can load by itself; None for any other."""
+def native_assembly(
+    spec: BatchOptions, dataset: Any, key: tuple[int, int], buffers: BatchMemory
+) -> Assembly | None:
+    """Return the assembly of a dataset that native code can load by itself; None for any other."""
     if not spec.auto_collation or spec.transform is not None:
         return None
     if type(dataset) is Subset:
@@ -23,6 +24,4 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
         return None if whole is None else SubsetAssembly(whole, dataset.indices)
     if type(dataset) is TensorDataset:
         return tensor_assembly(dataset, spec, buffers)
-    make = getattr(dataset, "batch_assembly", None)
-    assembly: Assembly | None = None if make is None else make(spec, key, buffers)
-    return assembly
+    return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None

@@ -12,14 +12,14 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.collate import Collated
-from foreload.checks import Array
+from foreload.checks import Array, check_int
 from foreload.order.index import positions_of
 
 __all__ = ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
 
 
 class _Pieces(NamedTuple):
-    """What the rows are made of, one entry per piece of a document, in the order of rows and columns."""
+    """The pieces of documents in the rows, in the order of rows and columns."""
 
     documents: Array
     starts: Array  # in the document
@@ -29,7 +29,7 @@ class _Pieces(NamedTuple):
 
 
 class PackedDataset(Dataset[dict[str, torch.Tensor]]):
-    """Rows of packed documents: what :func:`pack_sequences` gives.
+    """Rows of packed documents, as :func:`pack_sequences` makes them.
 
     A sample is a dict of int64 tensors of ``length``: ``input_ids``; ``document_ids``, the number of the document
     that each token is from, -1 for padding; ``position_ids``, from 0 at the first token of each document in the
@@ -63,11 +63,11 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return self._marks(np.arange(len(self)))[1]
 
     def cu_seqlens(self, row: SupportsIndex) -> torch.Tensor:
-        """Give the boundaries of the documents in one row; see :func:`cu_seqlens`."""
+        """Return the boundaries of the documents in one row; see :func:`cu_seqlens`."""
         return cu_seqlens(self[row]["document_ids"])
 
     def unpack(self) -> list[torch.Tensor]:
-        """Give the documents back, in their order.
+        """Return the documents, in their order.
 
         >>> pack_sequences([[1, 2, 3], [4]], length=2).unpack()
         [tensor([1, 2, 3]), tensor([4])]
@@ -84,12 +84,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return len(self.input_ids)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, torch.Tensor]:
-        """Give one row."""
+        """Return one row."""
         row = operator.index(index)
         return {name: values[0] for name, values in self._batch([row]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Give a batch; ``default_collate`` has nothing left to do with it."""
+        """Return a batch, which ``default_collate`` passes through."""
         return Collated(self._batch(indices), len(indices))
 
     def _batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -133,10 +133,10 @@ def pack_sequences(
         sequences: an iterable, or a map-style dataset, of documents: int tensors, arrays or lists of one
             dimension, or dicts with such ``"input_ids"``.
         length: tokens per row.
-        pad: the token that fills what is left of a row.
+        pad: the token that fills up a row.
         split: cut documents of more than ``length`` tokens: whole rows, and the rest as a piece of its own, whose
             positions begin at 0 again.
-        window: pack so many documents at a time, so that what is near stays near; by default all together.
+        window: how many documents to pack at a time, so that neighbours stay near; by default all of them.
 
     Raises:
         ValueError, TypeError: a document is too long and ``split`` is False, or is not made of ints; its number is
@@ -146,8 +146,8 @@ def pack_sequences(
     >>> packed.input_ids.tolist()
     [[1, 2, 3, 4], [5, 6, 7, 8], [9, -1, -1, -1]]
     """
-    length = _positive("length", length)
-    size = None if window is None else _positive("window", window)
+    length = check_int("length", length, 1)
+    size = None if window is None else check_int("window", window, 1)
     documents = _documents(sequences)
     numbered = 0
     parts: list[tuple[Array, _Pieces]] = []
@@ -165,17 +165,17 @@ def pack_sequences(
 
 
 def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.Tensor:
-    """Tell which token may look at which: only at those of its own document, in causal models at earlier ones.
+    """Return the mask by which a token attends only to its own document; in causal models to earlier tokens.
 
-    Padding is like a document of its own: nothing else looks at it, and no row of the mask is without any True,
-    of which a softmax would make NaN.
+    Padding is like a document of its own: nothing else attends to it, and no row of the mask is all False, of
+    which a softmax would make NaN.
 
     Args:
         document_ids: int, ... x length, as :class:`PackedDataset` gives them.
-        causal: leave out what comes later.
+        causal: mask later tokens.
 
     Returns:
-        bool, ... x length (of the token that looks) x length (of the one looked at), as
+        bool, ... x length (of the token that attends) x length (of the one attended to), as
         ``scaled_dot_product_attention`` takes it; with heads, add their dimension: ``mask[:, None]``.
 
     >>> attention_mask(torch.tensor([0, 0, 1])).int()
@@ -188,7 +188,7 @@ def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.
 
 
 def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
-    """Give where documents begin and end in flattened rows, as attention over sequences of many lengths wants it.
+    """Return the boundaries of documents in flattened rows, for attention over sequences of many lengths.
 
     Args:
         document_ids: int, length, or rows x length; each row begins anew. Padding is like a document.
@@ -207,14 +207,6 @@ def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([begins, begins.new_tensor([rows.numel()])]).to(torch.int32)
 
 
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    if operator.index(value) < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return operator.index(value)
-
-
 def _documents(sequences: Any) -> Iterator[Array]:
     """Iterate over the documents as arrays."""
     if isinstance(sequences, (str, bytes, Mapping)) or not (
@@ -222,7 +214,7 @@ def _documents(sequences: Any) -> Iterator[Array]:
     ):
         raise TypeError(f"sequences must be an iterable of token sequences, got {type(sequences).__name__}")
     if isinstance(sequences, Dataset) and not isinstance(sequences, IterableDataset):
-        # Those of torch need not end when they are iterated over.
+        # Iterating over a torch dataset need not end.
         sequences = map(sequences.__getitem__, range(len(sequences)))  # type: ignore[arg-type]
     return (_tokens(document, number) for number, document in enumerate(sequences))
 
@@ -246,7 +238,7 @@ def _tokens(document: Any, number: int) -> Array:
 
 
 def _pack(documents: list[Array], first: int, length: int, pad: int, split: bool) -> tuple[Array, _Pieces]:
-    """Pack these documents, which are numbered from ``first`` on; give rows x length tokens, and the pieces."""
+    """Pack documents, numbered from ``first`` on; return rows x length tokens, and the pieces."""
     sizes = np.array([len(document) for document in documents], np.int64)
     if not split and len(sizes) and sizes.max() > length:
         long = int(np.argmax(sizes > length))
@@ -284,7 +276,7 @@ def _best_fit(lengths: Array, length: int) -> Array:
     chosen = np.empty(len(lengths), np.int64)
     order = np.argsort(-lengths, kind="stable")
     with_room: list[list[int]] = [[] for _ in range(length + 1)]
-    some = 0  # as bits, the amounts of room that some row has
+    some = 0  # a bit for each amount of room that some row has
     rows = 0
     result = []
     for size in lengths[order].tolist():
@@ -315,7 +307,7 @@ def _in_order(rows: Array) -> Array:
 
 
 def _ranges(begins: Array, lengths: Array) -> Array:
-    """List ``begin, begin + 1, ...`` for each of them, one behind the other.
+    """Concatenate the ranges ``begin, begin + 1, ...`` of these lengths.
 
     >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

@@ -1,4 +1,4 @@
-"""Any dataset, with the samples that come next loaded ahead by threads."""
+"""A wrapper of any dataset whose threads load the next samples ahead."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
 from foreload.checks import Indices, check_int
+from foreload.machine import join
 from foreload.order.index import position_of
-from foreload.workers.threads import join
+from foreload.protocol import EpochListener
 
 __all__ = ["AsyncPrefetchDataset"]
 
-# Workers that load batches side by side ask nearly in the order that is foreseen; so far ahead they are sought.
+# Parallel workers ask nearly in the expected order: how far ahead in it to look for a request.
 _NEAR = 1 << 14
 
-# So many times the queue's length of requests that were not foreseen, one after the other, are no accident.
+# The expected order is given up after this many queue lengths of unexpected requests in a row.
 _SURPRISES = 4
 
 
-class AsyncPrefetchDataset(Dataset[Any]):
-    """Wraps a map-style dataset; threads load ahead what will be asked for next.
+class AsyncPrefetchDataset(Dataset[Any], EpochListener):
+    """A map-style dataset whose next samples are loaded ahead by threads.
 
-    What that is: with foreload's DataLoader, the order of its epoch; otherwise what :meth:`ahead` was told; in a
-    stock DataLoader, the rest of the batch that is being loaded, and where indices go up or down by equal steps,
-    the ones that follow. A sample that was not foreseen is loaded when it is asked for.
+    The order is that of the epoch in foreload's DataLoader, or what :meth:`ahead` was told; in a stock DataLoader
+    it is the rest of the batch that is being loaded, and where indices go up or down by equal steps, the ones that
+    follow. An unexpected sample is loaded when it is asked for.
 
     Useful where loading waits for something (a disk, a network, a decoder that lets go of the interpreter's lock)
-    and nobody else loads ahead. The dataset must bear being called from several threads. Each process has threads
-    of its own, started when they are first needed; they end with this object. Copies and pickles begin anew.
+    and nothing else loads ahead. The dataset must be safe to call from several threads. Each process has threads
+    of its own, started when they are first needed; they end with this object. Copies and pickles start empty.
 
     Args:
-        dataset: what is wrapped. Its attributes are found here too.
+        dataset: the dataset to wrap. Its attributes are found here too.
         queue_size: the most samples that are loaded, or being loaded, before they are asked for.
         num_workers: how many threads.
         direct_io: True: set the dataset's ``direct_io``, so that it reads past the page cache.
 
     Raises:
         TypeError: ``dataset`` is not map-style, or an argument is of another type.
-        ValueError: an argument makes no sense, or ``direct_io`` is asked of a dataset that knows nothing of it.
+        ValueError: an argument is invalid, or ``direct_io`` is asked of a dataset without it.
 
     An exception in the dataset is raised when its sample is asked for.
 
@@ -83,11 +84,13 @@ class AsyncPrefetchDataset(Dataset[Any]):
 
     def _here(self) -> _Reader:
         if self._reader.process != os.getpid():
-            self._reader = self._begin()  # in a fork: the threads, and whatever they have locked, stayed behind
+            self._reader = (
+                self._begin()
+            )  # in a fork: its threads, and the locks that they hold, belong to the parent
         return self._reader
 
     def ahead(self, indices: Iterable[int]) -> None:
-        """Say what will be asked for from now on, in order; what was said before is forgotten.
+        """Set the order in which samples will be asked for; it replaces an earlier one.
 
         Nothing is loaded before the first of it is asked for.
         """
@@ -96,7 +99,7 @@ class AsyncPrefetchDataset(Dataset[Any]):
         self._here().look_ahead(np.asarray(indices, np.int64))
 
     def close(self) -> None:
-        """End the threads, and drop what they have loaded; they begin again when a sample is asked for."""
+        """End the threads, and drop what they have loaded; the next request starts them again."""
         reader, self._reader = self._reader, self._begin()
         reader.close()
 
@@ -105,40 +108,40 @@ class AsyncPrefetchDataset(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        """Give a sample, which may be there already."""
+        """Return a sample, loaded ahead or now."""
         position = position_of(index)
         return self.dataset[index] if position is None else self._here().get(position)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Give the samples of a batch; while one is waited for, the next ones are loaded."""
+        """Return the samples of a batch, loaded in parallel."""
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]
         return self._here().get_batch(positions)
 
     def epoch_begins(self, order: Indices | None) -> None:
-        """Take the order of the epoch that foreload's DataLoader begins, where it is known."""
+        """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""
         if order is not None:
             self.ahead(order)
 
     def __getattr__(self, name: str) -> Any:
-        """Give the dataset's own attribute."""
+        """Return the dataset's own attribute."""
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the threads, and what they have loaded, here."""
+        """Pickle without threads and loaded samples."""
         return {name: value for name, value in self.__dict__.items() if name != "_reader"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
+        """Start with nothing loaded."""
         self.__dict__.update(state)
         self._reader = self._begin()
 
 
 class _Reader:
-    """The threads of one process, and what they have loaded."""
+    """The threads of one process, and the samples that they have loaded."""
 
     def __init__(self, dataset: Any, most: int, threads: int) -> None:
         self.process = os.getpid()
@@ -147,13 +150,13 @@ class _Reader:
         self._count = threads
         self._threads: list[threading.Thread] = []
         self._tasks: queue.SimpleQueue[tuple[Future[Any], int] | None] = queue.SimpleQueue()
-        # The garbage collector may close a reader in the middle of anything, here too.
+        # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
         self._lock = threading.RLock()
         self._loaded: dict[int, Future[Any]] = {}
         self._guess()
 
     def _guess(self) -> None:
-        """Know nothing of the order, but that it may go on by the steps that it goes by."""
+        """Forget the order, and follow equal steps."""
         self._told = False
         self._follow(range(0))
         self._last: int | None = None
@@ -164,19 +167,19 @@ class _Reader:
             future.cancel()
         self._loaded.clear()
         self._order = order
-        self._at = 0  # the next place of the order to be loaded ahead
-        self._taken: set[int] = set()  # places behind it whose samples were loaded by who asked for them
+        self._at = 0  # the next position of the order to load ahead
+        self._taken: set[int] = set()  # later positions whose samples were loaded on request
         self._begun = False
         self._surprises = 0
 
     def look_ahead(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Be told the order."""
+        """Set the order of requests."""
         with self._lock:
             self._told = True
             self._follow(order)
 
     def get(self, index: int) -> Any:
-        """Give a sample: loaded ahead, or now."""
+        """Return a sample, loaded ahead or now."""
         with self._lock:
             future = self._loaded.pop(index, None)
             if self._told:
@@ -187,7 +190,7 @@ class _Reader:
         return self._result(future, index)
 
     def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """Give several samples, which are loaded side by side."""
+        """Return several samples, loaded in parallel."""
         steps = set(np.diff(indices).tolist())
         if self._told or len(steps) <= 1:
             return [self.get(index) for index in indices]
@@ -208,7 +211,7 @@ class _Reader:
         return samples
 
     def _result(self, future: Future[Any] | None, index: int) -> Any:
-        # What nobody has begun is done sooner here.
+        # A task that no thread has begun is done sooner here.
         if future is None or future.cancel():
             return self._dataset[index]
         try:
@@ -217,7 +220,7 @@ class _Reader:
             del future  # an exception's traceback holds this frame
 
     def _compare(self, index: int, *, is_there: bool) -> None:
-        """Compare a request with the order that was told."""
+        """Compare a request with the expected order."""
         if is_there:
             self._surprises = 0
             return
@@ -236,10 +239,10 @@ class _Reader:
             self._guess()
 
     def _follow_steps(self, index: int) -> None:
-        """Go on as the last two steps did, where they were the same."""
+        """Follow the last two steps if they were equal."""
         size, last = len(self._dataset), self._last
         self._last = index
-        # Most orders that nobody tells go from one end to the other.
+        # Most unknown orders go from one end to the other.
         begins = last is None or (index == 0 and last == size - 1)
         step = 1 if begins or last is None else index - last
         goes_on = begins or step == self._step
@@ -258,7 +261,7 @@ class _Reader:
                 continue
             index = int(self._order[self._at])
             if index in self._loaded:
-                return  # twice in the order, and not asked for the first time yet
+                return  # it comes twice in the order, and was not asked for the first time yet
             self._at += 1
             self._loaded[index] = self._submit(index)
 
@@ -277,7 +280,7 @@ class _Reader:
         return future
 
     def close(self) -> None:
-        """End the threads, after the samples that they are at."""
+        """End the threads, after their current samples."""
         if self.process != os.getpid():
             return
         with self._lock:

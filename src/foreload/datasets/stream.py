@@ -1,4 +1,4 @@
-"""The samples of a dataset, read one after the other."""
+"""A map-style dataset as a stream: read in the order of storage, shuffled through a buffer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import torch
 from foreload.checks import Indices
 from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.protocol import BlockStorage
 
 __all__ = ["Stream", "runs_of"]
 
-# How many samples are read together at most.
+# The most samples that are read together.
 _TOGETHER = 256
 
-# The buffer holds so many blocks, which lie far apart: files are often sorted, by class for instance.
+# Blocks that the buffer mixes. They lie far apart: files are often sorted, by class for instance.
 _MIXED = 16
 
-# An epoch has at least so many blocks, where it has as many samples.
+# The fewest blocks of an epoch, if it has as many samples.
 _BLOCKS = 64
 
 
@@ -29,9 +30,9 @@ class Stream(ShuffledStream):
     """The samples of a map-style dataset in the order in which they are stored, shuffled through a buffer.
 
     The dataset is cut into blocks of neighbours (a sixteenth of the buffer, or what the dataset stores together,
-    such as the rows of a chunk), of which several are read at once. The order of the blocks is random, and the
-    samples go through a buffer of which a random one is given each time. Memory holds the buffer and what is read
-    at once, a quarter of the buffer or 256 samples at most, however large the data are.
+    such as the rows of a chunk), of which several are read at once. The order of the blocks is random, and samples
+    go through a buffer, from which a random one is drawn each time. Memory holds the buffer and what is read at
+    once, a quarter of the buffer or 256 samples at most, however large the data are.
 
     The order is a pure function of (seed, epoch) and of the number of ranks and workers, each of which reads its
     own part: every sample comes exactly once, and no two of them differ by more than one sample. Where the ranks
@@ -55,10 +56,10 @@ class Stream(ShuffledStream):
             ranks, which must agree, 0.
         shuffle: if not, samples come in the order in which they are stored, each worker's part by itself.
         num_replicas, rank: as :class:`torch.utils.data.DistributedSampler` has them; by default those of
-            ``torch.distributed``. Give 1 and 0 to tools that deal what a dataset gives among the ranks themselves.
+            ``torch.distributed``. Pass 1 and 0 with tools that split a dataset's samples among ranks themselves.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument is invalid.
 
     >>> stream = Stream(range(100), buffer=10, seed=0)
     >>> order = list(stream)
@@ -97,19 +98,20 @@ class Stream(ShuffledStream):
     def _blocks(self) -> Indices:
         count = len(self.dataset)
         size = max(1, min(self.buffer // _MIXED, count // _BLOCKS))
-        own = getattr(self.dataset, "index_blocks", None)
-        starts: Indices = np.asarray(runs_of(0, count, size) if own is None else own(size), np.int64)
+        dataset: Any = self.dataset
+        own = isinstance(dataset, BlockStorage)
+        starts = np.asarray(dataset.storage_blocks(size) if own else runs_of(0, count, size), np.int64)
         rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
         if count and not (rising and len(starts) and starts[0] == 0):
             raise ValueError(
-                f"{type(self.dataset).__name__}.index_blocks must give where each block begins: numbers that rise "
-                f"from 0, all of them less than {count}"
+                f"{type(self.dataset).__name__}.storage_blocks must return the first sample of each block: "
+                f"numbers that rise from 0, all of them less than {count}"
             )
         return starts
 
 
 def runs_of(begin: int, end: int, size: int) -> Indices:
-    """Give where runs of ``size`` samples begin, from one sample to another (int64).
+    """Return the first of each run of ``size`` samples (int64).
 
     >>> runs_of(10, 15, 2)
     array([10, 12, 14])
@@ -118,7 +120,7 @@ def runs_of(begin: int, end: int, size: int) -> Indices:
 
 
 class _Blocks:
-    """A reader's part: the blocks in their order as one row of samples, of which it has from here to there."""
+    """One reader's part of the blocks: a range of the samples in the order of the blocks."""
 
     def __init__(self, dataset: Any, starts: Indices, reading: Reading) -> None:
         count = len(dataset)
@@ -134,7 +136,7 @@ class _Blocks:
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def next(self) -> tuple[int, Any] | None:
-        """Give the next sample, read with its neighbours."""
+        """Return the next sample, read together with its neighbours."""
         if not self._waiting:
             if self._at == self._until:
                 return None
@@ -145,31 +147,31 @@ class _Blocks:
         return index, _checked(index, sample)
 
     def _indices(self, at: int, until: int) -> list[int]:
-        """Give the samples at these places of the row."""
+        """Return the samples at these positions."""
         indices: list[int] = []
         for block in range(int(np.searchsorted(self._ends, at, "right")), len(self._ends)):
             if at == until:
                 break
             end = int(self._ends[block])
             stop = min(end, until)
-            behind = int(self._firsts[block]) + int(self._sizes[block]) - end  # from a place to its sample
+            behind = int(self._firsts[block]) + int(self._sizes[block]) - end  # from a position to its sample
             indices += range(at + behind, stop + behind)
             at = stop
         return indices
 
     def finish(self, name: int, sample: Any) -> Any:
-        """Transform it, where that is left to do."""
+        """Transform a sample, if that is left to do."""
         try:
             return self._finish(name, sample)
         except Exception as error:
             raise _noted(name, error) from error.__cause__
 
     def state(self) -> list[int]:
-        """Give where it is, and the number of samples."""
+        """Return the position, and the number of samples."""
         return [self._at, self._count]
 
     def restore(self, state: list[int], names: list[int]) -> list[Any]:
-        """Go on from there."""
+        """Resume there."""
         at, count = state
         if count != self._count:
             raise ValueError(f"the state is of a dataset of {count} samples, but this one has {self._count}")
@@ -185,25 +187,25 @@ class _Blocks:
         try:
             samples = self._read(indices)
             if len(samples) != len(indices):
-                raise ValueError(f"read_many() gave {len(samples)} samples, but was asked for {len(indices)}")
-        except Exception as error:  # of them all; who skips them comes to those behind them
+                raise ValueError(f"read_many() returned {len(samples)} samples, but was asked for {len(indices)}")
+        except Exception as error:  # of all of them; a loop that skips failures goes on after them
             return [error] * len(indices)
         return samples
 
 
 def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Callable[[int, Any], Any]]:
-    """Tell how to read several samples, and what to do to each of them later.
+    """Return a function that reads several samples, and one that finishes each of them later.
 
-    Where a subclass has a ``__getitem__`` of its own, that makes the samples, and nothing is left to do.
+    If a subclass overrides ``__getitem__``, that makes the samples, and nothing is left to do.
     """
     own = min(_rank(dataset, "__getitem__"), _rank(dataset, "__getitems__"))
-    if hasattr(dataset, "finish_sample") and _rank(dataset, "read_many") <= own:
+    if isinstance(dataset, BlockStorage) and _rank(dataset, "read_many") <= own:
         return dataset.read_many, dataset.finish_sample
     return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
 
 
 def _rank(dataset: Any, method: str) -> int:
-    """Tell how many classes there are between a dataset and the one that has this method."""
+    """Count the classes from a dataset's own up to the one that defines this method."""
     kinds = type(dataset).__mro__
     return next((number for number, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
 
@@ -214,7 +216,7 @@ def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
         try:
             samples = together(list(indices))
             return [move(samples[position], _alone) for position in range(len(indices))]
-        except Exception:  # one by one, to find out which it was
+        except Exception:  # load one by one, to find out which fails
             pass
     found: list[Any] = []
     for index in indices:
@@ -226,7 +228,7 @@ def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
 
 
 def _alone(part: Any) -> Any:
-    """Copy a row of a batch, which would otherwise hold all of it in memory."""
+    """Copy a row of a batch, which would otherwise keep all of it in memory."""
     if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
         return part
     return part.clone() if part.untyped_storage().nbytes() > part.nbytes else part

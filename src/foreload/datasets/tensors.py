@@ -5,22 +5,18 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.batch.assembly import Batch
-from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.checks import Array
 from foreload.order.index import as_indices, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 
 __all__ = ["CachedDataset", "gather", "tensor_assembly"]
 
@@ -75,12 +71,12 @@ def _as_tensor(name: str, data: Any) -> torch.Tensor:
         raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
         raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
-    # Conjugates and negatives may be marks on a view, which bytes know nothing of.
+    # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
     return data.detach().resolve_conj().resolve_neg()
 
 
 def _byte_rows(tensor: torch.Tensor) -> Array:
-    """See a contiguous tensor as rows x bytes."""
+    """View a contiguous tensor as rows x bytes."""
     rows = len(tensor)
     flat = tensor.reshape(rows, -1) if tensor.numel() else tensor.reshape(rows, 0)
     return flat.view(torch.uint8).numpy()
@@ -110,7 +106,7 @@ class _Rows:
         self.count = lengths[0]
 
     def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
-        """Put one value per field into the form of a sample, or of a batch as ``default_collate`` gives it."""
+        """Put one value per field into the form of a sample, or of a batch as ``default_collate`` makes it."""
         if self.single:
             return fields[0]
         if self.names is not None:
@@ -123,7 +119,7 @@ def _are_samples(data: Any) -> bool:
     return isinstance(data, list) and len(data) > 0 and isinstance(data[0], (tuple, Mapping))
 
 
-class CachedDataset(Dataset[Any]):
+class CachedDataset(Dataset[Any], NativeBatches):
     """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
 
     Fast in a stock DataLoader too: its ``__getitems__`` gathers the whole batch and ``default_collate`` passes
@@ -132,8 +128,8 @@ class CachedDataset(Dataset[Any]):
     Args:
         data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
             list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
-        pin: page-lock the memory for fast copies to the GPU; by default where CUDA is there.
-        share: put it into shared memory (where /dev/shm is too small: private memory, with a warning).
+        pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available.
+        share: put it into shared memory (if /dev/shm is too small: private memory, with a warning).
 
     Raises:
         ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors.
@@ -160,19 +156,21 @@ class CachedDataset(Dataset[Any]):
         return self._rows.count
 
     def __getitem__(self, index: Any) -> Any:
-        """Give a sample as views, no copy; for a slice, a batch of them."""
+        """Return a sample as views, no copy; for a slice, a batch of them."""
         if not isinstance(index, slice):
             index = operator.index(index)
         return self._rows.pack([field[index] for field in self._rows.fields], batch=False)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Gather a batch; ``default_collate`` has nothing left to do with it."""
+        """Gather a batch, which ``default_collate`` passes through."""
         rows = as_indices(indices)
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TensorAssembly | None:
-        """Gather whole batches for foreload's DataLoader, where nothing was overridden."""
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> TensorAssembly | None:
+        """Gather whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
         own = (
             type(self).__getitem__ is CachedDataset.__getitem__
             and type(self).__getitems__ is CachedDataset.__getitems__
@@ -180,8 +178,8 @@ class CachedDataset(Dataset[Any]):
         return _assembly(self._rows, spec, buffers) if own else None
 
 
-def tensor_assembly(dataset: TensorDataset, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
-    """Gather the batches of a torch ``TensorDataset``, where its tensors are ordinary ones."""
+def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
+    """Gather the batches of a torch ``TensorDataset``; None unless its tensors are ordinary ones."""
     if any(
         type(tensor) is not torch.Tensor
         or tensor.device.type != "cpu"
@@ -194,23 +192,23 @@ def tensor_assembly(dataset: TensorDataset, spec: BatchSpec, buffers: Buffers) -
     return _assembly(_Rows(dataset.tensors), spec, buffers)
 
 
-def _assembly(rows: _Rows, spec: BatchSpec, buffers: Buffers) -> TensorAssembly | None:
+def _assembly(rows: _Rows, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
     return TensorAssembly(rows, buffers) if is_default_collate(spec.collate_fn) else None
 
 
 class TensorAssembly:
-    """Batches of rows; see :class:`foreload.batch.assembly.Assembly`."""
+    """Batches of rows; an :class:`~foreload.protocol.Assembly`."""
 
     depth: int | None = None
 
-    def __init__(self, rows: _Rows, buffers: Buffers) -> None:
+    def __init__(self, rows: _Rows, buffers: BatchMemory) -> None:
         self._rows = rows
         self._buffers = buffers
         self._sources = [_byte_rows(field) for field in rows.fields]
         self.sample_bytes = sum(source.shape[1] for source in self._sources)
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         where = require_nonempty(as_indices(indices))
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
@@ -237,7 +235,7 @@ def _split(memory: Array, counts: list[int], field: torch.Tensor) -> list[torch.
         return [torch.empty((count, *shape), dtype=field.dtype) for count in counts]
     try:
         dtype = field[:0].numpy().dtype
-    except TypeError:  # numpy has no bfloat16 and its like
+    except TypeError:  # numpy lacks bfloat16 and some others
         parts = _parts(memory.reshape(sum(counts), -1), counts)
         return [torch.from_numpy(part).view(field.dtype).view(-1, *shape) for part in parts]
     return [torch.from_numpy(part) for part in _parts(memory.view(dtype).reshape(sum(counts), *shape), counts)]
@@ -291,7 +289,7 @@ def _shared(field: torch.Tensor) -> torch.Tensor:
 
 def _page_lock(field: torch.Tensor) -> None:
     if not torch.cuda.is_available():
-        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin where it helps")
+        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin only if it helps")
     code = int(torch.cuda.cudart().cudaHostRegister(field.data_ptr(), field.nbytes, 0))  # type: ignore[no-untyped-call]
     if code != 0:
         warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=3)

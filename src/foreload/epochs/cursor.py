@@ -11,10 +11,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 from foreload._torch import draw_seed
-from foreload.datasets.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.epoch_order import EpochOrder
+from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Given, Start
+from foreload.protocol import ArraySampler
 
 __all__ = ["Cursor", "OrderSpec", "Resumption", "resume", "save"]
 
@@ -168,9 +169,9 @@ def resume(spec: OrderSpec, state: Any) -> Resumption:
     for name, value in own.items():
         if state.get(name, value) != value:
             raise ValueError(f"the state is of a loader with {name} = {state[name]!r}, but this one has {value!r}")
-    take_up = getattr(getattr(spec.sampler, "sampler", spec.sampler), "take_up", None)
-    if take_up is not None and "drawn" in state:
-        take_up(state["drawn"])
+    sampler = getattr(spec.sampler, "sampler", spec.sampler)
+    if isinstance(sampler, ArraySampler) and "drawn" in state:
+        sampler.restore_drawn(state["drawn"])
     if is_streaming(spec.dataset) and "dataset" in state:
         load_streaming_state(spec.dataset, state["dataset"], finished=state["finished"])
         state = {**state, "streams": [], "turn": 0}

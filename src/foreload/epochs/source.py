@@ -31,6 +31,7 @@ from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
+from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
@@ -177,8 +178,10 @@ class EpochSource(TorchDataLoader[T_co]):
             spec = self._cache_spec()
             self._memory.begin(cache.store)
             return lambda order: cache.begin(spec, order)
-        begins = getattr(self.dataset, "epoch_begins", None)
-        return (lambda order: None) if begins is None else (lambda order: begins(order.peek()))
+        dataset: Any = self.dataset
+        if isinstance(dataset, EpochListener):
+            return lambda order: dataset.epoch_begins(order.peek())
+        return lambda order: None
 
     def _order_spec(self) -> OrderSpec:
         return OrderSpec(

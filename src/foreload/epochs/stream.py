@@ -14,8 +14,8 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
+from foreload.machine import join
 from foreload.record.spans import Lane, Spans
-from foreload.workers.threads import join
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["StreamEpoch"]

@@ -24,6 +24,7 @@ from foreload.order.samplers import (
     global_order,
     keyed_blocks,
 )
+from foreload.protocol import ArraySampler, OrderBlocks
 
 if TYPE_CHECKING:
     pass
@@ -65,7 +66,7 @@ class ArrayBatches(Iterator[Indices]):
         each: positions of the order for one of these samples, where ranks share it.
     """
 
-    def __init__(self, blocks: Blocks, size: int, drop_last: bool, *, shared: bool, start: Start) -> None:
+    def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool, start: Start) -> None:
         self.ready = 0
         self.shared = shared
         self.size = size
@@ -121,7 +122,7 @@ def without(blocks: Iterator[Indices], at: int, given: Ranges) -> Iterator[Indic
         yield block[keep]
 
 
-def _blocks(sampler: Any, start: Start) -> Blocks | None:
+def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is SequentialSampler:
         return Blocks(_sequential_blocks(len(sampler.data_source), start.prefix))
     if type(sampler) is RandomSampler:
@@ -130,9 +131,7 @@ def _blocks(sampler: Any, start: Start) -> Blocks | None:
         return Blocks(keyed_blocks(sampler, start.prefix))
     if type(sampler) is DistributedSampler:
         return _DealtBlocks(sampler, start)
-    make = getattr(sampler, "index_blocks", None)
-    blocks: Blocks | None = None if make is None else make(start)
-    return blocks
+    return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
 def _sequential_blocks(size: int, start: int) -> Iterator[Indices]:

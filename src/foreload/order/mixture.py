@@ -10,10 +10,11 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from foreload import _native
-from foreload.checks import Indices, check_seed
+from foreload.checks import Indices, check_int, check_seed
 from foreload.order.ranks import deal
-from foreload.order.resume import BEGINNING, Start
+from foreload.order.resume import BEGINNING
 from foreload.order.samplers import Blocks
+from foreload.protocol import ArraySampler, OrderStart
 
 __all__ = ["MixtureSampler", "choose"]
 
@@ -48,7 +49,7 @@ class MixedDatasets(Protocol):
     def __len__(self) -> int: ...
 
 
-class MixtureSampler(Sampler[int]):
+class MixtureSampler(Sampler[int], ArraySampler):
     """The order of a :class:`~foreload.Mixture`: a pure function of (seed, epoch, weights), made as it is needed.
 
     After any number of samples ``t``, less than one sample lies between what a dataset has given and its share
@@ -97,8 +98,7 @@ class MixtureSampler(Sampler[int]):
     ) -> None:
         if not hasattr(mixture, "shares"):
             raise TypeError(f"mixture must be a foreload.Mixture, got {type(mixture).__name__}")
-        if num_replicas < 1:
-            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        num_replicas = check_int("num_replicas", num_replicas, 1)
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
         self.data_source = mixture
@@ -113,7 +113,7 @@ class MixtureSampler(Sampler[int]):
         self.epoch = epoch
 
     def positions(self, start: int, count: int) -> Indices:
-        """Give the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
+        """Return the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
 
         Samples are not loaded for that, and memory does not depend on ``start``; time does, about 0.5 us per
         position that lies before it, unless the weights are small numbers.
@@ -140,7 +140,7 @@ class MixtureSampler(Sampler[int]):
             share * len(mixture) == size * total for share, size in zip(mixture.shares, mixture.sizes, strict=True)
         )
 
-    def take_up(self, drawn: Any) -> None:
+    def restore_drawn(self, drawn: Any) -> None:
         """Set the mixture to the weights of an interrupted run.
 
         Raises:
@@ -155,8 +155,8 @@ class MixtureSampler(Sampler[int]):
             )
         self.data_source.set_weights(drawn["next_shares"])
 
-    def index_blocks(self, start: Start) -> Blocks | None:
-        """Give this epoch as arrays to foreload's loader."""
+    def order_blocks(self, start: OrderStart) -> Blocks | None:
+        """Return this epoch's indices as arrays."""
         return _MixedBlocks(self, start) if type(self) is MixtureSampler else None
 
     def __iter__(self) -> Iterator[int]:
@@ -176,7 +176,7 @@ class MixtureSampler(Sampler[int]):
 class _MixedBlocks(Blocks):
     """One rank's share of an epoch, in blocks."""
 
-    def __init__(self, sampler: MixtureSampler, start: Start, skip: int = 0) -> None:
+    def __init__(self, sampler: MixtureSampler, start: OrderStart, skip: int = 0) -> None:
         self.each = sampler.num_replicas
         self._mixture = sampler.data_source
         self._shares, begin = self._mixture.shares, 0
@@ -239,7 +239,7 @@ class _Order:
         self._at, self._counts = 0, [0] * len(shares)
 
     def take(self, begin: int, count: int) -> tuple[Indices, Indices]:
-        """Give the datasets, and the indices in the mixture, of ``count`` positions from ``begin`` on."""
+        """Return the datasets, and the indices in the mixture, of ``count`` positions from ``begin`` on."""
         self._seek(begin)
         parts = [self._next(min(_BLOCK, begin + count - at)) for at in range(begin, begin + count, _BLOCK)]
         choices = np.concatenate([part[0] for part in parts])
@@ -272,7 +272,7 @@ class _Order:
         return choices, indices
 
     def _samples(self, dataset: int, begin: int, end: int) -> Indices:
-        """Give a dataset's own samples: a permutation, and another one when that is through."""
+        """Return a dataset's own samples: a permutation, and another one when that is through."""
         size = self._sizes[dataset]
         out = np.empty(end - begin, np.int64)
         passes = np.arange(begin // size, (end - 1) // size + 1, dtype=np.uint64)

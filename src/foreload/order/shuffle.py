@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from foreload import _native
 from foreload._torch import draw_seed
-from foreload.checks import Indices, check_seed
+from foreload.checks import Indices, check_int, check_seed
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
 
@@ -166,19 +166,17 @@ class ShuffledStream(IterableDataset[Any]):
         num_replicas: int | None,
         rank: int | None,
     ) -> None:
-        if isinstance(buffer, bool) or not hasattr(buffer, "__index__"):
-            raise TypeError(f"buffer must be an int, got {buffer!r}")
-        if operator.index(buffer) < 1:
+        self.buffer = check_int("buffer", buffer)
+        if self.buffer < 1:
             raise ValueError(f"buffer must be 1 or more, got {buffer}; shuffle=False gives samples in their order")
         if not isinstance(shuffle, bool):
             raise TypeError(f"shuffle must be True or False, got {shuffle!r}")
         if (num_replicas is None) != (rank is None):
             raise ValueError("num_replicas and rank must be given together")
-        if num_replicas is not None and num_replicas < 1:
-            raise ValueError(f"num_replicas must be at least 1, got {num_replicas}")
+        if num_replicas is not None:
+            num_replicas = check_int("num_replicas", num_replicas, 1)
         if num_replicas is not None and rank is not None and not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
-        self.buffer = operator.index(buffer)
         self.seed = None if seed is None else check_seed(seed)
         self.shuffle = shuffle
         self._replicas = None if num_replicas is None or rank is None else (rank, num_replicas)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from foreload import transforms
-from foreload.batch.buffers import Buffers
 from foreload.cache.forms import ENCODED
 from foreload.cache.opt import _roomy_store
 from foreload.checks import check_int
@@ -22,13 +21,11 @@ from foreload.datasets.images.decode import decode_image
 from foreload.device import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.options import LoadingMode
+from foreload.protocol import BatchMemory, BatchOptions
 from foreload.recipes.collate import CustomCollateFn
 from foreload.recipes.config import DataLoaderConfig
 from foreload.recipes.loader import EfficientDataLoader
 from foreload.transforms import ImageTransform
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 
 __all__ = ["DataLoaderFactory", "HighPerformanceDataset", "create_dataloader"]
 
@@ -141,19 +138,23 @@ class HighPerformanceDataset(ImageDataset):
             "bytes": sum(count["used"] for count in counts),
         }
 
-    def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, spec: BatchSpec | None = None
+    def image_assembly(
+        self,
+        transform: ImageTransform,
+        key: tuple[int, int],
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> ImageAssembly:
-        """Make batches as ImageDataset does, through this cache unless the loader has its own."""
-        assembly = super()._assembly(transform, key, buffers, spec)
-        if assembly._store is None and self._kept:
-            assembly._store, assembly._forms = self._kept[0].native, self._forms
+        """Make batches as ImageDataset does, through the cache, unless the loader has one."""
+        assembly = super().image_assembly(transform, key, buffers, spec)
+        if self._kept:
+            assembly.use_cache(self._kept[0].native, self._forms)
         return assembly
 
-    def _transformed(self, index: int) -> Any:
+    def load_transformed(self, index: int) -> Any:
         if not self._kept:
-            return super()._transformed(index)
-        return self._shown(decode_image(self._kept[1].load(index, self._encoded), self._path(index)))
+            return super().load_transformed(index)
+        return self.apply_transform(decode_image(self._kept[1].load(index, self.read_encoded), self.path(index)))
 
 
 def create_dataloader(

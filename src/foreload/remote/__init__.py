@@ -1,1 +1,1 @@
-"""Reading ranges of objects in buckets and on web servers."""
+"""Ranges of objects in buckets and of files on web servers."""

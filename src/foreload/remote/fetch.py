@@ -1,4 +1,4 @@
-"""Stage ``fetch``: ranges of remote files, many under way at a time."""
+"""Reading of ranges of remote files, many at a time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from foreload import _native
-from foreload.batch.buffers import round_up
 from foreload.checks import Array
 from foreload.errors import DecodeError
+from foreload.machine import round_up
 from foreload.record.spans import Stage
 
 __all__ = ["Fetch", "Range", "is_remote", "local_path"]
@@ -37,7 +37,7 @@ _SCRIPT = Path(__file__).with_name("fetch_process.py")
 
 
 def local_path(path: Any) -> Any:
-    """Give the path that a ``file://`` URL means; anything else as it is.
+    """Return the path of a ``file://`` URL; anything else unchanged.
 
     >>> local_path("file:///data/my%20shards"), local_path("s3://bucket/train.tar")
     ('/data/my shards', 's3://bucket/train.tar')
@@ -65,17 +65,17 @@ class Range(NamedTuple):
 
 
 class _Helper:
-    """The process that fetches for this one, and who waits for what.
+    """The process that fetches for this one, and the requests that wait for it.
 
     Attributes:
-        gone: it has ended, whatever by.
-        ended: it was told to end, because nobody needs it any more.
+        gone: whether the process has ended.
+        ended: whether it was told to end, because it is not needed any more.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.gone = self.ended = False
         self._process = os.getpid()
-        # What each request waits for, and the memory that it is written to, which nobody else may have before.
+        # Each request's answer, and the memory that it is written to, which must not be reused before.
         self._waiting: dict[int, tuple[Future[dict[str, Any]], _RangeLease | None]] = {}
         self._number = 0
         self._lock = threading.Lock()
@@ -86,16 +86,16 @@ class _Helper:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                # A Ctrl-C is for the program that reads.
+                # A Ctrl-C is meant for the main program.
                 start_new_session=True,
             )
-        # There may be keys among the options, and anybody may list the arguments of processes.
+        # Options may hold keys, and the arguments of a process are visible to everyone.
         self._send(options)
         self._listener = threading.Thread(target=self._listen, name="foreload fetch", daemon=True)
         self._listener.start()
 
     def ask(self, request: dict[str, Any], lease: _RangeLease | None = None) -> Future[dict[str, Any]]:
-        """Send a request; ``lease`` is what the ranges go to."""
+        """Send a request; ranges are written to the memory of ``lease``."""
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
             if self.gone:
@@ -108,7 +108,7 @@ class _Helper:
     def _send(self, message: dict[str, Any], lease: _RangeLease | None = None) -> None:
         body = json.dumps(message).encode()
         head = _LENGTH.pack(len(body))
-        with suppress(OSError):  # its end is seen by who listens
+        with suppress(OSError):  # the listener notices that it has ended
             if lease is None:
                 self._socket.sendall(head + body)
             else:
@@ -134,21 +134,21 @@ class _Helper:
             answer.set_exception(ConnectionResetError(_GONE))
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         if self._process == os.getpid():
             self.ended = True
             self._child.kill()
-            # The garbage collector may come by in any thread.
+            # The garbage collector may call this in any thread.
             if threading.current_thread() is not self._listener:
                 self._listener.join()
 
     def leave(self) -> None:
-        """Let go of it in a forked process, whose parent it works for."""
+        """Close the socket in a forked child; the process works for the parent."""
         os.close(self._socket.detach())
 
 
 class _File:
-    """Memory that the helper can write to."""
+    """Memory that the fetching process can write to."""
 
     def __init__(self, size: int) -> None:
         self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
@@ -158,9 +158,9 @@ class _File:
 
 
 class _RangeLease:
-    """Holds such memory for as long as anything made from it lives. Used again, it takes no page faults."""
+    """Holds such memory while anything made from it lives. Memory that is reused takes no page faults."""
 
-    _MOST = 16  # pieces that nobody uses
+    _MOST = 16  # free pieces that are kept
 
     def __init__(self, free: list[_File], size: int) -> None:
         size = round_up(max(1, size))
@@ -171,14 +171,14 @@ class _RangeLease:
 
     def __del__(self) -> None:
         if hasattr(self, "file"):
-            # Sizes change: what has been free for long is of one that was.
+            # Drop the oldest: sizes change.
             self._free.append(self.file)
             del self._free[: -self._MOST]
 
 
 def _taken(free: list[_File], size: int) -> _File | None:
     for file in list(free):
-        # Others may have dropped it in between.
+        # Another thread may have taken it meanwhile.
         with suppress(ValueError):
             if len(file.memory) == size:
                 free.remove(file)
@@ -186,26 +186,26 @@ def _taken(free: list[_File], size: int) -> _File | None:
     return None
 
 
-# All that there are, for a process that is forked: memory that is shared with the parent is no place to read to,
-# and a thread that stayed behind may hold a lock.
+# All readers of this process. A forked child resets them: it must not read into memory that it shares with the
+# parent, and one of the parent's threads may hold a lock.
 _all: weakref.WeakSet[Fetch] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: _forked())
 
 
 def _forked() -> None:
     for fetch in _all:
-        fetch._begin()
+        fetch.reset()
 
 
 class Fetch:
-    """Reads from object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
+    """A reader of object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
 
-    A process of its own fetches (through obstore), many ranges at a time, and tries again, later and later, where
-    a server is busy or a connection is cut. A forked or spawned process starts one for itself.
+    A separate process fetches (through obstore), many ranges at a time, and retries with growing pauses if a
+    server is busy or a connection is cut. A forked or spawned process starts one for itself.
 
     Args:
         options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``,
-            ``client_options`` and so on; what is not given comes from where the services' own tools have it.
+            ``client_options`` and so on; the rest comes from where the services' own tools have it.
 
     Raises:
         ImportError: obstore is not installed.
@@ -224,7 +224,8 @@ class Fetch:
         self._free: list[_File] = []
         _all.add(self)
 
-    def _begin(self) -> None:
+    def reset(self) -> None:
+        """Start without a process and memory, in a forked child."""
         if self._helper is not None:
             self._helper.leave()
         self._helper, self._lock, self._free = None, threading.Lock(), []
@@ -244,7 +245,7 @@ class Fetch:
         return self._helping().ask(request, lease).result()
 
     def head(self, url: str) -> tuple[int, str]:
-        """Give a file's size in bytes, and a tag that changes with its content.
+        """Return a file's size in bytes, and a tag that changes with its content.
 
         Raises:
             OSError: FileNotFoundError, PermissionError, or another that names the URL.
@@ -266,7 +267,7 @@ class Fetch:
         """Read several ranges.
 
         Returns:
-            memory (uint8), starts (int64): range i is ``memory[starts[i]:starts[i + 1]]``; and what failed.
+            memory (uint8), starts (int64): range i is ``memory[starts[i]:starts[i + 1]]``; and failures by number.
         """
         starts = np.zeros(len(ranges) + 1, np.int64)
         np.cumsum([each.length for each in ranges], out=starts[1:])
@@ -292,7 +293,7 @@ class Fetch:
         return {"_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
+        """Start with the options alone."""
         self.__init__(state["_options"])  # type: ignore[misc]
 
 
@@ -303,11 +304,11 @@ def _error(url: str, kind: str, text: str) -> Exception:
         advice = "check the credentials (storage=), or give storage={'skip_signature': True} where none are needed"
         return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
     if kind == "short":
-        return DecodeError(f"{url}: {text}; the file is cut short, or another one by now: make the dataset anew")
+        return DecodeError(f"{url}: {text}; the file is cut short, or was replaced: make the dataset again")
     if kind == "refused" and "range request" in text.lower():
         advice = "shards can be read from the beginning, with TarStream"
-        return OSError(errno.EINVAL, f"the server gives no parts of files; {advice} ({text})", url)
+        return OSError(errno.EINVAL, f"the server does not serve ranges of files; {advice} ({text})", url)
     if kind == "refused":
-        return OSError(errno.EINVAL, f"this cannot be read so: {text}", url)
+        return OSError(errno.EINVAL, f"the request was refused: {text}", url)
     advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"
     return OSError(errno.EIO, f"the server fails again and again: {text}; {advice}", url)

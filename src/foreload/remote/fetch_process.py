@@ -3,7 +3,7 @@
 Run as a script, so that it imports neither torch nor foreload. The library that it uses has threads of its own,
 with which a process must not be forked; and what it does needs no turn at the GIL of the program that trains.
 
-Messages are JSON behind their length (8 bytes); a request for ranges comes with the memory that they go to.
+Messages are JSON after their length (8 bytes); a request for ranges comes with the memory that they go to.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ MOST = 512
 TOGETHER = 4
 GAP = 4096
 
-# How often a request is tried before it has failed.
+# How often a request is tried.
 MAPS = 24
 TRIES = 6
 FIRST_PAUSE = 0.1
 
 LENGTH = struct.Struct("<Q")
 
-# Answers that will be the same when it is tried again.
+# Failures that another try would only repeat.
 FINAL = ("missing", "forbidden", "short", "refused")
 REFUSED = re.compile(r"status code: 4(?!00|08|25|29)\d\d|^Received redirect|Range Request not supported")
-NOBODY = "169.254.169.254"  # where machines in a cloud are told their keys
+NOBODY = "169.254.169.254"  # the address at which a machine in a cloud is given its keys
 
 
 def main() -> None:
-    """Serve the socket whose number is the argument until it is closed; the first message is the options."""
+    """Serve the socket of this number until it is closed; the first message holds the options."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(True)
     # Each request that is under way has a connection.
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Server:
-    """Answers the requests that come over a socket."""
+    """A server of requests over a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -68,12 +68,12 @@ class Server:
         self._turn = asyncio.Lock()  # to send an answer
 
     async def serve(self) -> None:
-        """Read requests until the other end is gone."""
+        """Answer requests until the other end is closed."""
         loop = asyncio.get_running_loop()
         while True:
             received = await loop.run_in_executor(None, self._receive)
             if received is None:
-                os._exit(0)  # nobody is left to be told of what is under way
+                os._exit(0)  # there is no one left to send results to
             request, memory = received
             if "id" not in request:
                 self._options = request
@@ -110,7 +110,7 @@ class Server:
                 answer["result"] = await self._retried(request["url"], self._head)
             else:
                 answer["result"] = await self._retried(request["url"], self._list)
-        except BaseException as error:  # whatever it is, a panic of the library too: the other end waits
+        except BaseException as error:  # a panic of the library, too: the other end waits for an answer
             answer["error"] = describe(error)
         body = json.dumps(answer).encode()
         async with self._turn:
@@ -138,7 +138,7 @@ class Server:
                 failures.append([number, *describe(error)])
 
         async def several(url: str, group: list[int]) -> None:
-            """Get several ranges of a file by one call of the library, or each by itself where that fails."""
+            """Get several ranges of a file by one call of the library, or one by one if that fails."""
             _, starts, lengths, places = zip(*(ranges[number] for number in group), strict=True)
             try:
                 store, path = self._store(url)
@@ -148,7 +148,7 @@ class Server:
                     )
                 for part in zip(found, lengths, places, strict=True):
                     put(*part)
-            except BaseException:  # the library panics where a file is shorter than two ranges that it joins
+            except BaseException:  # the library panics if a file is shorter than two ranges that it joins
                 await asyncio.gather(*(one(number, *ranges[number]) for number in group))
 
         files: dict[str, list[int]] = {}
@@ -163,7 +163,7 @@ class Server:
 
     def _map(self, descriptor: int) -> mmap.mmap:
         status = os.fstat(descriptor)
-        # The same memory comes again and again; mapped once, it takes no page faults.
+        # The same memory is used repeatedly; mapped once, it takes no page faults.
         memory = self._maps.pop(status.st_ino, None) or mmap.mmap(descriptor, status.st_size)
         os.close(descriptor)
         self._maps[status.st_ino] = memory
@@ -177,7 +177,7 @@ class Server:
             try:
                 async with self._slots:
                     return await ask(store, path)
-            except Exception as error:  # a cut connection, a busy server: the library has no one class for these
+            except Exception as error:  # a cut connection or a busy server, for which the library has no one class
                 if attempt == TRIES - 1 or describe(error)[0] in FINAL:
                     raise
             await asyncio.sleep(FIRST_PAUSE * 2**attempt * (0.5 + random.random()))
@@ -193,13 +193,13 @@ class Server:
                 **self._options.get("client_options", {}),
             }
             options = {name: value for name, value in self._options.items() if name != "client_options"}
-            # It tries again by itself too, which would multiply.
+            # The library's own retries would multiply with these.
             retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-            # Of an address on the web it would guess whose storage that is, and ask for keys.
+            # For a web address, from_url would guess a storage service and ask for its keys.
             make: Any = HTTPStore.from_url if parts.scheme in ("http", "https") else from_url
             try:
                 self._stores[base] = make(base, client_options=client, retry_config=retries, **options)
-            except BaseException as error:  # all sorts of them
+            except BaseException as error:  # the library has many kinds of them
                 raise ValueError(f"storage: {describe(error)[1]}") from error
         return self._stores[base], unquote(parts.path).lstrip("/")
 
@@ -215,7 +215,7 @@ class Server:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Say what kind of failure it is, and what the library says."""
+    """Return the kind of a failure, and the library's message."""
     kinds = {
         "missing": (FileNotFoundError, exceptions.NotFoundError),
         "forbidden": (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError),
@@ -227,9 +227,9 @@ def describe(error: BaseException) -> tuple[str, str]:
     if kind == "other" and NOBODY in text:
         return "forbidden", text
     if kind == "other" and "status code: 404" in text:
-        return "missing", text  # what lists a bucket has no class for it
+        return "missing", text  # listing a bucket has no class for it
     if kind == "other" and "status code: 416" in text:
-        return "short", "it ends before what is asked for begins"
+        return "short", "it ends before the range begins"
     return ("refused" if kind == "other" and REFUSED.search(text) else kind), text
 
 

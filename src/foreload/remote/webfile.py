@@ -1,4 +1,4 @@
-"""A file on a web server, read from its beginning to its end."""
+"""Sequential reading of a file on a web server."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _FIRST_PAUSE = 0.1
 _PATIENCE = 60  # seconds without a byte
 _STEP = 1 << 20
 
-# What has a meaning in a path or a query.
+# Characters with a meaning in a path or a query.
 _PLAIN = "!$%&'()*+,/:;=?@~"
 
-# Answers after which the same question may be answered otherwise.
+# Answers after which it is worth asking again.
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class WebFile(io.RawIOBase):
-    """A file on a web server, of which nothing is asked but to send it.
+    """A file on a web server, read sequentially; the server need not know ranges.
 
-    Where the connection is cut, or the server is busy, it is asked again, later and later: for the rest, and where
-    the server does not know ranges, for all of it, of which what was read before is left out.
+    If the connection is cut, or the server is busy, the request is repeated after growing pauses: for the rest,
+    or, if the server does not know ranges, for the whole file, whose known part is skipped.
 
     Args:
         url: ``http://`` or ``https://``.
 
     Raises:
-        FileNotFoundError, PermissionError: there is no such file, or no access to it.
-        OSError: the server fails again and again, or the file has changed meanwhile.
+        FileNotFoundError, PermissionError: the file does not exist, or access is denied.
+        OSError: the server fails repeatedly, or the file has changed during the read.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,11 +48,11 @@ class WebFile(io.RawIOBase):
         self._response: Any = None
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what comes next, 0 bytes at the end."""
+        """Read the next bytes, 0 at the end."""
         failure: Exception | None = None
         for attempt in range(_TRIES):
             try:
@@ -117,10 +117,10 @@ class WebFile(io.RawIOBase):
 
 
 def _encoded(url: str) -> str:
-    """Encode what may not stand in an address as it is: spaces, and what is not ASCII."""
+    """Encode the characters that a URL may not contain: spaces, and all but ASCII."""
     parts = urlsplit(url)
     return parts._replace(path=quote(parts.path, _PLAIN), query=quote(parts.query, _PLAIN)).geturl()
 
 
 class _Changed(OSError):
-    """Asking again does not help."""
+    """The file has changed, so that asking again does not help."""

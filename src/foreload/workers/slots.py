@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foreload import _native
-from foreload.batch.buffers import Buffers, round_up
+from foreload.batch.buffers import Buffers
 from foreload.checks import Array
+from foreload.machine import round_up
 
 __all__ = ["ConsumerSlots", "Piece", "SharedHeader", "Slots"]
 

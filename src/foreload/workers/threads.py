@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Iterable
 
 from foreload import _native
+from foreload.machine import join
 from foreload.record.spans import Lane, Spans
 from foreload.workers.worker_info import WorkerIdentity
 
-__all__ = ["ThreadPool", "join", "no_job"]
+__all__ = ["ThreadPool", "no_job"]
 
 # Seconds that torch, too, gives a worker to end by itself.
-_PATIENCE = 5.0
 
 
 class ThreadPool:
@@ -145,15 +143,6 @@ class ThreadPool:
         self._spans.give_back(
             lane for lane, thread in zip(self._lanes, self._threads, strict=True) if not thread.is_alive()
         )
-
-
-def join(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads that have been told to end, except for one that is stuck in a sample."""
-    deadline = time.monotonic() + _PATIENCE
-    for thread in threads:
-        # The garbage collector may end a worker's threads from within one of them.
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def no_job() -> _native.Job:

@@ -1,4 +1,4 @@
-"""Bands of an HDF5 file's datasets, decoded, as one process keeps them."""
+"""Decoded bands of an HDF5 file's datasets, and one process's cache of them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from foreload.machine import granted_memory
 
 __all__ = ["Bands", "Want"]
 
-# Rows of a band, and where they go: memory, positions in it, rows counted from the band's first.
+# Rows of a band and their destination: memory, positions in it, rows counted from the band's first.
 Want = tuple[Array, list[int], list[int]]
 
-# What is kept of decoded bands: so many bytes; where bands are large, two, if the machine has enough for that.
+# Bytes of decoded bands that are kept; of large bands two, up to a share of the memory.
 _KEPT = 64 << 20
 _LARGE_SHARE = 1 / 16
 
-# Rows that are copied one by one sooner than by one call for all of them.
+# The most rows that are faster to copy one by one than by one indexed call.
 _FEW = 4
 
 
 class Bands:
-    """Reads bands, and keeps those that were used last; for the threads of the process that made it.
+    """A reader of bands that keeps those used last, for the threads of the process that made it.
 
     Args:
         columns: the datasets.
-        path: their file.
-        stamp: of its content.
-        store: keeps bands for all processes, by their number, those of the first column first.
+        path: the file.
+        stamp: of the file's content.
+        store: keeps bands for all processes, numbered through all columns.
     """
 
     def __init__(self, columns: Sequence[Chunks], path: str, stamp: Stamp, store: SampleStore | None) -> None:
@@ -54,28 +54,28 @@ class Bands:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a store for bands."""
+        """Whether bands are kept in a store."""
         return self._store is not None
 
     def copy(self, column: int, band: int, wants: Iterable[Want]) -> None:
-        """Copy rows of a band to where they are wanted; errors as :meth:`Chunks.read`."""
+        """Copy rows of a band to their destinations; errors as :meth:`Chunks.read`."""
         chunks = self._columns[column]
         if chunks.band_bytes <= (self._room if self._store is None else self._store.arguments[1]):
             values = self.get(column, band)
             for want in wants:
                 _copy(values, (), want)
             return
-        # Too large to be there as a whole.
+        # The band is too large to be in memory as a whole.
         for part, values in chunks.pieces(band, self.file):
             for want in wants:
                 _copy(values, part, want)
 
     def copy_alone(self, column: int, want: Want) -> None:
-        """Copy rows of a dataset that ``is_direct``; they are counted from its first."""
+        """Copy rows of a dataset that ``is_direct``, counted from its first."""
         self._columns[column].copy(*want, self.file)
 
     def get(self, column: int, band: int) -> Array:
-        """Give a band, not to be written to; errors as :meth:`Chunks.read`."""
+        """Return a band, not to be written to; errors as :meth:`Chunks.read`."""
         number, chunks = self._first[column] + band, self._columns[column]
         with self._lock:
             values = self._kept.get(number)
@@ -85,14 +85,14 @@ class Bands:
             return np.asarray(self._store.load(number, lambda _: chunks.read(band, self.file)))
         values = chunks.read(band, self.file)
         if chunks.is_contiguous and chunks.rows == 1:
-            return values  # reading it again costs as little
+            return values  # reading it again costs no more than a copy
         with self._lock:
             if _size(values) <= self._room:
                 self._kept[number] = values
         return values
 
     def close(self) -> None:
-        """Close the file and let go of what is kept."""
+        """Close the file, and free the bands that are kept."""
         self.file.close()
         with self._lock:
             self._kept.clear()
@@ -108,5 +108,5 @@ def _copy(values: Array, part: tuple[Any, ...], want: Want) -> None:
 
 
 def _size(values: Array) -> int:
-    # What an array of objects takes is elsewhere.
+    # nbytes does not count the objects of an array.
     return max(1, sum(map(sys.getsizeof, values.flat)) if values.dtype.hasobject else values.nbytes)

@@ -1,4 +1,4 @@
-"""Chunks of an HDF5 dataset: where they lie in the file, and the rows that they hold."""
+"""Chunks of an HDF5 dataset: where they lie in the file, and which rows they hold."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from foreload.record.spans import Stage
 
 __all__ = ["Chunks", "Piece"]
 
-# A part of the rows of a band: which part (slices of a row's dimensions), and its values, rows first.
+# A part of a band: slices of a row's dimensions, and the values there, rows first.
 Piece = tuple[tuple[slice, ...], Array]
 
-# Bytes of the rows that are read together where the file has no chunks: about what one read costs anyway.
+# Bytes of rows to read together if the file has no chunks: a smaller read would hardly cost less.
 _TOGETHER = 16 << 10
 
-# Bytes from which on a row is worth a read of its own.
+# The fewest bytes of a row that is worth a read of its own.
 _ALONE = 4 << 10
 
-# The numbers that HDF5 has for filters (H5Zpublic.h), in the order in which they may come here.
+# HDF5's numbers of filters (H5Zpublic.h), and the sequences of them that are decoded here.
 _GZIP, _SHUFFLE = 1, 2
 _KNOWN = ((), (_SHUFFLE,), (_GZIP,), (_SHUFFLE, _GZIP))
 
 
 class Chunks:
-    """How a dataset lies in its file, by *bands*: rows that share chunks, and so are decoded together.
+    """The layout of a dataset in its file, by *bands*: rows that share chunks, and so are decoded together.
 
     Bands of numbers that are stored as they are, or by gzip and shuffle, are read without h5py: its lock lets one
     thread at a time decompress. Everything else (lzf, fletcher32, szip, plug-ins, strings, compounds, virtual and
-    external data) is left to it. A look at one chunk, both ways, makes sure that the two agree.
+    external data) is left to it. One chunk is read both ways at the start, to make sure that the two agree.
 
     It holds no open file and can be pickled. 20 bytes of memory per chunk.
 
     Args:
         dataset: an open ``h5py.Dataset`` with at least one dimension.
-        name: what it is called in the file (it may be a link to another one).
+        name: its name in the file (it may be a link to another file).
         path: the file.
-        file: the same, to compare with.
+        file: the same file, opened.
 
     Attributes:
         shape, dtype: of the dataset; in native byte order.
@@ -118,7 +118,7 @@ class Chunks:
         self._places = places
 
     def _agrees(self, dataset: Any, file: HDF5File) -> bool:
-        """Compare a chunk with what h5py gives for it: the last, which may stick out of the dataset."""
+        """Compare the last chunk, which may extend beyond the dataset, with what h5py reads."""
         try:
             if self._offset is not None:
                 spans: tuple[slice, ...] = (self._span(0, len(self) - 1),)
@@ -133,7 +133,7 @@ class Chunks:
                 own = self._chunk(last, spans, file)
             return bool(own.tobytes() == np.asarray(dataset[spans]).astype(self.dtype).tobytes())
         except OSError:
-            return False  # damaged; whoever asks for it is told
+            return False  # damaged: reading it raises the error later
 
     def __len__(self) -> int:
         """Count the bands."""
@@ -146,7 +146,7 @@ class Chunks:
 
     @property
     def is_direct(self) -> bool:
-        """Whether :meth:`copy` can read rows by themselves, straight to where they are wanted."""
+        """Whether :meth:`copy` can read single rows, straight to their destination."""
         bare = self._places is not None and not self._filters and self.chunk[1:] == self.shape[1:]
         return (self.is_contiguous or bare) and self.row_bytes >= _ALONE and self._stored == self.dtype
 
@@ -172,11 +172,11 @@ class Chunks:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether rows lie one behind the other, as they are."""
+        """Whether rows are stored one after the other, without chunks."""
         return self._offset is not None
 
     def read(self, band: int, file: HDF5File) -> Array:
-        """Give the rows of a band; not to be written to.
+        """Return the rows of a band; not to be written to.
 
         Raises:
             DecodeError: they are damaged, or their filter is not there.
@@ -191,7 +191,7 @@ class Chunks:
         return rows
 
     def pieces(self, band: int, file: HDF5File) -> Iterator[Piece]:
-        """Give the rows of a band in parts, as its chunks hold them; errors as :meth:`read`."""
+        """Return the rows of a band in parts, as its chunks hold them; errors as :meth:`read`."""
         if self._offset is not None:
             yield tuple(slice(0, size) for size in self.shape[1:]), self._plain(band, self._offset, file)
         elif self._places is None:
@@ -226,7 +226,7 @@ class Chunks:
             raw = self._unfiltered(file.read_bytes(size, begin), mask)
             values = np.frombuffer(raw, self._stored).reshape(self.chunk)
         except (zlib.error, ValueError):
-            return self._by_h5py(spans, file)  # which knows best, or at least the words for it
+            return self._by_h5py(spans, file)  # for its own result, or its own error
         if shape != self.chunk:
             values = values[tuple(map(slice, shape))]
         return values.astype(self.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Rows of datasets in HDF5 files."""
+"""Rows of datasets in HDF5 files, with random access."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from foreload.batch.assembly import Assembly
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.store import SampleStore
@@ -25,43 +24,40 @@ from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
 from foreload.nested import move
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import Assembly, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track, track_threads
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-
 
 __all__ = ["HDF5Dataset"]
 
-# Bytes that are read together by a stream.
+# Bytes that a stream reads together.
 _WORTH_A_READ = 1 << 20
 
-# A list of what a file holds is cut short after so many.
+# The most datasets that an error message lists.
 _LISTED = 20
 
 
-class HDF5Dataset(BaseDataset):
+class HDF5Dataset(BaseDataset, NativeBatches):
     """Rows of a dataset in an HDF5 file: sample i is row i, a tensor; or (row, target).
 
     Numbers of any kind come as tensors of their dtype (in native byte order), strings, compounds and objects as
     h5py gives them. A target that is one number comes as a Python int, float or bool.
 
     Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
-    chunk is decoded once for all batches in the spec, of which there are as many as fit into 128 MiB, 96 at most
+    chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
     (``prefetch_factor`` x ``num_workers`` where that is given, or the sampler is the user's own); in a stock one,
     and with a ``transform``, once per batch.
     Beside them 64 MiB of decoded chunks are kept per process (two chunks, where these are larger).
 
     :meth:`stream` reads the rows in the order of their chunks instead, each of which is then decoded once.
 
-    Every process opens the file for itself: none is open across a fork, and a dataset can be pickled.
+    Every process opens the file for itself: it is never open across a fork, and a dataset can be pickled.
 
     Args:
         data_path: the file.
-        dataset_name: of the dataset in it; ``"group/data"`` where it is in a group.
-        loading_mode: ``LAZY`` and ``STREAMING``: when it is asked for. ``EAGER``: all at the start, in shared
-            memory. ``CACHED``: when it is asked for; decoded chunks are kept, in shared memory, as long as half of
-            the memory that this process may use has room.
+        dataset_name: of the dataset in it; ``"group/data"`` if it is in a group.
+        loading_mode: ``LAZY`` and ``STREAMING``: read a row when it is asked for. ``EAGER``: read all at the
+            start, into shared memory. ``CACHED``: read a row when it is asked for, and keep decoded chunks in
+            shared memory, up to half of the memory that this process may use.
         target_name: of a dataset of as many targets.
         transform: called with each row.
 
@@ -73,7 +69,7 @@ class HDF5Dataset(BaseDataset):
         ImportError: h5py is not installed.
 
     Loading a sample raises :class:`foreload.errors.DecodeError` where its chunk is damaged, and OSError where the
-    file is not any more what it was when the dataset was made.
+    file has changed since the dataset was made.
 
     >>> import tempfile, h5py
     >>> path = Path(tempfile.mkdtemp()) / "digits.h5"
@@ -106,7 +102,7 @@ class HDF5Dataset(BaseDataset):
         super().__init__(data_path, transform, None, loading_mode)
 
     def index(self) -> int:
-        """Look at the file: how many rows there are, and where."""
+        """Read the file's metadata: the number of rows, and where they lie."""
         path = str(self.data_path)
         self._stamp = stamp_of(os.stat(path))
         file = HDF5File(path, self._stamp)
@@ -154,7 +150,7 @@ class HDF5Dataset(BaseDataset):
         return store
 
     def _load_table(self) -> None:
-        """Read everything, into memory that processes share."""
+        """Read all rows into memory that processes share."""
         bands = self._opened()
         outs = [_shared((self._count, *column.shape), column.dtype) for column in self.columns]
 
@@ -185,7 +181,7 @@ class HDF5Dataset(BaseDataset):
         return bands
 
     def close(self) -> None:
-        """Close the file of this process, and let go of decoded chunks; samples can be loaded again."""
+        """Close this process's file, and free decoded chunks; the next sample opens it again."""
         if self._bands is not None and self._bands.process == os.getpid():
             self._bands.close()
         self._bands = None
@@ -212,12 +208,12 @@ class HDF5Dataset(BaseDataset):
         return values[0] if len(values) == 1 else tuple(values)
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:
-        """Load what is the same each time, for the cache."""
+        """Load the part of a sample that is the same in each epoch, for the cache."""
         return self.read(index)
 
     @property
     def _is_own(self) -> bool:
-        """Whether samples are what this class makes of them: tensors, and no subclass has changed that."""
+        """Whether samples are tensors, and no subclass loads them itself."""
         names = ("__getitem__", "__getitems__", "prepare_sample", "finish_sample", "read")
         return self._is_tensors and all(getattr(type(self), name) is getattr(HDF5Dataset, name) for name in names)
 
@@ -225,7 +221,7 @@ class HDF5Dataset(BaseDataset):
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load the rows of a batch, each chunk once; a stock DataLoader calls this, and has nothing to collate.
 
-        None where rows are not tensors: then samples are loaded one by one.
+        None if rows are not tensors: samples are then loaded one by one.
         """
         return self._load_batch if self._is_own else None
 
@@ -241,50 +237,53 @@ class HDF5Dataset(BaseDataset):
         if self._table is not None:
             rows: Any = self._table.__getitems__(indices)
             return _Samples(self, rows.batch, len(indices))
-        batch = Window(self, self._opened(), Buffers()).start(indices)
+        batch = self._window(Buffers()).start(indices)
         batch.job.run_here()
         return _Samples(self, batch.take(), len(indices))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several rows, before the transform and each chunk once, or what kept them from being loaded."""
+        """Load several rows, each chunk once, before the transform; in place of one that fails, its exception."""
         if not self._is_own:
             return super().read_many(indices)
         try:
-            # Each of them in memory of its own, which it would otherwise keep all of.
+            # Copy each row: it would otherwise keep the memory of all.
             return [move(row, torch.Tensor.clone) for row in self._rows(indices)]
-        except Exception:  # one by one, to find out which it was
+        except Exception:  # load one by one, to find out which fails
             return super().read_many(indices)
 
-    def index_blocks(self, size: int) -> np.ndarray[Any, Any]:
-        """Name runs of rows of whole bands, which are decoded as a whole, and worth a read."""
+    def storage_blocks(self, size: int) -> np.ndarray[Any, Any]:
+        """Return the first row of each run of whole bands that is large enough to be worth a read."""
         chunks = self.columns[0].chunks
         worth = -(-_WORTH_A_READ // max(1, chunks.row_bytes))
         bands = max(1, min(size, worth) // chunks.rows)
         return runs_of(0, len(self), bands * chunks.rows)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> Assembly | None:
-        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+    def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
+        """Make whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
         own = self._is_own and self.transform is None and spec.cache is None
         if not own or not is_default_collate(spec.collate_fn):
             return None
         if self._table is not None:
             return self._table.batch_assembly(spec, key, buffers)
-        return Window(self, self._opened(), buffers, spec)
+        return self._window(buffers, spec)
+
+    def _window(self, buffers: BatchMemory, spec: BatchOptions | None = None) -> Window:
+        return Window(self.columns, len(self), str(self.data_path), self._opened(), buffers, spec)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what is known of the file; another process opens it for itself."""
+        """Pickle the metadata; another process opens the file for itself."""
         return {**self.__dict__, "_bands": None}
 
 
 class _Samples(Collated):
-    """A batch of rows, whose samples are those of the dataset."""
+    """A batch of rows that yields the dataset's samples."""
 
     def __init__(self, dataset: HDF5Dataset, batch: Any, count: int) -> None:
         super().__init__(batch, count)
         self._dataset = dataset
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample, or a list of them for a slice."""
+        """Return one sample, or a list of them for a slice."""
         sample = super().__getitem__(index)
         if isinstance(index, slice) or not isinstance(sample, tuple):
             return sample
@@ -292,7 +291,7 @@ class _Samples(Collated):
 
 
 def _found(handle: Any, argument: str, name: str, path: str) -> Any:
-    """Give the dataset that an argument names, if it has rows."""
+    """Return the dataset that an argument names, if it has rows."""
     h5py = load_h5py()
     found = handle.get(name) if name else None
     if not isinstance(found, h5py.Dataset):
@@ -301,7 +300,7 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
         def note(name: str, item: Any) -> bool | None:
             if isinstance(item, h5py.Dataset):
                 there.append(name)
-            return len(there) > _LISTED or None  # anything but None ends the visit
+            return len(there) > _LISTED or None  # any value but None ends the visit
 
         handle.visititems(note)
         listed = ", ".join(map(repr, there[:_LISTED])) + (", ..." if len(there) > _LISTED else "")

@@ -1,4 +1,4 @@
-"""An HDF5 file as one process has it open: never across a fork, never for longer than it is used."""
+"""HDF5 files, opened by each process for itself: never across a fork, and only while in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stamp = tuple[int, int, int, int]
 
 _WRITING = "this HDF5 file is open for writing; close it there first"
 
-# HDF5 has one lock for everything, so one here costs nothing; whoever forks holds it.
+# HDF5 has one lock for everything, so one here costs nothing; it is held during a fork.
 _LOCK = threading.RLock()
 _OPEN: weakref.WeakSet[HDF5File] = weakref.WeakSet()
 
@@ -44,7 +44,7 @@ def load_h5py() -> Any:
 
 
 def _before_fork() -> None:
-    # A child that opens a file which it inherited open is given the parent's state of it.
+    # A child that opens a file which it inherited open would get the parent's state of it.
     _LOCK.acquire()
     for file in list(_OPEN):
         file.close_handle()
@@ -52,10 +52,10 @@ def _before_fork() -> None:
 
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """Open a file with h5py, to be read, for the block; nobody forks meanwhile.
+    """Open a file with h5py for reading, for the block; no fork can happen meanwhile.
 
     Raises:
-        OSError: it cannot be; ``filename`` is its path, and the message says what to do about it.
+        OSError: it cannot be opened; ``filename`` is its path, and the message says what to do about it.
     """
     with _LOCK, _open_h5py(path) as handle:
         yield handle
@@ -68,7 +68,7 @@ def _open_h5py(path: str) -> Any:
     except OSError as error:
         raise _explained(error, path) from error
     if handle.mode != "r":
-        # HDF5 shares what is open already, with what has not been written yet.
+        # HDF5 shares a file that is open already, with data that is not written yet.
         handle.close()
         raise OSError(errno.EBUSY, _WRITING, path)
     return handle
@@ -79,23 +79,23 @@ def _explained(error: OSError, path: str) -> OSError:
     if os.path.isdir(path):
         text = "this is a folder; give the HDF5 file itself"
     elif "signature" in text:
-        text = "this is not an HDF5 file; give one that h5py wrote, or the like"
+        text = "this is not an HDF5 file; give one that h5py or a similar library wrote"
     elif "truncated" in text:
         text = f"this HDF5 file is cut short; copy or write it again ({text})"
     elif "already open for" in text:
-        text = f"{_WRITING} ({text})"  # or a writer has ended without: h5clear helps
+        text = f"{_WRITING} ({text})"  # or its writer has died: h5clear helps
     elif "lock" in text:
         text = _WRITING
     return OSError(number, text, path)
 
 
 def stamp_of(about: os.stat_result) -> Stamp:
-    """Name the content of a file, as far as its size and time tell."""
+    """Return a stamp of a file's content: its identity, size and time."""
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 class _Descriptor:
-    """An open file, until nobody reads it any more: its number may then be another file's."""
+    """An open file, closed after its last reader: its number could then become another file's."""
 
     __slots__ = ("number",)
 
@@ -109,11 +109,11 @@ class _Descriptor:
 
 
 class HDF5File:
-    """One file, for any number of threads of one process. Opened when it is first read.
+    """An HDF5 file for any number of threads of one process, opened when it is first read.
 
     Args:
         path: the file.
-        stamp: of the content that was looked at.
+        stamp: of the content when the dataset was made.
     """
 
     def __init__(self, path: str, stamp: Stamp) -> None:
@@ -126,7 +126,7 @@ class HDF5File:
         """Read bytes, without h5py and its lock.
 
         Raises:
-            OSError: the file is gone, or not what it was when the dataset was made.
+            OSError: the file is gone, or has changed since the dataset was made.
         """
         file = self._file or self._open()
         with _native.Measure(Stage.read) as measure:
@@ -136,12 +136,12 @@ class HDF5File:
         return found
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """Read into ``memory``; gives how many bytes there were. To be followed by :meth:`check`."""
+        """Read into ``memory``; return the number of bytes read. To be followed by :meth:`check`."""
         file = self._file or self._open()
         return os.preadv(file.number, [memory], offset)
 
     def check(self) -> None:
-        """See whether what was read is what was there before; nothing keeps others from writing to the file.
+        """Check that the file has not changed during a read; nothing keeps others from writing to it.
 
         Raises:
             OSError: as :meth:`read_bytes`.
@@ -152,7 +152,7 @@ class HDF5File:
         """Read rows of a dataset with h5py.
 
         Raises:
-            OSError: as above, or the rows are damaged, or h5py lacks a filter.
+            OSError: as :meth:`read_bytes`, or the rows are damaged, or h5py lacks a filter.
         """
         with _LOCK:
             if self._handle is None:
@@ -179,13 +179,13 @@ class HDF5File:
             raise OSError(errno.ESTALE, message, self._path)
 
     def close(self) -> None:
-        """Close it; it is opened again when it is needed."""
+        """Close the file; the next read opens it again."""
         with _LOCK:
             self.close_handle()
             self._file = None
 
     def close_handle(self) -> None:
-        """Close what h5py has open."""
+        """Close h5py's handle."""
         with _LOCK:
             if self._handle is not None:
                 self._handle.close()

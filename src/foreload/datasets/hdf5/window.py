@@ -1,4 +1,4 @@
-"""Batches of rows in the spec, which share what is decoded."""
+"""A window of batches in the making, which share decoded chunks."""
 
 from __future__ import annotations
 
@@ -7,51 +7,46 @@ import math
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from foreload import _native
-from foreload.batch.assembly import Batch, note_sample
-from foreload.batch.buffers import Buffers
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
-from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
+from foreload.batch.failure import EmptyBatch, SampleError, replacement_positions
 from foreload.checks import Array
 from foreload.datasets.hdf5.bands import Bands, Want
 from foreload.datasets.hdf5.chunks import Chunks
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-    from foreload.datasets.hdf5 import HDF5Dataset
-
 
 __all__ = ["Column", "Window"]
 
-# Batches in the making take at most so many bytes, and are at most so many: their number is what the first of
-# them waits for.
+# The most bytes and the most batches in the making: the first batch has to wait for all of them.
 _BYTES = 128 << 20
 _MOST = 96
 
-# Fewer are in the making anyway.
+# Without a window, about as many are in the making.
 _WORTHWHILE = 8
 
-# Rows that are read by themselves in one go.
+# Rows read without bands that are one unit of work.
 _ALONE = 16
 
-# The runs that the bands of a batch are dealt out in.
+# The units of work that the bands of a batch are split into.
 _RUNS = 16
 
 _Key = tuple[int, int]  # column, band
-# A batch, and which of its rows, sorted by band. An epoch that is left early lets go of its batches at once.
+# A batch, and which of its rows, sorted by band. Weak: an epoch that is left early frees its batches at once.
 _Entry = tuple["weakref.ref[_Rows]", tuple[int, int]]
 
 
 class Column:
-    """A dataset as a part of samples.
+    """A dataset of the file as one part of samples.
 
     Attributes:
         chunks: how it lies in the file.
@@ -79,25 +74,34 @@ class Column:
 
 
 class Window:
-    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.batch.assembly.Assembly`.
+    """Batches whose rows are filled in as bands are decoded; see :class:`foreload.protocol.Assembly`.
 
-    Who decodes a band fills in its rows in every batch that is in the spec, so that each band is decoded once
-    for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that is
-    once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one enters.
+    The thread that decodes a band fills in its rows in every batch in the making, so that each band is decoded
+    once for all of them. With rows in random order, batches of W rows together, and bands of R rows out of N, that
+    is once for 1 + W * R / N rows. A batch leaves the window when it is given to the loop, and the next one
+    enters.
 
     Args:
-        dataset: whose rows.
-        bands: where they come from.
+        columns: the parts of a sample.
+        count: the number of samples.
+        path: the file.
+        bands: where rows come from.
         buffers: where they go.
         spec: what the loader does about failures; None: they are raised.
     """
 
     def __init__(
-        self, dataset: HDF5Dataset, bands: Bands, buffers: Buffers, spec: BatchSpec | None = None
+        self,
+        columns: Sequence[Column],
+        count: int,
+        path: str,
+        bands: Bands,
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> None:
-        self.columns = dataset.columns
-        self.count = len(dataset)
-        self.path = str(dataset.data_path)
+        self.columns = columns
+        self.count = count
+        self.path = path
         self.bands = bands
         self.buffers = buffers
         self.on_error: OnError = "raise" if spec is None else spec.on_error
@@ -105,10 +109,10 @@ class Window:
         self.pin_device = None if spec is None else spec.pin_device
         self.depth = None if spec is None else self._depth(spec)
         self.lock = threading.Lock()
-        # What no thread has begun to decode, and the batches that need it.
+        # Bands that no thread has begun to decode, and the batches that need them.
         self.wanted: dict[_Key, list[_Entry]] = {}
 
-    def _depth(self, spec: BatchSpec) -> int | None:
+    def _depth(self, spec: BatchOptions) -> int | None:
         if not spec.lookahead or spec.batch_size is None:
             return None
         row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in self.columns)
@@ -121,7 +125,7 @@ class Window:
         return column.chunks.is_direct and not self.bands.keeps
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         batch = _Rows(self, require_nonempty(positions_of(indices, self.count)))
         count = len(batch.keys)
         return Batch(_native.PythonJob(count, -(-count // _RUNS), batch.run, batch.finished.wait), batch.take)
@@ -139,7 +143,7 @@ class _Rows:
         self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
         self.finished = threading.Event()
         self.keys: list[_Key] = []
-        self.alone: dict[_Key, int] = {}  # rows that are read by themselves, and so for this batch only
+        self.alone: dict[_Key, int] = {}  # rows read without bands, and so for this batch only
         entries: list[_Entry] = []
         own = weakref.ref(self)
         for number, column in enumerate(window.columns):
@@ -166,16 +170,16 @@ class _Rows:
                 window.wanted.setdefault(key, []).append(entry)
 
     def run(self, begin: int, end: int) -> None:
-        """Decode what nobody has begun to decode, for all batches that need it."""
+        """Decode the bands that no thread has begun, for all batches that need them."""
         try:
             with _native.Measure(Stage.decode) as measure:
                 measure.samples = sum(self._decode(key) for key in self.keys[begin:end])
-        except BaseException as error:  # an interrupt: whatever was claimed is not to be waited for
+        except BaseException as error:  # an interrupt: do not wait for bands that were claimed
             self._failures = dict.fromkeys(range(len(self._indices)), error)
             self.finished.set()
 
     def _decode(self, key: _Key) -> int:
-        """Decode what a key means; give how many rows of batches that were."""
+        """Decode a band, or read rows without bands; return how many rows of batches that filled in."""
         window = self._window
         if key in self.alone:
             begin = self.alone[key]
@@ -184,7 +188,7 @@ class _Rows:
             return span[1] - span[0]
         with window.lock:
             if key not in self._unclaimed:
-                return 0  # though a later batch may need it again, which can wait
+                return 0  # a later batch may need it again, but that can wait
             entries = [(batch, span) for own, span in window.wanted.pop(key) if (batch := own()) is not None]
             for batch, _ in entries:
                 batch._unclaimed.discard(key)
@@ -217,12 +221,12 @@ class _Rows:
         return pinned(batch[0] if len(batch) == 1 else batch, window.pin_device)
 
     def _without(self) -> list[int]:
-        """Tell which rows make up the batch, after some failed."""
+        """Return the rows that make up the batch after some failed."""
         window = self._window
         for position, error in sorted(self._failures.items()):
             index = int(self._indices[position])
             if window.on_error == "raise" or not isinstance(error, Exception):
-                # Other batches may have the same error, and what a raised one holds would keep them.
+                # Other batches may share the error, and its traceback would keep them alive.
                 own = copy.copy(error).with_traceback(error.__traceback__)
                 own.__cause__ = error.__cause__
                 note_sample(own, index, position)

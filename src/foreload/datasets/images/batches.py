@@ -1,47 +1,73 @@
-"""Batches of images, made natively."""
+"""Batches of images, made by native code."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from foreload import _native
-from foreload.batch.assembly import Batch
-from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate, pinned
-from foreload.batch.failure import OnError, remaining_positions
+from foreload.batch.failure import remaining_positions
+from foreload.checks import Array
 from foreload.datasets.images.decode import decode_with_pillow
+from foreload.datasets.tar.remote import RemoteSamples
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.transforms import ImageTransform, shaped
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-    from foreload.datasets.images.dataset import ImageDataset
+__all__ = ["ImageAssembly", "Images"]
 
 
-__all__ = ["ImageAssembly"]
+@dataclass(frozen=True)
+class Images:
+    """Encoded images, which batches are made of.
+
+    Attributes:
+        files: where they lie, and those that are kept in memory.
+        targets: the target of each (int64).
+        remote: reads them from a server; None if they are local.
+        path: names the file of an image.
+    """
+
+    files: _native.ImageFiles
+    targets: Array
+    remote: RemoteSamples | None
+    path: Callable[[int], str]
 
 
 class ImageAssembly:
-    """Batches of images, made natively; see :class:`foreload.batch.assembly.Assembly`."""
+    """Batches of images, made by native code.
+
+    An :class:`~foreload.protocol.Assembly`.
+
+    Args:
+        images: what the batches are made of.
+        transform: applied to each image.
+        key: (seed, epoch) of the transform.
+        buffers: memory for the batches.
+        spec: of the loader; None: torch's collation, errors are raised.
+    """
 
     # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
     depth: int | None = 2
 
     def __init__(
         self,
-        dataset: ImageDataset,
+        images: Images,
         transform: ImageTransform,
         key: tuple[int, int],
-        buffers: Buffers,
-        spec: BatchSpec | None = None,
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> None:
-        self._dataset = dataset
+        self._images = images
         self._transform = transform
         self._values = 3 * transform.size[0] * transform.size[1]
-        if dataset._remote is not None:
+        if images.remote is not None:
             self.depth = None  # each worker waits for a batch of its own
         self._key = key
         self._buffers = buffers
@@ -54,27 +80,37 @@ class ImageAssembly:
         self._store = None if cache is None else cache.store.native
         self._forms = None if cache is None else cache.forms
 
+    def use_cache(self, store: _native.Store, forms: Array) -> None:
+        """Look images up in this store, unless the loader has a cache.
+
+        Args:
+            store: of samples.
+            forms: the form in which each is kept (uint8); see :mod:`foreload.cache.forms`.
+        """
+        if self._store is None:
+            self._store, self._forms = store, forms
+
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
-        dataset, transform = self._dataset, self._transform
-        where = require_nonempty(positions_of(indices, len(dataset)))
+        """See :class:`~foreload.protocol.Assembly`."""
+        images, transform = self._images, self._transform
+        where = require_nonempty(positions_of(indices, len(images.targets)))
         memory = self._buffers.take((len(where) * self._values,), transform.dtype)
         job: _native.Job
-        if dataset._remote is None:
+        if images.remote is None:
             job = local = self.make(where, memory)
             list_failures = local.failures
         else:
-            # What it calls must not hold it: the garbage collector does not see such a ring.
+            # The job must not be reachable from what it calls: the garbage collector cannot see such a cycle.
             work = _Fetched(self, where, memory)
             job = _native.PythonJob(1, 1, work.run, lambda: None)
             list_failures = work.failures
-        targets = torch.from_numpy(dataset._targets[where])
+        targets = torch.from_numpy(images.targets[where])
 
         def take() -> Any:
             failures = list_failures()
             batch: Any = [shaped(transform, memory, len(where)), targets]
             if failures:
-                chosen = remaining_positions(failures, where, self._on_error, self._errors, dataset._path)
+                chosen = remaining_positions(failures, where, self._on_error, self._errors, images.path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
                 batch = self._collate(Collated(batch, len(where)))
@@ -83,9 +119,9 @@ class ImageAssembly:
         return Batch(job, take)
 
     def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
-        """Prepare the job that makes these images in ``memory``, of files or of bytes that were fetched."""
+        """Prepare the job that makes these images in ``memory``, of files or of the bytes ``given``."""
         return _native.ImageJob(
-            self._dataset._files,
+            self._images.files,
             self._transform.native,
             indices,
             *self._key,
@@ -97,22 +133,23 @@ class ImageAssembly:
         )
 
     def rows(self, memory: torch.Tensor, position: int) -> torch.Tensor:
-        """Give the place of one image."""
+        """Return the part of a batch's memory that is for one image."""
         return memory[position * self._values : (position + 1) * self._values]
 
     def fetch(self, indices: Any, positions: list[int]) -> tuple[list[Any], dict[int, Exception]]:
-        """Fetch some images of a batch; empty pieces for the others, and for those that failed."""
-        assert self._dataset._remote is not None
+        """Fetch some images of a batch; the pieces of the others, and of those that fail, are empty."""
+        remote = self._images.remote
+        assert remote is not None
         pieces = [np.empty(0, np.uint8)] * len(indices)
         if not positions:
             return pieces, {}
-        found, failed = self._dataset._remote.read([int(indices[position]) for position in positions])
+        found, failed = remote.read([int(indices[position]) for position in positions])
         for position, piece in zip(positions, found, strict=True):
             pieces[position] = piece
         return pieces, {positions[number]: error for number, error in failed.items()}
 
     def missing(self, indices: Any) -> list[int]:
-        """List the positions of those that are neither cached nor spilled, which the job reads by itself."""
+        """List the positions of images that are neither cached nor spilled."""
         store = self._store
         if store is None:
             return list(range(len(indices)))
@@ -121,7 +158,7 @@ class ImageAssembly:
 
 
 class _Fetched:
-    """A batch from a server: fetched by one worker, which then makes it."""
+    """The work on a batch from a server: one worker fetches it, then makes it."""
 
     def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
         self._assembly = assembly
@@ -135,7 +172,7 @@ class _Fetched:
     def run(self, begin: int, end: int) -> None:
         try:
             self._make()
-        except Exception as error:  # what cannot be asked for at all fails for each of them
+        except Exception as error:  # no image of the batch can be fetched
             self._failures = dict.fromkeys(range(len(self._indices)), error)
 
     def _make(self) -> None:
@@ -145,7 +182,7 @@ class _Fetched:
         job = assembly.make(indices, self._memory, pieces)
         job.run_here()
         failures: dict[int, BaseException] = dict(job.failures())
-        # They were cached a moment ago, and are not any more, or were spilled in another form.
+        # These were evicted since a moment ago, or were spilled in another form.
         others = sorted(set(failures) - set(missing))
         again, lost = assembly.fetch(indices, others)
         for position in others:

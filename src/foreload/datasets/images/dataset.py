@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -17,9 +17,10 @@ from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated
 from foreload.cache.fingerprint import stamp
+from foreload.checks import Array, check_int
 from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.folders import IMAGES, Labels, list_files
-from foreload.datasets.images.batches import ImageAssembly
+from foreload.datasets.images.batches import ImageAssembly, Images
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
@@ -27,22 +28,20 @@ from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
+from foreload.protocol import BatchMemory, BatchOptions, BlockStorage, ImageForms, NativeBatches, SampleSource
 from foreload.record.progress import track, track_threads
 from foreload.remote.fetch import local_path
 from foreload.transforms import ImageTransform, transform_array
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
 
 __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
 
-# Images that are asked of a server at a time.
+# Images that are requested from a server at a time.
 _TOGETHER = 256
 
 
-class ImageDataset(Dataset[tuple[Any, int]]):
+class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource):
     """Images in files, with labels: ``(image, target)``.
 
     With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
@@ -67,11 +66,11 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     Attributes:
         classes: the names of the classes, sorted.
         class_to_idx: from name to target.
-        targets: the target of every image; -1 where nothing was given.
+        targets: the target of every image; -1 if none was given.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is nothing at ``data_path``.
-        ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
+        ValueError, TypeError: an argument is invalid; the message names it.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
     Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
@@ -101,8 +100,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
-        if cache_size < 0:
-            raise ValueError(f"cache_size must be 0 or more, got {cache_size}")
+        cache_size = check_int("cache_size", cache_size, 0)
         data_path = local_path(data_path)
         self.shards = Shards(data_path, storage, index_folder) if are_shards(data_path) else None
         self._paths: list[bytes] = []
@@ -172,7 +170,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     @property
     def samples(self) -> list[tuple[str, int]]:
         """The file and the target of every image."""
-        return [(self._path(i), target) for i, target in enumerate(self.targets)]
+        return [(self.path(i), target) for i, target in enumerate(self.targets)]
 
     def __len__(self) -> int:
         """Count the images."""
@@ -186,13 +184,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         position %= len(self)
         if isinstance(self.transform, ImageTransform):
             return self._load_batch([position])[0]
-        return self._transformed(position), int(self._targets[position])
+        return self.load_transformed(position), int(self._targets[position])
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
-        None where the transform is Python, or a subclass loads samples itself: then they are loaded one by one.
+        None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
         """
         own = type(self).__getitem__ is ImageDataset.__getitem__
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
@@ -200,14 +198,16 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = self._assembly(self.transform, (seed, 0), Buffers()).start(indices)
+        batch = self.image_assembly(self.transform, (seed, 0), Buffers()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
 
-    def _transformed(self, index: int) -> Any:
-        return self._shown(decode_image(self._encoded(index), self._path(index)))
+    def load_transformed(self, index: int) -> Any:
+        """Load one image for a transform in Python."""
+        return self.apply_transform(decode_image(self.read_encoded(index), self.path(index)))
 
-    def _encoded(self, index: int) -> bytes:
+    def read_encoded(self, index: int) -> bytes:
+        """Read the bytes of an image's file."""
         if self._remote is None:
             return self._files.read(index)
         (piece,), failures = self._remote.read([index])
@@ -215,7 +215,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             raise failures[0]
         return bytes(piece)
 
-    def _shown(self, array: np.ndarray[Any, Any]) -> Any:
+    def apply_transform(self, array: Array) -> Any:
+        """Transform a decoded image (uint8, height x width x 3)."""
         from PIL import Image
 
         transform: Any = self.transform
@@ -226,7 +227,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return transform(Image.fromarray(array))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several images' bytes, with their targets, or what kept them from being loaded."""
+        """Load several images' bytes, with their targets; in place of one that fails, its exception."""
         found: list[Any] = []
         pieces, failures = ([], {}) if self._remote is None else self._remote.read(indices)
         for position, index in enumerate(map(int, indices)):
@@ -239,8 +240,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
                 found.append(error)
         return found
 
-    def index_blocks(self, size: int) -> np.ndarray[Any, Any]:
-        """Name runs of images that lie side by side."""
+    def storage_blocks(self, size: int) -> Array:
+        """Return the first of each run of images that lie side by side."""
         return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
 
     def stream(
@@ -252,62 +253,68 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> Stream:
-        """Give the images as an iterable dataset that reads in the order of storage; see :class:`foreload.Stream`.
+        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
 
-        Files are held as they are, and decoded when their turn comes.
+        Its buffer holds encoded files; they are decoded when they leave it.
         """
         return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> ImageAssembly | None:
-        """Make whole batches natively for foreload's DataLoader, where nothing was overridden."""
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> ImageAssembly | None:
+        """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return self._assembly(self.transform, key, buffers, spec)
+        return self.image_assembly(self.transform, key, buffers, spec)
 
-    def _assembly(
-        self, transform: ImageTransform, key: tuple[int, int], buffers: Buffers, spec: BatchSpec | None = None
+    def image_assembly(
+        self,
+        transform: ImageTransform,
+        key: tuple[int, int],
+        buffers: BatchMemory,
+        spec: BatchOptions | None = None,
     ) -> ImageAssembly:
-        return ImageAssembly(self, transform, key, buffers, spec)
+        """Return what makes the batches of one epoch; a subclass may add a cache to it."""
+        return ImageAssembly(
+            Images(self._files, self._targets, self._remote, self.path), transform, key, buffers, spec
+        )
 
     @property
     def is_remote(self) -> bool:
-        """As :attr:`foreload.TarDataset.is_remote`."""
+        """Whether images come from a server."""
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Name the present content of all files, for a spill folder."""
+        """Return a name of the present content of all files, for a spill folder."""
         known = hashlib.sha256()
         for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
             known.update(part.encode())
         return known.hexdigest()
 
-    def form_costs(self) -> np.ndarray[Any, Any]:
-        """Tell what loading took, for the cache: seconds to read, to decode, bytes of the file, pixels,
-        and whether there are planes.
-
-        5 x images; 0 where nothing is known.
-        """
+    def form_costs(self) -> Array:
+        """Return what loading each image has cost; see :class:`foreload.protocol.ImageForms`."""
         costs = np.zeros((5, len(self)))
         self._files.costs(costs)
         return costs
 
-    def prepare_sample(self, index: int, keep: Keep) -> tuple[Any, int]:
-        """Load what is the same each time, for the cache: the file's bytes, or pixels."""
-        data = self._encoded(index)
+    def prepare_sample(self, index: int, keep: Keep = "auto") -> tuple[Any, int]:
+        """Load the file's bytes, or pixels, for the cache."""
+        data = self.read_encoded(index)
         target = int(self._targets[index])
-        return (data, target) if keep == "encoded" else (decode_image(data, self._path(index)), target)
+        return (data, target) if keep == "encoded" else (decode_image(data, self.path(index)), target)
 
     def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
-        """Do the rest."""
+        """Decode and transform an image from the cache."""
         image, target = prepared
-        array = decode_image(image, self._path(index)) if isinstance(image, bytes) else image
-        return self._shown(array), target
+        array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
+        return self.apply_transform(array), target
 
     def _all_paths(self) -> list[str]:
-        return [self._path(index) for index in range(len(self))]
+        return [self.path(index) for index in range(len(self))]
 
-    def _path(self, index: int) -> str:
+    def path(self, index: int) -> str:
+        """Return the file of an image; in shards ``shard:key``."""
         if self.shards is not None:
             return self.shards.name(index)
         return os.fsdecode(self._files.path(index))

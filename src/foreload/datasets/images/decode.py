@@ -1,4 +1,4 @@
-"""Stage ``decode``: encoded bytes to RGB pixels. JPEG natively, everything else through Pillow."""
+"""Decoding of images to RGB pixels: JPEG by native code, everything else by Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def decode_image(data: bytes, path: str = "<bytes>") -> Array:
 
     Args:
         data: the encoded image.
-        path: what to call it in an error.
+        path: the name of the image in an error.
 
     Raises:
         DecodeError: the bytes are damaged, cut short or of no known format.
@@ -36,7 +36,7 @@ def decode_with_pillow(path: str, data: bytes) -> Array:
 
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
-            # Large is fine; Pillow raises by itself where it is too large.
+            # Large images are fine; Pillow raises an error for those that are too large.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image.load()
             return rgb_array(ImageOps.exif_transpose(image))

@@ -1,4 +1,4 @@
-"""Columns of an Arrow table as values per row, and as a batch."""
+"""Columns of an Arrow table, as values per row or as a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values_of(column: Any) -> list[Any]:
 def collated(column: Any, order: Array) -> Any:
     """Turn a column of one chunk into what ``default_collate`` makes of its values, in this order.
 
-    None where that is left to ``default_collate`` itself.
+    None if that is left to ``default_collate`` itself.
     """
     pa = load_pyarrow()
     is_a = pa.types
@@ -45,7 +45,7 @@ def collated(column: Any, order: Array) -> Any:
     shape = _tensor_shape(kind, pa)
     if shape is not None:
         tensor = _tensor(array, shape, pa)
-        # (Torch would wake all its threads for that.)
+        # NumPy indexes here: torch would wake all its threads for it.
         return None if tensor is None else torch.from_numpy(tensor.numpy()[order])
     for is_kind, dtype in (
         (is_a.is_boolean, np.bool_),
@@ -58,13 +58,13 @@ def collated(column: Any, order: Array) -> Any:
 
 
 def _row(array: Any, shape: tuple[int, ...], pa: Any) -> Any:
-    """Give the value of an array of one row: a tensor, or a list where numbers in it are missing, or None."""
+    """Return the value of an array of one row: a tensor, a list if numbers in it are missing, or None."""
     tensor = _tensor(array, shape, pa)
     return array.to_pylist()[0] if tensor is None else tensor[0]
 
 
 def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
-    """Give the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
+    """Return the shape of a fixed-size list of numbers, or of a fixed-shape tensor; None for any other type."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape)
     shape = []
@@ -76,7 +76,7 @@ def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
 
 
 def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
-    """Copy an array of fixed-size lists to a tensor of rows x shape; None where values are missing."""
+    """Copy an array of fixed-size lists to a tensor of rows x shape; None if values are missing."""
     count = len(array)
     permutation = None
     if isinstance(array.type, pa.FixedShapeTensorType):

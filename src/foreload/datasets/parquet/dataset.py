@@ -1,15 +1,15 @@
-"""Rows of Parquet files, in any order."""
+"""Rows of Parquet files, with random access."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from foreload.batch.assembly import Batch, note_sample
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.samples import SampleAssembly
 from foreload.cache.fingerprint import stamp
@@ -19,19 +19,15 @@ from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
 from foreload.record.progress import track
-
-if TYPE_CHECKING:
-    from foreload.batch.buffers import Buffers
-    from foreload.batch.spec import BatchSpec
-
 
 __all__ = ["ParquetDataset"]
 
 Row = dict[str, Any]
 
 
-class ParquetDataset(BaseDataset):
+class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     """Rows of Parquet files, with random access: full shuffle, cache, exact resume.
 
     A sample is a dict from column to value: numbers as Python's, fixed-size lists of numbers (and Arrow's
@@ -59,7 +55,7 @@ class ParquetDataset(BaseDataset):
         schema: the ``pyarrow.Schema`` of the columns.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``, or no Parquet file.
+        FileNotFoundError: ``data_path`` does not exist, or it has no Parquet file.
         DecodeError: a file is no Parquet, or cut short; later: damaged, or not any more what it was.
         KeyError: a file does not have a column; the message lists those that it has.
         ImportError: pyarrow is not installed.
@@ -96,7 +92,7 @@ class ParquetDataset(BaseDataset):
         return data_path
 
     def index(self) -> int:
-        """Look at the files: how many rows there are, and in which groups."""
+        """Read the files' metadata: the row groups, and their numbers of rows."""
         self._stamps = [stamp(path) for path in self.paths]
         places, rows = [], [0]
         for file, path in enumerate(track(self.paths, "reading Parquet", total=len(self.paths), after=1)):
@@ -133,7 +129,7 @@ class ParquetDataset(BaseDataset):
         return self._read_many([index])[0]
 
     def _table(self, indices: Sequence[int]) -> tuple[Any, Array]:
-        """Load rows, group by group: a table of them, and the place in it of each."""
+        """Load rows, group by group; return a table of them, and the place of each in it."""
         pa = load_pyarrow()
         groups = self._opened()
         where = np.asarray(indices, np.int64)
@@ -143,7 +139,7 @@ class ParquetDataset(BaseDataset):
         pieces = []
         for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
             number = numbers[part[0]]
-            # A copy of the rows, so that there is no more than one group in memory for a batch.
+            # Copy the rows, so that a batch keeps no more than one group in memory.
             pieces.append(groups.get(*self._places[number]).take(pa.array(rows[part] - self._starts[number])))
         return pa.concat_tables(pieces).combine_chunks(), np.argsort(order)
 
@@ -165,7 +161,7 @@ class ParquetDataset(BaseDataset):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
-        """Load the samples of a batch, each row group once; None where a subclass loads samples itself."""
+        """Load the samples of a batch, each row group once; None if a subclass loads samples itself."""
         return self._load_batch if self._is_own else None
 
     @property
@@ -184,25 +180,27 @@ class ParquetDataset(BaseDataset):
                 raise
         return samples
 
-    def index_blocks(self, size: int) -> Indices:
-        """Name the row groups, each of which is decoded as a whole."""
+    def storage_blocks(self, size: int) -> Indices:
+        """Return the first row of each row group, which is decoded as a whole."""
         starts: Indices = np.unique(self._starts)  # some may have no rows
         return starts[:-1]
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> SampleAssembly | None:
-        """Make whole batches of columns for foreload's DataLoader, where nothing was overridden."""
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> SampleAssembly | None:
+        """Make whole batches of columns for foreload's DataLoader, unless a subclass loads samples itself."""
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
         return _ColumnAssembly(spec, _Columns(self), 1, buffers, arrays=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what is known of the files; another process opens them for itself."""
+        """Pickle the metadata; another process opens the files for itself."""
         return {**self.__dict__, "_groups": None}
 
 
 class _Columns:
-    """A Parquet dataset whose batches are made of columns, where they can be."""
+    """A view of a Parquet dataset whose batches are made of columns, if possible."""
 
     def __init__(self, dataset: ParquetDataset) -> None:
         self._dataset = dataset
@@ -230,7 +228,7 @@ class _ColumnAssembly(SampleAssembly):
 
 
 def _list_files(data_path: Any) -> list[str]:
-    """List the files that are meant; folders with what is in and below them."""
+    """List the Parquet files at a path or list of paths."""
     if isinstance(data_path, (str, os.PathLike)):
         path = Path(data_path)
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files, decoded: each once for all who want it, and the last ones kept."""
+"""Decoded row groups of Parquet files: each is decoded once for all threads, and the last ones are kept."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RowGroups:
         room: how many bytes of decoded groups are kept, those that were used last; but always one group.
 
     Attributes:
-        process: that it serves.
+        process: the process that it serves.
     """
 
     def __init__(self, paths: Sequence[str], stamps: Sequence[str], schema: Any, room: int) -> None:
@@ -78,7 +78,7 @@ class RowGroups:
         self._decoding: dict[tuple[int, int], Future[Any]] = {}
 
     def get(self, file: int, group: int) -> Any:
-        """Give a row group as ``pyarrow.Table``.
+        """Return a row group as ``pyarrow.Table``.
 
         Raises:
             DecodeError: it is damaged.
@@ -93,7 +93,7 @@ class RowGroups:
             if is_mine := future is None:
                 future = self._decoding[place] = Future()
         if not is_mine:
-            # None where that failed: each has an exception of its own, since notes are added to it.
+            # None if that failed: each thread gets an exception of its own, since notes are added to it.
             found = future.result()
             return self._decode(file, group) if found is None else found
         table = None
@@ -122,5 +122,5 @@ class RowGroups:
                 table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
-        check_stamp(path, self._stamps[file])  # it may have been written to meanwhile
+        check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table

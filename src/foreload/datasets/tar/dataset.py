@@ -1,4 +1,4 @@
-"""Samples in tar shards, in any order."""
+"""Samples in tar shards, with random access."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.order.index import positions_of
+from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
 from foreload.remote.fetch import Fetch, Range, is_remote
 
@@ -33,12 +34,12 @@ __all__ = ["Shards", "TarDataset"]
 
 
 class Shards:
-    """The samples of several shards, numbered through.
+    """The samples of several shards under one numbering.
 
     Attributes:
         paths: of the shards.
         indexes: one per shard.
-        starts: the number of each shard's first sample, and behind the last one the count of all (int64).
+        starts: the number of each shard's first sample, then the count of all (int64).
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class Shards:
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
             warnings.warn(
-                f"{self.paths[0]!r} is of a pack that was not finished; run `foreload pack` again", stacklevel=4
+                f"{self.paths[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
+                stacklevel=4,
             )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
 
@@ -73,17 +75,17 @@ class Shards:
         return int(self.starts[-1])
 
     def find(self, sample: int) -> tuple[int, int]:
-        """Give the shard of a sample, and its number in that."""
+        """Return the shard of a sample, and its number there."""
         shard = int(np.searchsorted(self.starts, sample, "right")) - 1
         return shard, sample - int(self.starts[shard])
 
     def key(self, sample: int) -> str:
-        """Give a sample's key."""
+        """Return a sample's key."""
         shard, number = self.find(sample)
         return self.indexes[shard].keys[number]
 
     def name(self, sample: int) -> str:
-        """Say which sample it is, as ``shard:key``."""
+        """Return ``shard:key`` of a sample, for messages."""
         return f"{self.paths[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
@@ -99,12 +101,12 @@ class Shards:
             manifest = json.loads(self._beside("pack.json") or b"{}")
         except ValueError as error:
             raise DecodeError(
-                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack anew, or remove it"
+                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack again, or remove it"
             ) from error
         return manifest if isinstance(manifest, dict) else {}
 
     def _beside(self, name: str) -> bytes:
-        """Read a small file beside the shards; empty where there is none."""
+        """Read a small file beside the shards; empty if there is none."""
         folder, _, _ = self.paths[0].rpartition("/")
         path = f"{folder or '.'}/{name}"
         try:
@@ -117,23 +119,23 @@ class Shards:
         return b"" if failures else memory[:size].tobytes()
 
     def stamps(self) -> list[str]:
-        """Name the content of each shard."""
+        """Return for each shard a stamp that changes with its content."""
         known = zip(self.paths, self.indexes, self._tags, strict=True)
         return [f"{path} {index.size} {tag}" for path, index, tag in known]
 
     def remote(self, extents: Array, first: Array, keep: int = 0) -> RemoteSamples | None:
-        """Open remote shards to read these extents; ``first`` are the lengths of their first members."""
+        """Open remote shards to read these extents; ``first``: the lengths of their first members."""
         if self.fetch is None:
             return None
         return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
 
     def blocks(self, size: int) -> Array:
-        """Give where runs of at most so many samples of one shard begin (int64)."""
+        """Return the first of each run of up to ``size`` samples of one shard (int64)."""
         return np.concatenate([runs_of(begin, end, size) for begin, end in pairwise(self.starts.tolist())])
 
     @property
     def labels(self) -> Array:
-        """The number in each sample's ``cls`` member, -1 where there is none (int64)."""
+        """The number in each sample's ``cls`` member, -1 if it has none (int64)."""
         return np.concatenate([index.labels for index in self.indexes])
 
     def files(self, extents: Array, *, direct: bool = False, kind: Any = _native.Files, keep: int = 0) -> Any:
@@ -142,7 +144,7 @@ class Shards:
         return kind([os.fsencode(path) for path in self.paths], keep, extents, stamps, direct)
 
     def extents(self) -> Array:
-        """Give, for each sample, the piece of its shard from its first member to its last."""
+        """Return for each sample the piece of its shard from its first member to its last."""
         rows = []
         for shard, index in enumerate(self.indexes):
             begin = index.offsets[index.first[:-1]]
@@ -152,7 +154,7 @@ class Shards:
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
 
     def members(self, names: Sequence[str]) -> Array:
-        """Give each sample's first member of one of these fields: rows of (shard, offset, length).
+        """Return each sample's first member of one of these fields: rows of (shard, offset, length).
 
         Raises:
             ValueError: a sample has none of them.
@@ -173,7 +175,7 @@ class Shards:
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
 
 
-class TarDataset(BaseDataset):
+class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
     """Samples in tar shards (WebDataset's layout), with random access: full shuffle, cache, exact resume.
 
     Members whose names are the same up to the first dot make a sample: a dict of ``"__key__"`` and, for each
@@ -259,7 +261,7 @@ class TarDataset(BaseDataset):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
-        """Read the samples of a batch, many at a time; None where they are kept in memory one by one."""
+        """Read the samples of a batch, many at a time; None if they are kept in memory one by one."""
         own = type(self).__getitem__ is TarDataset.__getitem__ and type(self).read is TarDataset.read
         return self._load_batch if own and self._kept is None else None
 
@@ -275,16 +277,16 @@ class TarDataset(BaseDataset):
         return samples
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Load several samples, before the transform, or what kept them from being loaded."""
+        """Load several samples, before the transform; in place of one that fails, its exception."""
         if self._kept is None and type(self).read is TarDataset.read:
             try:
                 return self._samples(indices)
-            except Exception:  # one by one, to find out which it was
+            except Exception:  # load one by one, to find out which fails
                 pass
         return super().read_many(indices)
 
-    def index_blocks(self, size: int) -> Array:
-        """Name runs of samples that lie side by side in a shard."""
+    def storage_blocks(self, size: int) -> Array:
+        """Return the first of each run of samples that lie side by side in a shard."""
         return self.shards.blocks(size)
 
     def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> list[Any]:
@@ -293,11 +295,11 @@ class TarDataset(BaseDataset):
 
     @property
     def is_remote(self) -> bool:
-        """Whether samples come from a server, for which a loader asks long before they are needed."""
+        """Whether samples come from a server."""
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Name the present content of all shards, for a spill folder."""
+        """Return a name of the present content of all shards, for a spill folder."""
         how = (type(self).read, type(self).prepare_sample)
         known = hashlib.sha256(
             repr([getattr(method, "__code__", None) and method.__code__.co_code for method in how]).encode()

@@ -1,4 +1,4 @@
-"""Tar shards that are read from the beginning to the end, whatever they come from."""
+"""Sequential reading of tar shards: files, URLs, standard input, compressed or not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Shard = str | Callable[[], BinaryIO]
 
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _STANDARD_INPUT = "-"
-# What it raises for headers is known to it, but not to its annotations.
+# Its annotations lack the errors that it raises for headers.
 _headers: Any = tarfile
 
 _STEP = 128 << 10
@@ -38,10 +38,10 @@ _REMOTE_STEP = 8 << 20
 
 
 def list_streams(shards: Any) -> list[Shard]:
-    """List what is to be read: files, folders of them, URLs, ``"-"``, and functions that open a file.
+    """List shards: files, folders of them, URLs, ``"-"``, and functions that open a file.
 
     Raises:
-        FileNotFoundError, ValueError, TypeError: there are none, or it is none of these.
+        FileNotFoundError, ValueError, TypeError: there are no shards, or an entry is of another kind.
 
     >>> list_streams(["s3://bucket/{0..1}.tar.gz", "-"])
     ['s3://bucket/0.tar.gz', 's3://bucket/1.tar.gz', '-']
@@ -74,7 +74,7 @@ def list_streams(shards: Any) -> list[Shard]:
 
 
 def is_stored(shard: Shard) -> bool:
-    """Whether it is in object storage."""
+    """Whether a shard is in object storage."""
     return is_remote(shard) and not str(shard).startswith(("http://", "https://"))
 
 
@@ -94,17 +94,17 @@ def list_stored(fetch: Fetch, shards: Sequence[Shard]) -> list[Shard]:
 
 
 def name_of(shard: Shard, number: int) -> str:
-    """Say which shard it is."""
+    """Return the name of a shard, for messages."""
     if isinstance(shard, str):
         return "standard input" if shard == _STANDARD_INPUT else shard
     return f"shard {number} ({getattr(shard, '__qualname__', repr(shard))})"
 
 
 def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[dict[str, Any]]:
-    """Read the samples of a shard, as :class:`foreload.TarDataset` gives them, one after the other.
+    """Read the samples of a shard, one after the other, as :class:`foreload.TarDataset` has them.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the shard cannot be read.
         DecodeError: it is no tar, damaged, cut short, or holds a member whose name leads out of it.
     """
     with closing(_open(shard, fetch)) as file:
@@ -114,16 +114,16 @@ def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[
                 yield from _samples(tar, place)
                 if content is not file:
                     while content.read(_STEP):
-                        pass  # to the checksum behind it
+                        pass  # as far as the checksum at the end
         except _damages() as error:
-            # Damage that a library reports as an OSError has no number; what has one is no damage.
+            # A library reports damage as an OSError without a number; one with a number is a failure to read.
             if isinstance(error, DecodeError) or getattr(error, "errno", None) is not None:
                 raise
             raise DecodeError(f"{place}: {_said(error)}") from error
 
 
 class _Place:
-    """Where a shard is being read, for what is said about it."""
+    """The current position in a shard, for messages."""
 
     def __init__(self, shard: str) -> None:
         self.shard = shard
@@ -133,19 +133,19 @@ class _Place:
     def __str__(self) -> str:
         if self.member is None:
             return f"{self.shard}: no tar, or damaged before its first member"
-        samples = f"behind {self.samples} whole samples"
-        return f"{self.shard}: damaged or cut short at member {self.member!r} or behind it, {samples}"
+        samples = f"after {self.samples} whole samples"
+        return f"{self.shard}: damaged or cut short at member {self.member!r} or after it, {samples}"
 
 
 class _Tar(tarfile.TarFile):
-    """A tar, and how it ended."""
+    """A tar, and whether its end marker was found."""
 
     has_end = False
     members: list[tarfile.TarInfo]
 
 
 class _Member(tarfile.TarInfo):
-    """A member; tarfile takes a damaged header for the end of the archive."""
+    """A member whose damaged header is an error; tarfile would take it for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: Any) -> Any:
@@ -164,11 +164,11 @@ _Tar.tarinfo = _Member
 def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
     sample: dict[str, Any] = {}
     while (member := tar.next()) is not None:
-        tar.members.clear()  # it keeps them all
+        tar.members.clear()  # which otherwise grows with the archive
         place.member = member.name
         if leads_out(member.name):
             raise DecodeError(
-                f"{place.shard}: member {member.name!r} leads out of the archive; make the shard anew without it"
+                f"{place.shard}: member {member.name!r} leads out of the archive; write the shard again without it"
             )
         found = split_name(member.name) if member.isfile() else None
         if found is None:
@@ -179,10 +179,10 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             place.samples += 1
             sample = {}
         if field in sample:
-            raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; make the shard anew")
+            raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; write the shard again")
         if member.issparse():
             raise DecodeError(
-                f"{place.shard}: member {member.name!r} is stored with holes; make the shard anew without --sparse"
+                f"{place.shard}: member {member.name!r} is stored with holes; write the shard without --sparse"
             )
         content: Any = tar.extractfile(member)
         sample = sample or {"__key__": key}
@@ -208,7 +208,7 @@ def _open(shard: Shard, fetch: Fetch | None) -> Any:
                 "shards: worker processes have no standard input; use num_workers=0, or threads "
                 "(foreload.DataLoader(workers='threads'))"
             )
-        return io.BufferedReader(_Joined(b"", sys.stdin.buffer))  # which stays open
+        return io.BufferedReader(_Joined(b"", sys.stdin.buffer))  # standard input stays open
     if shard.startswith(("http://", "https://")):
         return io.BufferedReader(WebFile(shard), _STEP)
     if is_remote(shard):
@@ -219,12 +219,14 @@ def _open(shard: Shard, fetch: Fetch | None) -> Any:
 
 
 class _Joined(io.RawIOBase):
-    """What was read of a file already, and then the rest."""
+    """The bytes already read of a file, followed by the rest."""
 
     def __init__(self, head: bytes, file: Any) -> None:
         self._head = head
         self._read = getattr(file, "read1", file.read)  # without waiting for all of it
-        self._counts = not isinstance(getattr(file, "raw", None), (RemoteFile, _Joined))  # which count themselves
+        self._counts = not isinstance(
+            getattr(file, "raw", None), (RemoteFile, _Joined)
+        )  # these count their own bytes
 
     def readable(self) -> bool:
         return True
@@ -241,7 +243,7 @@ class _Joined(io.RawIOBase):
 
 
 def _unpacked(file: Any) -> Any:
-    """Give the tar in a file, which its first bytes tell to be compressed or not."""
+    """Return a file decompressed, by what its first bytes show."""
     head = b""
     while len(head) < 6 and (more := file.read(6 - len(head))):
         head += more
@@ -269,7 +271,7 @@ def _zstandard() -> Any:
 
 def _damages() -> tuple[type[Exception], ...]:
     damages = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
-    # Whoever has read with it has it.
+    # It was imported if anything was read with it.
     zstandard = sys.modules.get("zstandard")
     return damages if zstandard is None else (*damages, zstandard.ZstdError)
 

@@ -1,4 +1,4 @@
-"""The members of all samples of several shards, side by side."""
+"""The members of samples in tar shards."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Members"]
 
 
 class Members:
-    """Where the members of samples lie, for many samples at a time.
+    """A table of where the members of samples lie, for look-ups of many samples at once.
 
     Attributes:
-        first: the first member of each sample, and behind the last one the count of members (int64).
+        first: the first member of each sample, then the count of members (int64).
         lengths: of each member, in bytes (int64).
     """
 
@@ -27,7 +27,7 @@ class Members:
         self.lengths: Array = np.concatenate([index.lengths for index in indexes])
         self._keys = [key for index in indexes for key in index.keys]
         offsets = np.concatenate([index.offsets for index in indexes])
-        # Counted from where the sample begins.
+        # Offsets from the start of the sample.
         counts = np.diff(self.first)
         self._begins: Array = offsets - np.repeat(offsets[self.first[:-1]], counts)
         self._names, self._kinds = np.unique(
@@ -35,7 +35,7 @@ class Members:
         )
 
     def of(self, samples: Sequence[int]) -> Iterator[tuple[str, list[str], list[int], list[int]]]:
-        """Give, for each sample, its key, and its members' fields, and where they begin and end in it (bytes)."""
+        """Yield for each sample its key, its members' fields, and the bytes where they begin and end in it."""
         chosen = np.asarray(samples, np.int64) % len(self._keys)
         low = self.first[chosen]
         counts = self.first[chosen + 1] - low

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
+from foreload.checks import check_int
 from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.images.decode import decode_with_pillow
 from foreload.datasets.tar.shards import ShardIndex, index_of
@@ -31,20 +32,20 @@ __all__ = ["MANIFEST", "Packed", "pack"]
 
 MANIFEST = "pack.json"
 
-# What is written and read back between two looks at the progress bar.
+# Samples that the threads read and transcode at a time.
 _RUN = 64
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What :func:`pack` has made.
+    """The result of :func:`pack`.
 
     Attributes:
         shards: their files.
-        samples: how many there are.
-        tiled: how many JPEGs were tiled.
-        resumed: shards that were there already.
-        bytes_before, bytes_after: of the files, and of the shards.
+        samples: the number of samples.
+        tiled: the number of JPEGs that were tiled.
+        resumed: the number of shards that were there already.
+        bytes_before, bytes_after: bytes of the files, and of the shards.
     """
 
     shards: list[str]
@@ -67,13 +68,13 @@ def pack(
     """Write files as tar shards in WebDataset's layout, each with an index for random access.
 
     A sample is ``KEY.EXTENSION`` and, where there are labels, ``KEY.cls`` with a number; ``pack.json`` has the
-    names of the classes. Begun anew after an interruption, it goes on at the first shard that is missing.
+    names of the classes. Run again after an interruption, it resumes at the first shard that is missing.
 
     Args:
         source: a folder of class folders, a flat folder, or a list of files.
         folder: where the shards go; it is made if there is none.
         labels: as for :class:`~foreload.FileDataset`.
-        shard_bytes: the size from which on a shard is full.
+        shard_bytes: the size at which a shard is full.
         tiled: transcode JPEGs, without loss, so that a crop can be read without decoding all of it. They stay
             ordinary JPEGs.
         verify: read each shard back and compare it with the files, JPEGs that were tiled by their pixels.
@@ -93,8 +94,7 @@ def pack(
     >>> TarDataset(target)[0]
     {'__key__': 'cat/tom', 'bin': b'meow', 'cls': b'0'}
     """
-    if shard_bytes < 1:
-        raise ValueError(f"shard_bytes must be positive, got {shard_bytes}")
+    shard_bytes = check_int("shard_bytes", shard_bytes, 1)
     listing = list_files(source, labels)
     _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]
@@ -115,7 +115,7 @@ def pack(
             for number, (begin, end) in enumerate(pairwise(cuts)):
                 path = target / f"shard-{number:06}.tar"
                 if path.exists():
-                    index_of(path)  # which may be missing still
+                    index_of(path)  # makes an index that is still missing
                     resumed += 1
                     progress.skip(end - begin)
                 else:
@@ -129,10 +129,10 @@ def pack(
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep others from packing into the folder, for the block; who is killed lets go of it.
+    """Lock the folder against other packs, for the block; the end of a process releases it.
 
     Raises:
-        BlockingIOError: somebody else is at it.
+        BlockingIOError: another process is packing into it.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -149,11 +149,11 @@ def _lock(descriptor: int, folder: Path) -> None:
         message = "another `foreload pack` is writing to this folder; wait for it, or give another folder"
         raise BlockingIOError(error.errno, message, str(folder)) from None
     except OSError:
-        pass  # a file system that has no locks
+        pass  # a file system without locks
 
 
 def _warn_of_strays(paths: list[str]) -> None:
-    """Say now what would come up when hours of packing are over."""
+    """Warn now of files that would only be noticed after hours of packing."""
     strays = [path for path in paths if not path.lower().endswith(IMAGES)]
     if 0 < len(strays) < len(paths):
         warnings.warn(
@@ -204,7 +204,7 @@ def _cuts(sizes: Any, shard_bytes: int) -> list[int]:
 
 
 def _keys(paths: list[str], source: Any) -> list[str]:
-    """Give each file a key that no other has: its path below the folder, with no dots in its name."""
+    """Return a unique key for each file: its path below the folder, without dots in the name."""
     folders = [source] if isinstance(source, (str, os.PathLike)) else [os.path.dirname(path) for path in paths]
     root = os.path.commonpath([os.path.abspath(one) for one in folders])
     keys: list[str] = []
@@ -226,7 +226,7 @@ def _keys(paths: list[str], source: Any) -> list[str]:
 def _extension(path: str) -> str:
     extension = os.path.splitext(path)[1].lower().lstrip(".") or "bin"
     if extension == "cls":
-        raise ValueError(f"source: {path!r}: in shards .cls is what labels are called; give them as labels")
+        raise ValueError(f"source: {path!r}: in shards .cls is the name of labels; pass them as labels=")
     return extension
 
 
@@ -250,7 +250,7 @@ class _Packing:
         self.tiled_count = 0
 
     def write(self, path: Path, begin: int, end: int, tell: Callable[[], object]) -> None:
-        """Write one shard and its index; it gets its name when it is whole. ``tell`` is called for each sample."""
+        """Write one shard and its index, named only once whole; ``tell`` is called for each sample."""
         temporary = path.with_name(f"{path.name}.part")
         checks: list[int] = []
         with ThreadPoolExecutor(granted_cores()) as threads, open(temporary, "wb") as file:
@@ -265,7 +265,7 @@ class _Packing:
                         tell()
             file.flush()
             os.fsync(file.fileno())
-            if self._verify:  # what is read back comes from the disk
+            if self._verify:  # let it be read back from the disk
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         index = index_of(temporary, save=False)
         if self._verify:
@@ -299,9 +299,7 @@ class _Packing:
         if self._verify:
             before, after = (_native.decode_rgb(path, data, decode_with_pillow) for data in (content, tiled))
             if not np.array_equal(before, after):
-                raise DecodeError(
-                    f"{path}: the tiled picture is another one; pack without tiling, and report this"
-                )
+                raise DecodeError(f"{path}: the tiled picture differs; pack without tiling, and report this")
         return tiled, True
 
 

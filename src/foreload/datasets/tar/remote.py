@@ -1,4 +1,4 @@
-"""Shards in object storage and on web servers: their indexes, and their samples by ranges."""
+"""Tar shards in object storage and on web servers: their indexes, and their samples by ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foreload.remote.fetch import Fetch, Range
 __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
 
 _HEADER = 512  # bytes before a member's content
-_STEP = 1 << 20  # what is read at a time to make an index
+_STEP = 1 << 20  # bytes read at a time to make an index
 _AT_A_TIME = 16
 
 
@@ -58,9 +58,9 @@ def list_below(fetch: Fetch, url: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
-    """Give the indexes of shards: those that lie beside them, or in ``folder``, or made by reading the shards.
+    """Return the indexes of shards: from beside them, from ``folder``, or made by reading the shards.
 
-    And a tag of each, which changes with its content.
+    With a tag of each, which changes with its content.
 
     Raises:
         OSError: a shard cannot be read.
@@ -101,7 +101,7 @@ def _beside(fetch: Fetch, url: str, size: int) -> ShardIndex | None:
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file of so many bytes, to be read as a local one is."""
+    """A remote file of ``size`` bytes, read like a local one."""
 
     def __init__(self, fetch: Fetch, url: str, size: int) -> None:
         self._fetch, self._url, self._size, self._at = fetch, url, size, 0
@@ -135,15 +135,15 @@ class RemoteSamples:
     """Extents of remote shards, as :class:`foreload._native.Files` are of local ones.
 
     With each extent the header before it is read, which must be that of the member that the index has there: a
-    shard that was exchanged is an error, never another sample.
+    shard that was replaced is an error, never another sample.
 
     Args:
-        fetch: what reads.
+        fetch: reads ranges.
         urls: of the shards.
         extents: rows of (shard, offset, length), one per sample, each beginning with a member's content.
         first: the length of each extent's first member.
-        key_of: gives a sample's key.
-        keep: the first so many samples stay in memory once read.
+        key_of: returns a sample's key.
+        keep: how many samples, from the first on, stay in memory once read.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class RemoteSamples:
         self._kept: dict[int, Array] = {}
 
     def read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
-        """Read samples; what failed is given by its position, and is empty in the list."""
+        """Read samples; return them, and failures by position, whose samples are empty."""
         where = np.asarray(samples, np.int64)
         wanted: list[int] = np.where(where < 0, where + len(self._extents), where).tolist()
         missing = [position for position, sample in enumerate(wanted) if sample not in self._kept]
@@ -173,7 +173,7 @@ class RemoteSamples:
         failures = {missing[number]: error for number, error in failed.items()}
         for position, piece in new.items():
             if position not in failures and wanted[position] < self._keep:
-                self._kept[wanted[position]] = piece.copy()  # the piece holds all that was read with it
+                self._kept[wanted[position]] = piece.copy()  # the piece would keep all that was read with it
         pieces = [new[at] if at in new else self._kept[sample] for at, sample in enumerate(wanted)]
         return pieces, failures
 
@@ -194,14 +194,14 @@ class RemoteSamples:
         return found, failures
 
     def _is_of(self, header: bytes, sample: int) -> bool:
-        """Whether it is the header of this sample's member."""
+        """Whether a header is that of this sample's first member."""
         if _size_in(header) != self._first[sample]:
             return False
         key = self._key_of(sample)
         if header.startswith(key.encode("utf-8", "surrogateescape") + b"."):
             return True
         name = header[:100].rstrip(b"\0")
-        # Long names, and those in other alphabets, stand elsewhere.
+        # Long names, and those in other alphabets, are stored elsewhere.
         if len(name) == 100 or not key.isascii():
             return True
         prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""

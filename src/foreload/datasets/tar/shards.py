@@ -1,4 +1,4 @@
-"""Tar shards, and an index of each: where the members of its samples lie."""
+"""Indexes of tar shards: where the members of samples lie."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Split a member's name into the key of its sample and the field; None for what belongs to no sample.
+    """Split a member's name into the key of its sample and the field; None if it belongs to no sample.
 
-    As WebDataset has it: the key ends at the first dot of the last part, and what begins with ``__NAME__`` is no
-    sample. Hidden files are none either.
+    As WebDataset has it: the key ends at the first dot of the last part; members that begin with ``__NAME__`` and
+    hidden files belong to no sample.
 
     >>> split_name("train/cat.0001.JPG"), split_name("train/README"), split_name("__meta__.json/a.b")
     (('train/cat', '0001.jpg'), None, ('__meta__.json/a', 'b'))
@@ -57,16 +57,16 @@ def leads_out(name: str) -> bool:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What lies where in a tar.
+    """The index of a tar.
 
     Attributes:
         size: of the shard when it was indexed, in bytes.
         modified: when the shard was changed last, in nanoseconds.
         keys: of the samples, in the order of the shard.
-        first: the first member of each sample, and behind the last one the count of members (int64).
+        first: the first member of each sample, then the count of members (int64).
         names: the field of each member, such as ``"jpg"``.
         offsets, lengths: where each member's bytes lie (int64).
-        labels: the number in each sample's ``cls`` member (int64), -1 where there is none.
+        labels: the number in each sample's ``cls`` member (int64), -1 if there is none.
     """
 
     size: int
@@ -83,7 +83,7 @@ class ShardIndex:
         return len(self.keys)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file; a reader sees either all of it or nothing."""
+        """Write it to a file; a reader sees all of it or none."""
         temporary = Path(f"{path}.{os.getpid()}.part")
         values = {field.name: _flat(getattr(self, field.name)) for field in fields(self)}
         try:
@@ -96,10 +96,10 @@ class ShardIndex:
 
     @classmethod
     def load(cls, path: str | Path | IO[bytes]) -> ShardIndex | None:
-        """Read it from a file; None where that is none, damaged, or of another version."""
+        """Read it from a file; None if that is missing, damaged, or of another version."""
         try:
             with np.load(path, allow_pickle=False) as stored:
-                # The checksums of all of it; reading a part might not look at them.
+                # Check all of it; reading a part might skip the checksums.
                 if stored.zip.testzip() is not None or int(stored["version"]) != _VERSION:
                     return None
                 values = {field.name: stored[field.name] for field in fields(cls)}
@@ -108,7 +108,7 @@ class ShardIndex:
                 | {name: int(values[name]) for name in ("size", "modified")}
                 | {name: _text(values[name]).split("\0") for name in ("keys", "names")}
             )
-        except Exception:  # anything may be raised by what reads a damaged file
+        except Exception:  # a damaged file may raise anything
             return None
 
 
@@ -121,14 +121,14 @@ def _text(value: Array) -> str:
 
 
 def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
-    """Give the index of a shard: the one beside it if it is of this very file, otherwise a new one.
+    """Return the index of a shard: the one beside it if it is up to date, otherwise a new one.
 
     Args:
         shard: a tar, not compressed.
-        save: keep a new index beside the shard, as ``shard.tar.idx``, where that can be written.
+        save: write a new index beside the shard, as ``shard.tar.idx``, if possible.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the shard cannot be read.
         DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
     """
     status = os.stat(shard)
@@ -139,13 +139,13 @@ def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
     with open(shard, "rb") as file:
         index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
     if save:
-        with suppress(OSError):  # no right to, or no room
+        with suppress(OSError):  # no permission, or no room
             index.save(path)
     return index
 
 
 def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
-    """Make the index of a tar by going through it.
+    """Make the index of a tar by reading its headers.
 
     Raises:
         DecodeError: as :func:`index_of`.
@@ -171,7 +171,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                     first.append(len(names))
                     labels.append(-1)
                 if name in fields_of_sample:
-                    raise DecodeError(f"{source}: sample {key!r} has two members {name!r}; make the shard anew")
+                    raise DecodeError(f"{source}: sample {key!r} has two members {name!r}; write the shard again")
                 fields_of_sample.add(name)
                 if name == "cls":
                     labels[-1] = _label(tar.extractfile(member), member.name, source)
@@ -196,7 +196,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
 
 
 class _Member(tarfile.TarInfo):
-    # For a size below 0 tarfile goes back, and may go round for ever (CVE-2025-8194).
+    # At a size below 0 tarfile seeks backwards, and may loop for ever (CVE-2025-8194).
     def _block(self, count: int) -> int:
         if count < 0:
             raise tarfile.ReadError("a member has less than 0 bytes")
@@ -208,13 +208,13 @@ def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
     if member.isfile() and member.offset_data + member.size > size and not member.issparse():
         raise DecodeError(f"{source}: the shard is cut short in member {name!r}")
     if leads_out(name):
-        raise DecodeError(f"{source}: member {name!r} leads out of the archive; make the shard anew without it")
+        raise DecodeError(f"{source}: member {name!r} leads out of the archive; write the shard again without it")
     if member.issparse():
-        raise DecodeError(f"{source}: member {name!r} is stored with holes; make the shard anew without --sparse")
+        raise DecodeError(f"{source}: member {name!r} is stored with holes; write the shard without --sparse")
 
 
 def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) -> None:
-    # tarfile takes a damaged header for the end.
+    # tarfile takes a damaged header for the end of the archive.
     file.seek(tar.offset)
     rest = file.read(2 * _BLOCK)
     if rest.strip(b"\0"):

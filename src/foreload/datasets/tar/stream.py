@@ -1,4 +1,4 @@
-"""Samples in tar shards that can be read only from the beginning to the end."""
+"""Samples in tar shards without random access, as a stream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class TarStream(ShuffledStream):
     with the package zstandard), standard input, pipes, web servers that do not know ranges. Samples are the same
     dicts: ``"__key__"``, and each member's bytes by its field.
 
-    The order of the shards is random, and samples go through a buffer of which a random one is given each time.
+    The order of the shards is random; samples go through a buffer, from which a random one is drawn each time.
     Shards are dealt among ranks and workers, so there should be as many, and they should have about as many
     samples each. The order is a pure function of (seed, epoch) and of the number of ranks and workers.
 
     The iterator has ``state_dict`` and ``load_state_dict``: a :class:`foreload.DataLoader` goes on in the middle
-    of an epoch with exactly the samples that would have come, for the same number of workers and ranks. Read again
-    for that is the present shard, up to where it was, and every earlier one of which samples were in the buffer.
-    As with torch's ``DistributedSampler``, call :meth:`set_epoch` before each epoch, and before one goes on.
+    of an epoch with exactly the samples that would have come, for the same number of workers and ranks. For that,
+    the current shard is read again up to that point, and every earlier one of which samples were in the buffer. As
+    with torch's ``DistributedSampler``, call :meth:`set_epoch` before each epoch, and before one goes on.
 
     Args:
         shards: a folder, a file, ``"train-{000..099}.tar.gz"``, a URL (``http://``, ``https://``; ``s3://``,
@@ -42,11 +42,11 @@ class TarStream(ShuffledStream):
         num_replicas, rank: as for :class:`foreload.Stream`.
 
     Raises:
-        FileNotFoundError, ValueError, TypeError: an argument makes no sense; the message names it.
+        FileNotFoundError, ValueError, TypeError: an argument is invalid; the message names it.
 
     Iterating raises OSError where a shard cannot be read, and :class:`foreload.errors.DecodeError` (an OSError
-    too) where it is damaged or cut short; the message names the shard and the member. Who goes on after that comes
-    to the next shard.
+    too) where it is damaged or cut short; the message names the shard and the member. A loop that goes on after
+    that gets the next shard.
 
     >>> import io, tarfile, tempfile
     >>> shard = Path(tempfile.mkdtemp()) / "train.tar.gz"
@@ -95,19 +95,19 @@ class TarStream(ShuffledStream):
 
 
 class _Shards:
-    """A reader's part: some of the shards, one after the other."""
+    """One reader's part: some of the shards, one after the other."""
 
     def __init__(self, stream: TarStream, reading: Reading) -> None:
         self._stream = stream
-        # Dealt to the ranks first: no rank has more than one shard more than another.
+        # Dealt to ranks before workers: ranks then differ by one shard at most.
         first, step = reading.rank + reading.ranks * reading.worker, reading.ranks * reading.workers
         self._own: list[int] = order_of(reading, len(stream.shards))[first::step].tolist()
         self._turn = 0
-        self._given = 0  # of the present shard
+        self._given = 0  # samples of the current shard
         self._samples: Iterator[dict[str, Any]] | None = None
 
     def next(self) -> tuple[list[int], dict[str, Any]] | None:
-        """Read the next sample of the present shard, or the first one of the next."""
+        """Read the next sample of the current shard, or the first one of the next."""
         while self._turn < len(self._own):
             shard = self._own[self._turn]
             try:
@@ -124,7 +124,7 @@ class _Shards:
         return None
 
     def finish(self, name: list[int], sample: dict[str, Any]) -> Any:
-        """Transform it."""
+        """Transform a sample."""
         if self._stream.transform is None:
             return sample
         try:
@@ -135,11 +135,11 @@ class _Shards:
             raise
 
     def state(self) -> list[int]:
-        """Give how many of its shards are done, the samples read of the present one, and the number of shards."""
+        """Return the shards done, the samples read of the current one, and the number of shards."""
         return [self._turn, self._given, len(self._stream.shards)]
 
     def restore(self, state: list[int], names: list[Any]) -> list[Any]:
-        """Go on from there; each shard is opened once."""
+        """Resume there; each shard is opened once."""
         turn, given, shards = state
         if shards != len(self._stream.shards):
             raise ValueError(
@@ -158,7 +158,7 @@ class _Shards:
     def _again(
         self, shard: int, count: int, wanted: set[tuple[int, int]], found: dict[tuple[int, int], Any]
     ) -> Iterator[dict[str, Any]]:
-        """Read so many samples of a shard, and find those that are wanted."""
+        """Read ``count`` samples of a shard, and collect those that are wanted."""
         samples = self._stream._samples(shard)
         for number in range(count):
             sample = next(samples, None)

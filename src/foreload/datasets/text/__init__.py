@@ -1,4 +1,4 @@
-"""Lines and texts, found by their places in files."""
+"""Texts in files as token ids."""
 
 from foreload.datasets.text.dataset import TextDataset
 

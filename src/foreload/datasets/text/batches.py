@@ -1,32 +1,54 @@
-"""Stage ``encode``: texts to rows of ids, natively or by a tokenizer, and to batches of them."""
+"""Batches of texts as rows of ids, by native code or a tokenizer."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
 from foreload import _native
-from foreload.batch.assembly import Batch, note_sample
-from foreload.batch.buffers import Buffers
+from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
-from foreload.batch.failure import EmptyBatch, OnError, SampleError, replacement_positions
-from foreload.datasets.text.tokens import IDS, Rows
+from foreload.batch.failure import EmptyBatch, SampleError, replacement_positions
+from foreload.checks import Array
+from foreload.datasets.text.tokens import IDS, Encoder, PaddingCollate, Rows
+from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
+from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
 
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
-    from foreload.datasets.text import TextDataset
+__all__ = ["EncodedTexts", "TextAssembly", "TextBatch"]
 
-
-__all__ = ["TextAssembly", "TextBatch"]
-
-# Texts that a worker takes at a time: enough for a tokenizer to share out, few enough for the workers to.
+# Texts that a worker takes at a time: enough for a tokenizer's own threads, few enough for all workers to help.
 _RUN = 64
+
+
+class EncodedTexts(Protocol):
+    """The part of a :class:`~foreload.TextDataset` that batches are made from; see its attributes."""
+
+    entries: Any
+    encoder: Encoder
+    collate: PaddingCollate
+    max_length: int
+    padding: bool
+    target_transform: Callable[[Any], Any] | None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native code reads the files and makes the rows."""
+        ...
+
+    def read_many(self, indices: Sequence[int] | Array) -> list[str | Exception]:
+        """Load several texts; in place of one that fails, its exception."""
+        ...
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        ...
 
 
 class TextBatch:
@@ -37,7 +59,9 @@ class TextBatch:
         targets: of each, if there are any.
     """
 
-    def __init__(self, dataset: TextDataset, indices: Any, columns: dict[str, torch.Tensor], lengths: Any) -> None:
+    def __init__(
+        self, dataset: EncodedTexts, indices: Any, columns: dict[str, torch.Tensor], lengths: Any
+    ) -> None:
         self._dataset = dataset
         self.columns = columns
         self.lengths = lengths
@@ -45,12 +69,12 @@ class TextBatch:
         self.targets = None if targets is None else torch.from_numpy(targets[np.asarray(indices)])
 
     @classmethod
-    def of(cls, dataset: TextDataset, indices: Any, rows: Rows, buffers: Buffers) -> TextBatch:
-        """Pad what a tokenizer gave."""
+    def of(cls, dataset: EncodedTexts, indices: Any, rows: Rows, buffers: BatchMemory) -> TextBatch:
+        """Pad the ids of a tokenizer."""
         return cls(dataset, indices, *dataset.collate.padded(rows, dataset.max_length, buffers))
 
     def sample(self, row: int) -> Any:
-        """Give one of them as ``dataset[index]`` does."""
+        """Return one sample, as ``dataset[index]`` does."""
         dataset, length = self._dataset, int(self.lengths[row])
         used = slice(-length or dataset.max_length, None) if dataset.collate.left else slice(length)
         columns = {
@@ -70,12 +94,12 @@ class TextBatch:
         return default_collate([self._label(row) for row in range(len(self.targets))])
 
     def padded(self) -> Any:
-        """Give all of them as ``default_collate`` would."""
+        """Return the batch that ``default_collate`` would make."""
         text: Any = self.columns.get(IDS, self.columns)
         return text if self.targets is None else [text, self._labels()]
 
-    def trimmed(self, buffers: Buffers) -> Any:
-        """Give all of them as the dataset's own ``collate`` would."""
+    def trimmed(self, buffers: BatchMemory) -> Any:
+        """Return the batch that the dataset's own ``collate`` would make."""
         collate, width = self._dataset.collate, int(self.lengths.max())
         columns = {}
         for name, rows in self.columns.items():
@@ -84,18 +108,18 @@ class TextBatch:
         return collate.batch(columns, self.lengths, self._labels())
 
     def chosen(self, rows: list[int]) -> None:
-        """Leave out all but these."""
+        """Keep these rows only."""
         self.columns = {name: column[rows] for name, column in self.columns.items()}
         self.lengths = self.lengths[rows]
         self.targets = None if self.targets is None else self.targets[rows]
 
 
 class TextAssembly:
-    """Batches of texts; see :class:`foreload.batch.assembly.Assembly`."""
+    """Batches of texts; an :class:`~foreload.protocol.Assembly`."""
 
     depth: int | None = None
 
-    def __init__(self, dataset: TextDataset, buffers: Buffers, spec: BatchSpec | None = None) -> None:
+    def __init__(self, dataset: EncodedTexts, buffers: BatchMemory, spec: BatchOptions | None = None) -> None:
         self._dataset = dataset
         self._buffers = buffers
         self._pin_device = None if spec is None else spec.pin_device
@@ -103,7 +127,7 @@ class TextAssembly:
         self._errors = [] if spec is None else spec.errors
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.batch.assembly.Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         work = self._work(indices)
 
         def take() -> Any:
@@ -125,7 +149,7 @@ class TextAssembly:
         return work(self._dataset, where, self._buffers)
 
     def _checked(self, work: _Characters | _Encoding) -> TextBatch:
-        """Give the batch, after some of it may have failed."""
+        """Return the batch, with failures treated as the loader wants."""
         failures = dict(work.failures())
         if not failures:
             return work.made()
@@ -147,9 +171,9 @@ class TextAssembly:
 
 
 class _Characters:
-    """Texts whose characters the native core reads."""
+    """The work on a batch of characters: native code reads them."""
 
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
         self.indices = indices
         self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
@@ -159,25 +183,25 @@ class _Characters:
         )
 
     def job(self) -> _native.Job:
-        """Give what makes it."""
+        """Return the job."""
         return self._job
 
     def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
+        """Return the positions that failed, each with its error."""
         failure = self._dataset.entries.failure
         return [
             (position, failure(int(self.indices[position]), error)) for position, error in self._job.failures()
         ]
 
     def made(self) -> TextBatch:
-        """Give the result."""
+        """Return the batch."""
         return TextBatch(self._dataset, self.indices, {IDS: self._ids}, self._lengths)
 
 
 class _Encoding:
-    """Texts that a tokenizer turns into numbers, a run of them at a time."""
+    """The work on a batch for a tokenizer, a run of texts at a time."""
 
-    def __init__(self, dataset: TextDataset, indices: Any, buffers: Buffers) -> None:
+    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
         self.indices = indices
         self._buffers = buffers
@@ -186,7 +210,7 @@ class _Encoding:
         self._made: TextBatch | None = None
 
     def job(self) -> _native.Job:
-        """Give what makes it. It holds this, so this must not hold it: nothing would end such a cycle."""
+        """Make the job, which holds this object: the garbage collector could not see a reference back."""
         return _native.PythonJob(len(self.indices), _RUN, self._run, self._finish, Stage.decode)
 
     def _run(self, begin: int, end: int) -> None:
@@ -197,7 +221,7 @@ class _Encoding:
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
             if texts:
                 self._encode(texts)  # type: ignore[arg-type]
-        except BaseException as error:  # of all that have nothing to show for it
+        except BaseException as error:  # an error of all texts that were not encoded
             for position in range(begin, end):
                 if self._samples[position] is None:
                     self._failures.setdefault(position, error)
@@ -209,7 +233,7 @@ class _Encoding:
             if len(texts) == 1:
                 self._failures[next(iter(texts))] = error
                 return
-            for position, text in texts.items():  # the others need not suffer for one of them
+            for position, text in texts.items():  # find the one that fails, and encode the others
                 self._encode({position: text})
             return
         for row, position in enumerate(texts):
@@ -226,11 +250,11 @@ class _Encoding:
             self._failures.setdefault(0, error)
 
     def failures(self) -> list[tuple[int, BaseException]]:
-        """Tell which positions failed, and why."""
+        """Return the positions that failed, each with its error."""
         return sorted(self._failures.items())
 
     def made(self) -> TextBatch:
-        """Give the result."""
+        """Return the batch."""
         if self._made is None:
             raise EmptyBatch
         return self._made

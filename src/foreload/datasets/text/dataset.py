@@ -5,26 +5,25 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
+from foreload.checks import check_int
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
-
-if TYPE_CHECKING:
-    from foreload.batch.spec import BatchSpec
+from foreload.protocol import BatchMemory, BatchOptions, LoaderDefaults, NativeBatches
 
 __all__ = ["TextDataset"]
 
 
-class TextDataset(BaseDataset):
+class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     r"""Texts in files as token ids: ``ids``, or ``(ids, label)`` where there are labels.
 
     ``data_path`` is a file of lines (each one a sample, empty ones too); JSON lines (``.jsonl``, ``.ndjson``,
@@ -62,7 +61,7 @@ class TextDataset(BaseDataset):
             of dicts, a dict or ``(dict, labels)``.
 
     Raises:
-        FileNotFoundError: there is nothing at ``data_path``, or no ``.txt`` file in it.
+        FileNotFoundError: ``data_path`` does not exist, or no ``.txt`` file in it.
         OSError: a file cannot be read, or has changed since the dataset was made; ``filename`` is its path.
         ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
             UnicodeDecodeError, which is one too.
@@ -93,14 +92,10 @@ class TextDataset(BaseDataset):
         text_field: Field = "text",
         label_field: Field | None = LABEL,
     ) -> None:
-        if isinstance(max_length, bool) or not hasattr(max_length, "__index__"):
-            raise TypeError(f"max_length must be an int, got {max_length!r}")
-        if max_length < 1:
-            raise ValueError(f"max_length must be 1 or more, got {max_length}")
         if not isinstance(padding, bool):
             raise TypeError(f"padding must be True or False, got {padding!r}")
         self.tokenizer = tokenizer
-        self.max_length = operator.index(max_length)
+        self.max_length = check_int("max_length", max_length, 1)
         self.padding = padding
         self.text_field = text_field
         self.label_field = label_field
@@ -109,7 +104,7 @@ class TextDataset(BaseDataset):
         super().__init__(data_path, None, target_transform, loading_mode)
 
     def index(self) -> Any:
-        """Find the texts; called once."""
+        """Find the texts. Called once."""
         return open_texts(self.data_path, self.text_field, self.label_field)
 
     @property
@@ -120,7 +115,7 @@ class TextDataset(BaseDataset):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """From the name of a class to its target."""
+        """The target of each class, by name."""
         return {name: index for index, name in enumerate(self.classes)}
 
     @property
@@ -155,9 +150,9 @@ class TextDataset(BaseDataset):
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-        """Load the samples of a batch; where they are padded, a stock DataLoader has nothing left to collate.
+        """Load the samples of a batch; if they are padded, a stock DataLoader has nothing left to collate.
 
-        None where a subclass loads samples in a way of its own.
+        None if a subclass loads samples in another way.
         """
         return self._load_batch if self._is_own("__getitem__", "prepare_sample", "finish_sample") else None
 
@@ -171,11 +166,11 @@ class TextDataset(BaseDataset):
         return [batch.sample(row) for row in range(len(indices))]
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
-        """Turn a text that was read before into a sample."""
+        """Turn a text into a sample."""
         return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
 
     def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
-        """Load several texts, or what kept them from being loaded."""
+        """Load several texts; in place of one that fails, its exception."""
         if self._kept is None and self._is_own("read"):
             texts: list[str | Exception] = self.entries.read(indices)
             return texts
@@ -189,17 +184,19 @@ class TextDataset(BaseDataset):
 
     @property
     def is_native(self) -> bool:
-        """Whether the native core reads the files and makes the rows."""
+        """Whether native code reads the files and makes the rows."""
         plain = isinstance(self.encoder, Characters) and self.entries.plain
         return plain and self._kept is None and self._is_own("read")
 
     @property
     def default_collate(self) -> PaddingCollate | None:
-        """What foreload's DataLoader uses where it is given no ``collate_fn``."""
+        """The ``collate_fn`` of a foreload DataLoader that is given none."""
         return None if self.padding else self.collate
 
-    def batch_assembly(self, spec: BatchSpec, key: tuple[int, int], buffers: Buffers) -> TextAssembly | None:
-        """Make whole batches for foreload's DataLoader, where nothing was overridden."""
+    def batch_assembly(
+        self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
+    ) -> TextAssembly | None:
+        """Make whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
         own = is_default_collate(spec.collate_fn) if self.padding else spec.collate_fn == self.collate
         if not own or spec.cache is not None or self.__getitems__ != self._load_batch:
             return None

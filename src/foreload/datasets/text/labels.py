@@ -18,11 +18,11 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Labels:
-    """The labels of all samples, one after the other.
+    """A collector of the labels of all samples.
 
     Args:
-        place: names the file and the line of a sample.
-        field: what the labels are called.
+        place: names the file and line of a sample, for errors.
+        field: the labels' field, for errors.
 
     >>> labels = Labels(str, "label")
     >>> for index, name in enumerate(["dog", "cat", "dog"]):
@@ -38,10 +38,10 @@ class Labels:
         self._all = array("q")
 
     def add(self, index: int, value: Any) -> None:
-        """Take the next one.
+        """Add the label of the next sample.
 
         Raises:
-            ValueError: it is neither a name nor a number.
+            ValueError: the label is neither a name nor a number.
         """
         if not isinstance(value, (str, int, float)) or value == "":
             raise ValueError(
@@ -50,10 +50,10 @@ class Labels:
         self._all.append(self._codes.setdefault(value, len(self._codes)))
 
     def targets(self, *, numbers_as_text: bool = False) -> tuple[Array, list[str]]:
-        """Give the target of each (int64 or float64), and the names that they stand for; none for numbers.
+        """Return the target of each sample (int64 or float64), and the names of the classes; none for numbers.
 
         Args:
-            numbers_as_text: names are numbers where all of them can be read as such.
+            numbers_as_text: take names for numbers if all of them can be read as such.
 
         Raises:
             ValueError: some are names and some are numbers.

@@ -1,4 +1,4 @@
-"""Where texts lie: the lines of a file, JSON lines, tables, folders of files."""
+"""Texts by number: the lines of a file, JSON lines, tables, folders of files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["LABEL", "Field", "Texts", "open_texts"]
 
 Field = str | int
 
-# The label's field where nobody names one: it may be missing, then there are no labels.
+# The default field of the label; if it is missing, there are no labels.
 LABEL = "label"
 
 _JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")
@@ -32,15 +32,15 @@ _RUN = 4096
 
 
 class Texts:
-    """Texts by their number: the lines of a file as they are, or what a subclass makes of them.
+    """Texts by their number: the lines of a file, or what a subclass makes of them.
 
     Attributes:
-        source: what reads them.
-        targets: of each, where there are labels (int64 or float64).
-        classes: what the targets stand for, sorted, where they stand for names.
+        source: reads them.
+        targets: of each text, if there are labels (int64 or float64).
+        classes: the names that targets stand for, sorted; empty if labels are numbers.
     """
 
-    # Whether a text is its bytes, which the native core can read by itself.
+    # Whether a text is simply its bytes, which native code can decode.
     plain = True
 
     def __init__(self, source: _native.TextSource) -> None:
@@ -54,10 +54,10 @@ class Texts:
         return len(self.source)
 
     def text(self, index: int, data: bytes) -> str:
-        """Give the text that these bytes of the file hold.
+        """Decode the bytes of a text.
 
         Raises:
-            UnicodeDecodeError, ValueError: they are not what they should be; the message names file and line.
+            UnicodeDecodeError, ValueError: they are not valid; the message names file and line.
         """
         try:
             return data.decode()
@@ -67,7 +67,7 @@ class Texts:
             ) from None
 
     def read(self, indices: Sequence[int] | Array) -> list[str | Exception]:
-        """Give several texts, or what kept them from being read."""
+        """Return several texts; in place of one that fails, its exception."""
         data, failures = self.source.read(np.ascontiguousarray(indices, np.int64))
         texts: list[str | Exception] = []
         failed = dict(failures)
@@ -81,7 +81,7 @@ class Texts:
         return texts
 
     def failure(self, index: int, error: Exception) -> Exception:
-        """Say of an error of the native core which text it was."""
+        """Return an error of native code, with the text that it is about."""
         if isinstance(error, OSError):
             return OSError(error.errno, f"{error.strerror}, loading sample {index}", error.filename)
         (content,), failures = self.source.read(np.array([index]))
@@ -94,12 +94,12 @@ class Texts:
         return error
 
     def place(self, index: int) -> str:
-        """Name the file, and the line where it has many."""
+        """Return ``file``, or ``file:line`` if it holds several texts."""
         path = os.fsdecode(self.source.path(index))
         return f"{path}:{self.source.line_of(index)}" if isinstance(self.source, _native.LineFile) else path
 
     def keep(self, budget: int, *, everything: bool) -> None:
-        """Keep the file, or so many bytes of it, in shared memory: what is asked for, or all at once."""
+        """Keep up to ``budget`` bytes of the file in shared memory: as it is read, or ``everything`` now."""
         assert isinstance(self.source, _native.LineFile)
         self._budget = budget
         source = self.source = self.source.keep(budget)
@@ -110,13 +110,13 @@ class Texts:
             pass
 
     def __getstate__(self) -> dict[str, Any]:
-        """Share what is kept with a process that is being spawned; any other copy begins empty."""
+        """Share kept text with a process that is being spawned; any other copy starts with none."""
         file = getattr(self.source, "file", -1)
         shared = multiprocessing.reduction.DupFd(file) if get_spawning_popen() is not None and file >= 0 else None
         return {**self.__dict__, "shared": shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Find what is shared."""
+        """Map the shared text."""
         shared = state.pop("shared")
         self.__dict__.update(state)
         if self._budget is None:
@@ -129,7 +129,7 @@ class Texts:
 
 
 class _JsonTexts(Texts):
-    """A field of the object in each line."""
+    """Texts in a field of JSON lines."""
 
     plain = False
 
@@ -171,7 +171,7 @@ class _JsonTexts(Texts):
 
 
 def _contents(texts: Texts) -> Iterator[tuple[int, bytes]]:
-    """Read all, in order."""
+    """Read all texts, in order."""
     runs = range(0, len(texts), _RUN)
     for start in track(runs, "reading labels", total=len(runs), after=1):
         data, failures = texts.source.read(np.arange(start, min(len(texts), start + _RUN)))
@@ -184,9 +184,9 @@ def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Text
     """Find the texts at ``path``.
 
     Raises:
-        FileNotFoundError: a folder without a ``.txt`` file.
+        FileNotFoundError: it is a folder without a ``.txt`` file.
         OSError: a file cannot be read.
-        ValueError, TypeError: a file is not what its name says, or has no such field.
+        ValueError, TypeError: a file is of another format than its name says, or lacks a field.
     """
     if path.is_dir():
         return _open_folder(path)
@@ -226,7 +226,7 @@ def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Fiel
     columns = [field.decode(errors="replace") for field in _native.split_record(first, delimiter)]
     if label_field == LABEL and LABEL not in columns:
         label_field = None
-    # Fields that are named are named in the first line.
+    # Names of fields stand in the first line.
     header = isinstance(text_field, str) or isinstance(label_field, str)
     text = _column("text_field", text_field, columns, path)
     texts = Texts(records.part(int(header and len(records) > 0), text))

@@ -12,22 +12,22 @@ from foreload import _native
 
 __all__ = ["Pieces"]
 
-# Slots of the table, of which half are used: 18 MB when it is full. English has fewer words in common use.
+# Slots of the table, half of which are used: 18 MB when it is full, for more words than English commonly uses.
 _ROOM = 1 << 19
 _LONGEST = 64
 
-# What changes nothing in ASCII text.
+# Normalizers that leave ASCII text as it is.
 _HARMLESS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
 class Pieces:
-    """Encodes texts piece by piece, as the tokenizer's pattern splits them; each piece is encoded once.
+    """An encoder that encodes each distinct piece once, as the tokenizer's pattern splits texts.
 
-    That gives what the tokenizer gives, as the model sees one piece at a time. What may not be so (text that is
-    not ASCII or holds an added token) is left to the tokenizer.
+    The ids are the tokenizer's own, since its model sees one piece at a time. Text of which that may not be true
+    (not ASCII, or with an added token) is left to the tokenizer.
 
     Args:
-        bare: the tokenizer without what comes before and after the model.
+        bare: the tokenizer reduced to its model.
         reserved: its added tokens.
         prefix_space: whether it puts a space in front of a text without one.
     """
@@ -39,7 +39,7 @@ class Pieces:
 
     @classmethod
     def of(cls, tokenizer: Any) -> Pieces | None:
-        """Make them for a tokenizer of Hugging Face ``tokenizers``; None where it is of another kind."""
+        """Make one for a tokenizer of Hugging Face ``tokenizers``; None if it is no byte-level BPE."""
         try:
             config: dict[str, Any] = json.loads(tokenizer.to_str())
         except Exception:  # a part of it is written in Python
@@ -55,7 +55,7 @@ class Pieces:
         )
 
     def encode(self, texts: list[str], encode: Callable[[list[str]], list[Any]]) -> list[Any]:
-        """Give the ids of each text; of what is not for us by ``encode``, the tokenizer itself."""
+        """Return the ids of each text, by ``encode`` (the tokenizer itself) if pieces will not do."""
         ids, counts, missing = self._table.encode(texts)
         if missing:
             ids, counts, _ = self._table.encode(texts, self._learn(missing))
@@ -68,7 +68,7 @@ class Pieces:
         return rows
 
     def _learn(self, pieces: list[str]) -> _native.PieceTable:
-        """Encode pieces that are new, for good as long as there is room; the others are in what this gives."""
+        """Encode new pieces into the table; return a table of those that it has no room for."""
         others = _native.PieceTable([], False, 4 * len(pieces))
         for piece, encoding in zip(pieces, self._bare.encode_batch_fast(pieces), strict=True):
             keep = self._known < _ROOM // 2 and len(piece) <= _LONGEST

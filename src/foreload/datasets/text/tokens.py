@@ -1,4 +1,4 @@
-"""What turns texts into numbers, and pads them."""
+"""Tokenizers: texts to token ids, and padding."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from torch.utils.data import default_collate
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array
 from foreload.datasets.text.pieces import Pieces
+from foreload.protocol import BatchMemory
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
 
-Rows = dict[str, list[Any]]  # by name, the numbers of each text
+Rows = dict[str, list[Any]]  # by column, the ids of each text
 
-# The name of the only column, where there are no names.
+# The column of a tokenizer that has but one, without a name.
 IDS = ""
 
 
 class Encoder(Protocol):
-    """Turns texts into numbers."""
+    """A tokenizer, as :class:`~foreload.TextDataset` uses it."""
 
     @property
     def collate(self) -> PaddingCollate:
-        """How to pad them."""
+        """The ``collate_fn`` that pads its ids."""
         ...
 
     def encode(self, texts: list[str]) -> Rows:
-        """Give for each name the numbers of each text, which may be longer than wanted."""
+        """Return for each column the ids of each text, which may be more than wanted."""
         ...
 
 
 @dataclass(frozen=True)
 class PaddingCollate:
-    """A ``collate_fn`` that pads to the longest of the batch.
+    """A ``collate_fn`` that pads texts to the longest of the batch.
 
     Args:
-        pad: what to fill up with; every column but that of the token ids is filled up with 0.
-        left: in front of the numbers, not behind them.
+        pad: the padding id; every column but that of the token ids is padded with 0.
+        left: pad before the ids instead of after them.
 
     Gives ``(ids, lengths)``, both int64, or ``(ids, lengths, labels)``; for samples that are dicts a dict of
     padded tensors, or ``(dict, labels)``.
@@ -58,7 +59,7 @@ class PaddingCollate:
     left: bool = False
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Put samples together."""
+        """Collate samples."""
         labelled = isinstance(samples[0], tuple)
         texts = [sample[0] if labelled else sample for sample in samples]
         rows: Rows
@@ -71,8 +72,8 @@ class PaddingCollate:
             columns, lengths, default_collate([sample[1] for sample in samples]) if labelled else None
         )
 
-    def padded(self, rows: Rows, width: int, buffers: Buffers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """Write all into tensors of so many columns; they, and how many of them are used."""
+    def padded(self, rows: Rows, width: int, buffers: BatchMemory) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return tensors of ``width`` columns, and how many of them each row uses."""
         columns = {}
         for name, sequences in rows.items():
             out = buffers.take((len(sequences), width), torch.int64)
@@ -94,11 +95,11 @@ class PaddingCollate:
         return columns, torch.tensor([min(len(values), width) for values in first], dtype=torch.int64)
 
     def pad_of(self, name: str) -> int:
-        """Give what a column is filled up with."""
+        """Return the padding of a column."""
         return self.pad if name in (IDS, "input_ids") else 0
 
     def batch(self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: Any) -> Any:
-        """Put what was padded into the form of a batch."""
+        """Put padded columns into the form of a batch."""
         parts = (columns[IDS], lengths) if IDS in columns else (columns,)
         if labels is None:
             return parts if IDS in columns else columns
@@ -121,7 +122,7 @@ class Characters:
 
 
 class Called:
-    """A function of the user's, called with each text."""
+    """A function that the user gave, called with each text."""
 
     collate = PaddingCollate()
 
@@ -161,19 +162,19 @@ class Tokenizers:
         return {IDS: self._encode(texts) if self._pieces is None else self._pieces.encode(texts, self._encode)}
 
     def _encode(self, texts: list[str]) -> list[Any]:
-        # The fast way leaves out where in the text each token was.
+        # The fast call does not record where in the text each token was.
         encodings = self._tokenizer.encode_batch_fast(texts)
         if not self._pads:
             return [one.ids for one in encodings]
-        # Its own padding depends on what else is encoded in the same call.
+        # Its own padding depends on the other texts of the same call.
         return [[i for i, real in zip(one.ids, one.attention_mask, strict=True) if real] for one in encodings]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was learned."""
+        """Pickle without the words that were encoded so far."""
         return {**self.__dict__, "_pieces": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin to learn."""
+        """Start with no words."""
         self.__dict__.update(state, _pieces=Pieces.of(state["_tokenizer"]))
 
 
@@ -185,7 +186,7 @@ class Transformers:
         self._most = most
         pad = tokenizer.pad_token_id
         self.collate = PaddingCollate(0 if pad is None else pad, tokenizer.padding_side == "left")
-        # It is changed by each call, so one thread has it at a time; a fork may happen while another thread does.
+        # Each call changes it, so threads take turns; a fork may happen during one of them.
         self._locks: dict[int, threading.Lock] = {}
 
     def encode(self, texts: list[str]) -> Rows:
@@ -194,15 +195,15 @@ class Transformers:
             return dict(self._tokenizer(texts, truncation=True, max_length=self._most))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the locks."""
+        """Pickle without the locks."""
         return {**self.__dict__, "_locks": {}}
 
 
 def encoder_of(tokenizer: Any, most: int) -> Encoder:
-    """Find out what kind of tokenizer it is.
+    """Return the encoder for a tokenizer.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a tokenizer.
     """
     if tokenizer is None:
         return Characters(most)

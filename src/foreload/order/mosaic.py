@@ -1,4 +1,4 @@
-"""The state of MosaicML's ``StreamingDataset``, which is told how many samples of it were given."""
+"""Checkpoints of MosaicML's ``StreamingDataset``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["is_streaming", "load_streaming_state", "streaming_state"]
 
 
 def is_streaming(dataset: Any) -> bool:
-    """Whether it is one.
+    """Whether a dataset is a ``StreamingDataset``.
 
     >>> is_streaming([1, 2])
     False
@@ -20,24 +20,24 @@ def is_streaming(dataset: Any) -> bool:
 
 
 def streaming_state(dataset: Any, samples: int, epoch: int) -> dict[str, Any]:
-    """Give its state, as its own ``StreamingDataLoader`` does it: all ranks are as far.
+    """Return the state of a dataset as ``StreamingDataLoader`` does, with all ranks at the same point.
 
     Args:
-        dataset: whose.
-        samples: so many were given on this rank, from where the epoch was begun.
+        dataset: a ``StreamingDataset``.
+        samples: how many were delivered on this rank since the start of its iteration.
         epoch: its ``next_epoch`` before that.
     """
     from streaming.base.world import World
 
     given = samples * World.detect().num_ranks // (dataset.replication or 1)
     state: dict[str, Any] = dataset.state_dict(given, False)
-    if state["epoch"] < epoch:  # nobody has asked it for a sample of this epoch yet
+    if state["epoch"] < epoch:  # no sample of this epoch was asked for yet
         return {**state, "epoch": epoch, "sample_in_epoch": 0}
     return state
 
 
 def load_streaming_state(dataset: Any, state: dict[str, Any], *, finished: bool) -> None:
-    """Let its next iteration go on there, or begin the next epoch if that one is ``finished``."""
+    """Resume the next iteration at this state, or begin the next epoch if that one is ``finished``."""
     if finished:
         state = {**state, "epoch": state["epoch"] + 1, "sample_in_epoch": 0}
     dataset.load_state_dict(state)
