@@ -1,4 +1,7 @@
-"""The native core of foreload; ``native/bindings`` has a file per group below."""
+"""The native core of foreload, with a file of ``native/bindings`` for each group below.
+
+The built module has a docstring for each function that needs one: ``help(foreload._native)``.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -16,9 +19,7 @@ def jpeg_library() -> str: ...
 # order
 def permute(n: int, seed: int, epoch: int, start: int, out: Array) -> None: ...
 
-# spans
-def now_ns() -> int: ...
-
+# lane
 class Lane:
     bytes: ClassVar[int]
     spans: ClassVar[int]
@@ -29,6 +30,9 @@ class Lane:
     def recent(self) -> Array: ...
     def add(self, stage: int, begin: int, end: int, samples: int = 0, bytes: int = 0, batch: int = 0) -> None: ...
     def clear(self) -> None: ...
+
+# spans
+def now_ns() -> int: ...
 
 class Measure:
     bytes: int
@@ -42,6 +46,7 @@ class Work:
     def __enter__(self) -> Work: ...
     def __exit__(self, *error: object) -> None: ...
 
+# loop
 class Loop:
     def __init__(self, lane: Lane) -> None: ...
     def begin(self) -> None: ...
@@ -154,9 +159,7 @@ class Store:
     def limit(self, bytes: int) -> None: ...
     def counts(self) -> dict[str, int]: ...
 
-# image
-Fallback = Callable[[str, bytes], Array]
-
+# files
 class Files:
     def __init__(
         self,
@@ -178,9 +181,7 @@ class ReadJob(Job):
     def __init__(self, files: Files, indices: Array, starts: Array, out: Array) -> None: ...
     def failures(self) -> list[tuple[int, BaseException]]: ...
 
-class ImageFiles(Files):
-    def costs(self, out: Array) -> None: ...
-
+# view
 class Transform:
     def __init__(
         self,
@@ -198,6 +199,16 @@ class Transform:
         channels_last: bool,
         fast: bool,
     ) -> None: ...
+
+def view(
+    transform: Transform, width: int, height: int, seed: int, epoch: int, index: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int], bool]: ...
+
+# image
+Fallback = Callable[[str, bytes], Array]
+
+class ImageFiles(Files):
+    def costs(self, out: Array) -> None: ...
 
 class ImageJob(Job):
     def __init__(
@@ -218,9 +229,6 @@ class ImageJob(Job):
 def decode_rgb(path: str, bytes: bytes, fallback: Fallback) -> Array: ...
 def tile_jpeg(jpeg: bytes, interval: int = 0) -> bytes: ...
 def transform_rgb(transform: Transform, image: Array, seed: int, out: Array) -> None: ...
-def view(
-    transform: Transform, width: int, height: int, seed: int, epoch: int, index: int
-) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int], bool]: ...
 
 # text
 class TextSource:
