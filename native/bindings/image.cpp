@@ -111,9 +111,9 @@ class ImageJob : public foreload::Job {
     for (size_t i = begin; i < end; ++i) {
       // Cached images need not be read; the others are loaded once they have been read.
       if (!given_.empty()) {
-        loader->give({given_[i].data(), given_[i].shape(0)});
+        loader->set_input({given_[i].data(), given_[i].shape(0)});
         load(*loader, i, fallback);
-        loader->give({});
+        loader->set_input({});
       } else if (alone || (store_ && store_->contains(static_cast<size_t>(indices_[i])))) {
         load(*loader, i, fallback);
       } else {
@@ -133,9 +133,9 @@ class ImageJob : public foreload::Job {
         failures_.add(positions[k], error);
         return;
       }
-      loader->give(bytes);
+      loader->set_input(bytes);
       load(*loader, positions[k], fallback);
-      loader->give({});
+      loader->set_input({});
       if (store_) loading += Clock::now() - begun;
     };
     if (!missing.empty()) {

@@ -60,7 +60,7 @@ uint64_t Arena::take(size_t bytes) {
   return kNone;
 }
 
-void Arena::give_back(uint64_t offset) {
+void Arena::release(uint64_t offset) {
   uint64_t size = block(offset)->size;
   state_->used -= size;
   const uint64_t after = offset + size;

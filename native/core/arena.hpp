@@ -40,7 +40,7 @@ class Arena {
   void format(size_t size);
   // Returns the offset of a block for `bytes`, or kNone.
   uint64_t take(size_t bytes);
-  void give_back(uint64_t offset);
+  void release(uint64_t offset);
 
   // Calls visit(offset, size) for the unused bytes of each free block.
   template <typename Visit>

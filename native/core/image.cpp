@@ -41,10 +41,10 @@ void ImageLoader::load(Files& files, size_t index, const Transform& transform, K
 }
 
 std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
-  const auto given = std::exchange(given_, {});
+  const auto input = std::exchange(input_, {});
   const bool kept = !files.kept(index).empty();
-  const auto bytes = given.empty() ? files.bytes(index, file_) : given;
-  read_seconds_ = given.empty() ? laps_.end(kept ? Stage::cache : Stage::read, bytes.size()) : 0;
+  const auto bytes = input.empty() ? files.bytes(index, file_) : input;
+  read_seconds_ = input.empty() ? laps_.end(kept ? Stage::cache : Stage::read, bytes.size()) : 0;
   if (bytes.empty()) throw Error(ErrorKind::decode, "the file is empty", files.path(index));
   return bytes;
 }

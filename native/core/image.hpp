@@ -72,8 +72,8 @@ class ImageLoader {
   void load(const ImageCache& cache, Files& files, size_t index, const Transform& transform, Key key,
             const Fallback& fallback, void* out);
 
-  // Gives the next load() bytes that were read already; they must live until then.
-  void give(std::span<const uint8_t> bytes) { given_ = bytes; }
+  // Makes the next load() use bytes that were read already; they must live until then.
+  void set_input(std::span<const uint8_t> bytes) { input_ = bytes; }
 
   // The same for an upright image that is decoded already.
   void show(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
@@ -106,7 +106,7 @@ class ImageLoader {
   PlanesToRgb to_rgb_;
   Filter vertical_, horizontal_;
   std::vector<uint8_t> file_, upright_, jittered_;
-  std::span<const uint8_t> given_;
+  std::span<const uint8_t> input_;
   Laps laps_;
   double read_seconds_ = 0, decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;

@@ -54,7 +54,7 @@ struct JpegDecoder::State {
   bool own_entropy = false;
 
   State() {
-    handler.listen();
+    handler.install();
     progress.progress_monitor = count_scans;
     info.err = &handler.base;
   }
@@ -74,7 +74,7 @@ struct JpegDecoder::State {
     info.src = &source;
     info.progress = &progress;
     handler.starved = false;
-    listen(source, bytes);
+    set_source(source, bytes);
     jpeg_read_header(&info, TRUE);
     complete = ends(bytes, static_cast<size_t>(source.next_input_byte - bytes.data()));
   }

@@ -70,7 +70,7 @@ void skip(j_decompress_ptr info, long count) {
 
 }  // namespace
 
-void JpegHandler::listen() {
+void JpegHandler::install() {
   base.error_exit = foreload::escape;
   base.emit_message = note_warning;
   base.output_message = ignore;
@@ -78,7 +78,7 @@ void JpegHandler::listen() {
   base.reset_error_mgr = reset_errors;
 }
 
-void listen(jpeg_source_mgr& source, std::span<const uint8_t> bytes) {
+void set_source(jpeg_source_mgr& source, std::span<const uint8_t> bytes) {
   source.init_source = start_source;
   source.fill_input_buffer = refill;
   source.skip_input_data = skip;

@@ -21,11 +21,11 @@ struct JpegHandler {
   char message[JMSG_LENGTH_MAX] = "";
   bool starved = false;  // the data ended inside the picture
 
-  void listen();
+  void install();
 };
 
 // Makes libjpeg read `bytes`, with an end marker behind them.
-void listen(jpeg_source_mgr& source, std::span<const uint8_t> bytes);
+void set_source(jpeg_source_mgr& source, std::span<const uint8_t> bytes);
 
 }  // namespace foreload
 

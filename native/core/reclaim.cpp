@@ -85,7 +85,7 @@ void Reclaimer::reclaim() {
     const uint64_t block = next - 1;
     next = arena_.block(block)->note;
     if (arena_.block(block)->previous < oldest) {
-      arena_.give_back(block);
+      arena_.release(block);
     } else {
       chain(block);
     }

@@ -26,7 +26,7 @@ unsigned interval_for(int columns) {
 class Transcoder {
  public:
   Transcoder() {
-    handler_.listen();
+    handler_.install();
     from_.err = &handler_.base;
     to_.err = &handler_.base;
   }
@@ -51,7 +51,7 @@ class Transcoder {
     if (setjmp(handler_.escape) != 0) return false;
     jpeg_create_decompress(&from_);
     jpeg_create_compress(&to_);
-    listen(source_, bytes);
+    set_source(source_, bytes);
     from_.src = &source_;
     jpeg_save_markers(&from_, JPEG_COM, 0xFFFF);
     for (int marker = 0; marker < 16; ++marker) jpeg_save_markers(&from_, JPEG_APP0 + marker, 0xFFFF);

@@ -60,7 +60,7 @@ class UringReader : public Reader {
     while (next < ranges.size() || under_way > 0) {
       while (next < ranges.size() && !free_.empty()) {
         const ReadRange& range = ranges[next++];
-        if (give_kept(range)) continue;
+        if (serve_kept(range)) continue;
         const size_t slot = free_.back();
         if (begin(slot, range)) {
           free_.pop_back();
@@ -90,7 +90,7 @@ class UringReader : public Reader {
   };
 
   // Hands out a sample that is kept in memory.
-  bool give_kept(const ReadRange& range) {
+  bool serve_kept(const ReadRange& range) {
     if (range.count != 1) return false;
     const size_t i = order_[range.first];
     const auto known = files_->kept(samples_[i]);

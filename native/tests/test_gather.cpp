@@ -1,3 +1,4 @@
+// Rows are copied to where they belong, and bad indices are named.
 #include <cstring>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// An image is loaded as by its definition: orientation, box, normalisation; through the cache, too.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Each step of jitter does to colours what it should, and nothing else.
 #include <cmath>
 
 #include "check.hpp"

@@ -1,3 +1,4 @@
+// A permutation holds each number once, and can be begun anywhere.
 #include <vector>
 
 #include "check.hpp"

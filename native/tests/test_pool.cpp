@@ -1,3 +1,4 @@
+// Every sample of every job is made once; jobs may be cancelled, workers limited and the pool closed.
 #include <set>
 #include <thread>
 #include <vector>

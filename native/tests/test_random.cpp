@@ -1,3 +1,4 @@
+// Philox gives its published answers.
 #include "check.hpp"
 #include "random.hpp"
 

@@ -1,3 +1,4 @@
+// Resizing is Pillow's filter in double precision, rounded.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -73,17 +73,17 @@ void test_arena() {
       std::swap(held[random() % held.size()], held.back());
       const auto [block, size] = held.back();
       for (size_t i = 0; i < size; ++i) CHECK(arena.bytes(block)[i] == block % 251);
-      arena.give_back(block);
+      arena.release(block);
       held.pop_back();
     }
     CHECK(arena.state().used <= arena.state().size);
   }
-  for (const auto& [block, size] : held) arena.give_back(block);
+  for (const auto& [block, size] : held) arena.release(block);
   CHECK(arena.state().used == 0);
   const uint64_t all = arena.take(room - Arena::kOverhead);
   CHECK(all == 0 && arena.take(1) == Arena::kNone);
   // Blocks of one size leave no gaps.
-  arena.give_back(all);
+  arena.release(all);
   size_t count = 0;
   while (arena.take(1000) != Arena::kNone) ++count;
   CHECK(count == room / Arena::block_size(1000));

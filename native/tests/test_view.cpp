@@ -1,3 +1,4 @@
+// Random crops lie inside the image, with the areas and shapes that were set.
 #include <cmath>
 
 #include "check.hpp"

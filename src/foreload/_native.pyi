@@ -1,6 +1,7 @@
-"""The native core of foreload; ``native/bindings`` has a file per group below.
+"""The native core of foreload, with a file of ``native/bindings`` for each group below.
 
-``make lint`` holds this file against the built module (scripts/check_stubs.py).
+The built module has a docstring for each function that needs one: ``help(foreload._native)``. ``make lint`` holds
+this file against it (scripts/check_stubs.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +20,7 @@ def jpeg_library() -> str: ...
 # order
 def permute(n: int, seed: int, epoch: int, start: int, out: Array) -> None: ...
 
-# spans
-def now_ns() -> int: ...
-
+# lane
 class Lane:
     bytes: ClassVar[int]
     spans: ClassVar[int]
@@ -36,6 +35,9 @@ class Lane:
     def add(self, stage: int, begin: int, end: int, samples: int = 0, bytes: int = 0, batch: int = 0) -> None: ...
     def clear(self) -> None: ...
 
+# spans
+def now_ns() -> int: ...
+
 class Measure:
     bytes: int
     samples: int
@@ -48,6 +50,7 @@ class Work:
     def __enter__(self) -> Work: ...
     def __exit__(self, *args: object) -> None: ...
 
+# loop
 class Loop:
     def __init__(self, lane: Lane) -> None: ...
     def begin(self) -> None: ...
@@ -165,9 +168,7 @@ class Store:
     def limit(self, bytes: int) -> None: ...
     def counts(self) -> dict[str, int]: ...
 
-# image
-Fallback = Callable[[str, bytes], Array]
-
+# files
 class Files:
     def __init__(
         self,
@@ -189,17 +190,7 @@ class ReadJob(Job):
     def __init__(self, files: Files, indices: Array, starts: Array, out: Array) -> None: ...
     def failures(self) -> list[tuple[int, BaseException]]: ...
 
-class ImageFiles(Files):
-    def __init__(
-        self,
-        paths: list[bytes],
-        keep: int = 0,
-        extents: Array | None = None,
-        stamps: Array | None = None,
-        direct: bool = False,
-    ) -> None: ...
-    def costs(self, out: Array) -> None: ...
-
+# view
 class Transform:
     def __init__(
         self,
@@ -217,6 +208,24 @@ class Transform:
         channels_last: bool,
         fast: bool,
     ) -> None: ...
+
+def view(
+    transform: Transform, width: int, height: int, seed: int, epoch: int, index: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int], bool]: ...
+
+# image
+Fallback = Callable[[str, bytes], Array]
+
+class ImageFiles(Files):
+    def __init__(
+        self,
+        paths: list[bytes],
+        keep: int = 0,
+        extents: Array | None = None,
+        stamps: Array | None = None,
+        direct: bool = False,
+    ) -> None: ...
+    def costs(self, out: Array) -> None: ...
 
 class ImageJob(Job):
     def __init__(
@@ -237,9 +246,6 @@ class ImageJob(Job):
 def decode_rgb(path: str, bytes: bytes, fallback: Fallback) -> Array: ...
 def tile_jpeg(jpeg: bytes, interval: int = 0) -> bytes: ...
 def transform_rgb(transform: Transform, image: Array, seed: int, out: Array) -> None: ...
-def view(
-    transform: Transform, width: int, height: int, seed: int, epoch: int, index: int
-) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int], bool]: ...
 
 # text
 class TextSource:

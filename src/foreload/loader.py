@@ -144,6 +144,7 @@ class DataLoader(EpochSource[T_co]):
         self._epoch = 0
         self.published: str | None = None
         self._resumed: dict[str, Any] | None = None
+        self._moving: weakref.ref[MovedAhead] | None = None  # the epoch whose batches go to a device
         self._begin_anew()
         super().__init__(
             dataset,
@@ -333,7 +334,7 @@ class DataLoader(EpochSource[T_co]):
         """Begin anew with the same configuration, and workers chosen alike."""
         choice = state.pop("_choice")
         self.__dict__.update(state)
-        self._iterator = None
+        self._iterator = self._moving = None
         self._begin_anew()
         self._crew.choice = choice
 

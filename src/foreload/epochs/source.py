@@ -20,7 +20,6 @@ from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
-from foreload.device import MovedAhead
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.open import open_epoch
@@ -91,7 +90,6 @@ class EpochSource(TorchDataLoader[T_co]):
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
         self._cursor: Cursor | None = None  # of the epoch begun last
-        self._moving: weakref.ref[MovedAhead] | None = None
 
     def _on_resize(self) -> Callable[[int], None]:
         own = weakref.ref(self)
