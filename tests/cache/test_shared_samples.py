@@ -13,7 +13,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -30,6 +29,7 @@ from PIL import Image
 
 from foreload.cache.serialize import pack, unpack
 from foreload.cache.store import SampleStore
+from tests.programs import python
 
 
 class Typed(NamedTuple):
@@ -384,6 +384,7 @@ FLAKY = """
     import sys, numpy as np, torch
     from torch.utils.data import Dataset, RandomSampler
     import foreload as fl
+from tests.programs import python
 
     class Flaky(Dataset):
         random = np.random.default_rng(0)
@@ -417,13 +418,7 @@ FLAKY = """
 
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: what fails here may crash, or forbid itself something."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONFAULTHANDLER": ""},
-    )
+    return python("-c", textwrap.dedent(program), *arguments)
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -646,6 +641,7 @@ FORBID_MEMFD = """
 
     import torch
     import foreload as fl
+from tests.programs import python
     from torch.utils.data import Dataset
 
     class Rows(Dataset):
@@ -679,6 +675,7 @@ LITTLE_MEMORY = """
     import resource
     import torch
     import foreload as fl
+from tests.programs import python
     from torch.utils.data import TensorDataset
 
     used = int(open("/proc/self/statm").read().split()[0]) * 4096
