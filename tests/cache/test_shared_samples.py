@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import textwrap
 import threading
 import time
