@@ -56,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("script", "arguments", "kind", "samples"),
     [
         pytest.param("slow_disk.py", ["FILES", "0"], "read-bound", 360, marks=pytest.mark.slow),
-        ("slow_disk.py", ["FILES", "2"], "read-bound", 360),
+        pytest.param("slow_disk.py", ["FILES", "2"], "read-bound", 360, marks=pytest.mark.slow),
         pytest.param("heavy_transform.py", ["0"], "decode-bound", 320, marks=pytest.mark.slow),
         pytest.param("heavy_transform.py", ["2"], "decode-bound", 320, marks=pytest.mark.slow),
         ("tiny_batches.py", [], "batch-bound", 6000),
@@ -231,7 +231,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signals, tmp_path: Path) -> None:
     script = write(tmp_path, FOREVER)
     kept = tmp_path / "kept.json"
