@@ -68,7 +68,8 @@ def processes() -> set[int]:
     return set().union(_children(os.getpid()), *map(_children, servers)) - servers
 
 
-def _is_zombie(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone, or waits for nothing but to be buried by its parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except OSError:
@@ -79,7 +80,7 @@ def running(before: set[int]) -> set[int]:
     """Return the children that are not in ``before`` and run, after burying those that have ended."""
     found = set()
     for pid in processes() - before:
-        if not _is_zombie(pid):
+        if not has_ended(pid):
             found.add(pid)
         else:
             with suppress(ChildProcessError):

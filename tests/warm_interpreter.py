@@ -5,17 +5,28 @@ Started by :mod:`tests.programs`. Each request comes with the program's standard
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
 import runpy
 import socket
 import sys
+import threading
 import types
 from contextlib import suppress
 from typing import Any
 
-MODULES = ["torch", "torch.utils.data", "foreload", "foreload.cli.commands", "PIL.Image", "typer", "rich.table"]
+MODULES = [
+    "torch",
+    "torch.utils.data",
+    "foreload",
+    "foreload.cli.commands",
+    "PIL.Image",
+    "typer.rich_utils",
+    "rich.table",
+]
 
 
 def serve(connection: socket.socket) -> dict[str, Any] | None:
@@ -59,10 +70,33 @@ def become(request: dict[str, Any]) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def run(request: dict[str, Any]) -> int:
+    """Run a program; return the code that Python would exit with."""
+    try:
+        become(request)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
 if __name__ == "__main__":
     for module in MODULES:
         with suppress(ImportError):
             importlib.import_module(module)
+    gc.freeze()  # forks need not touch, and so copy, all of it
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
-        become(found)
+        code = run(found)
+        # All of Python's end but taking modules apart, which takes longer than most of the programs.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

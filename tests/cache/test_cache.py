@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import (
     Dataset,
     DistributedSampler,
@@ -25,7 +23,6 @@ from torch.utils.data import (
 )
 
 import foreload as fl
-from foreload.cache.plan import compile_plan
 from foreload.cache.serialize import pack
 from foreload.options import parse_bytes
 
@@ -93,36 +90,6 @@ def run(make: Any, dataset: Any, order: str, own: bool, epochs: int = 3, **argum
     return got, states, loader
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own generator", "global generator"])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    ("workers", "policy"), [("none", "opt"), *itertools.product(["threads", "persistent threads"], ["opt", "lru"])]
-)
-def test_the_order_and_the_generators_are_torchs(order: str, own: bool, workers: str, policy: Any) -> None:
-    dataset = Counted()
-    cache = fl.Cache(room_for(SIZE // 2), policy=policy)
-    got, states, loader = run(fl.DataLoader, dataset, order, own, cache=cache, **WORKERS[workers])
-    arguments = {key: value for key, value in WORKERS[workers].items() if key != "workers"}
-    expected, expected_states, _ = run(TorchDataLoader, Counted(), order, own, **arguments)
-    assert got == expected
-    for state, other in zip(states, expected_states, strict=True):
-        assert (state is None and other is None) or torch.equal(state, other)
-    counts = loader.stats()["cache"]
-    assert counts["hits"] + counts["misses"] == sum(len(batch) for epoch in got for batch in epoch)
-    assert counts["misses"] == dataset.calls.sum()
-    assert counts["hits"] > 0 or (order, policy) == ("sequential", "lru")
-    assert counts["peak"] <= counts["room"] <= room_for(SIZE // 2)
-    assert counts["unforeseen"] == 0
-    loader.close()
-
-
-@pytest.mark.parametrize("order", ["shuffle", "replacement and base seed", "distributed"])
-@pytest.mark.parametrize("workers", ["processes", "persistent processes"])
-def test_the_order_is_torchs_in_processes(order: str, workers: str) -> None:
-    for own in (True, False):
-        test_the_order_and_the_generators_are_torchs(order, own, workers, "opt")
-
-
 @pytest.mark.parametrize("workers", WORKERS)
 def test_samples_are_right(workers: str) -> None:
     dataset = Counted()
@@ -136,34 +103,6 @@ def test_samples_are_right(workers: str) -> None:
     assert loader.stats()["cache"]["hits"] == 2 * (SIZE // 2)
     assert dataset.calls.sum() == 3 * SIZE - 2 * (SIZE // 2)
     loader.close()
-
-
-@pytest.mark.parametrize("capacity", [0, 1, 30, 60, SIZE])
-def test_predictions_come_true_exactly(capacity: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    dataset = Counted()
-    loader = fl.DataLoader(
-        dataset,
-        batch_size=8,
-        num_workers=0,
-        sampler=RandomSampler(dataset, replacement=True, generator=generator),
-        cache=room_for(capacity),
-    )
-    accesses, predicted = [], 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(5):
-            accesses += [int(i) for _, y in loader for i in y]
-            predicted += (
-                0
-                if loader.sample_cache is None or loader.sample_cache.plan is None
-                else int(loader.sample_cache.plan.hits.sum())
-            )
-    best = int(compile_plan(accesses, SIZE, capacity).hits.sum())
-    hits = loader.stats()["cache"]["hits"]
-    assert hits == predicted
-    assert hits == best
-    assert dataset.calls.sum() == len(accesses) - best
 
 
 def test_two_threads_reach_what_one_reaches() -> None:
@@ -213,16 +152,6 @@ def test_a_transform_needs_no_cache() -> None:
 
 def shifted(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
     return sample[0], sample[1] + 1
-
-
-def test_a_spawned_worker_has_the_same_cache() -> None:
-    dataset = Counted(40)
-    loader = fl.DataLoader(
-        dataset, batch_size=8, cache="1MiB", num_workers=2, workers="processes", multiprocessing_context="spawn"
-    )
-    for _ in range(2):
-        assert [y.tolist() for _, y in loader] == [list(range(i, i + 8)) for i in range(0, 40, 8)]
-    assert dataset.calls.sum() == 40
 
 
 def test_epochs_that_are_open_at_once() -> None:

@@ -7,226 +7,21 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import (
-    BatchSampler,
     Dataset,
-    DistributedSampler,
     RandomSampler,
-    Sampler,
-    SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.cache.plan import compile_plan
-from foreload.cache.serialize import pack
-
-SIZE = 100
-
-
-def sample_of(index: int, generation: int = 0) -> dict[str, Any]:
-    """Of different sizes, from tens to thousands of bytes."""
-    count = 10 + (index * 7919 + 31 * generation) % 500
-    return {
-        "x": torch.arange(count) * index + generation,
-        "name": f"sample {index}",
-        "array": np.full((index % 3, 4), index, np.int16),
-    }
-
-
-class Varied(Dataset[Any]):
-    """Counts its calls, over all processes."""
-
-    def __init__(self, size: int = SIZE) -> None:
-        self.size = size
-        self.generation = 0
-        self.calls = torch.zeros(size, dtype=torch.int64).share_memory_()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        self.calls[index] += 1
-        return sample_of(index, self.generation)
-
-
-def block(sample: Any) -> int:
-    return -(-sum(map(len, pack(sample))) // 64) * 64 + 64
-
-
-def plain(value: Any) -> Any:
-    """In a form that compares."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return (type(value).__name__, str(value.dtype), tuple(value.shape), value.tolist())
-    return value
-
-
-class Skipping(Sampler[int]):
-    """Of the user's own, with a state: each epoch begins one further."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.asked += 1
-        return iter([*range(self.asked, SIZE, 3), *range(self.asked, SIZE, 3)])
-
-
-def listed(samples: list[Any]) -> list[Any]:
-    return samples
-
-
-Orders = dict[str, Callable[[Any, torch.Generator | None], dict[str, Any]]]
-ORDERS: Orders = {
-    "sequential": lambda d, g: {"batch_size": 7},
-    "shuffle": lambda d, g: {"batch_size": 7, "shuffle": True, "generator": g, "drop_last": True},
-    "replacement": lambda d, g: {
-        "batch_size": 7,
-        "sampler": RandomSampler(d, replacement=True, generator=g),
-        "drop_last": True,
-    },
-    "more than there are": lambda d, g: {
-        "batch_size": 7,
-        "sampler": RandomSampler(d, True, 250, g),
-        "generator": g,
-    },
-    "some of a permutation": lambda d, g: {"batch_size": 7, "sampler": RandomSampler(d, False, 30, g)},
-    "weighted": lambda d, g: {
-        "batch_size": 7,
-        "sampler": WeightedRandomSampler(torch.arange(1.0, SIZE + 1), 130, generator=g),
-        "drop_last": True,
-    },
-    "weighted, once": lambda d, g: {
-        "batch_size": 7,
-        "sampler": WeightedRandomSampler(torch.arange(1.0, SIZE + 1), 60, replacement=False, generator=g),
-    },
-    "subset": lambda d, g: {
-        "batch_size": 7,
-        "sampler": SubsetRandomSampler(range(0, SIZE, 2), g),
-        "drop_last": True,
-    },
-    "distributed": lambda d, g: {
-        "batch_size": 7,
-        "sampler": DistributedSampler(d, 3, 1, seed=2),
-        "drop_last": True,
-    },
-    "own sampler": lambda d, g: {"batch_size": 7, "sampler": Skipping()},
-    "own batches": lambda d, g: {"batch_sampler": [[1, 2], [2], [3, 1, 3], [99]]},
-    "batch sampler": lambda d, g: {"batch_sampler": BatchSampler(RandomSampler(d, True, generator=g), 9, True)},
-    "one by one": lambda d, g: {"batch_size": None, "sampler": RandomSampler(d, True, generator=g)},
-    "one by one, shuffled": lambda d, g: {"batch_size": None, "shuffle": True, "generator": g},
-}
-
-
-def epochs_of(make: Any, dataset: Any, order: str, own: bool, epochs: int, **arguments: Any) -> Any:
-    torch.manual_seed(11)
-    generator = torch.Generator().manual_seed(4) if own else None
-    chosen = ORDERS[order](dataset, generator)
-    if chosen.get("batch_size", 1) is not None:
-        chosen["collate_fn"] = listed
-    loader = make(dataset, **chosen, **arguments)
-    sampler = chosen.get("sampler")
-    got, states = [], []
-    for epoch in range(epochs):
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(epoch)
-        got.append([plain(batch) for batch in loader])
-        states.append(torch.get_rng_state().tolist())
-        if generator is not None:
-            states.append(generator.get_state().tolist())
-    return got, states, loader
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["own generator", "global generator"])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("policy", ["opt", "lru", "fixed"])
-def test_samples_order_and_generators_are_torchs(order: str, own: bool, workers: int, policy: Any) -> None:
-    dataset = Varied()
-    cache = fl.Cache(80_000, policy=policy)
-    got, states, loader = epochs_of(fl.DataLoader, dataset, order, own, 3, num_workers=workers, cache=cache)
-    expected, expected_states, _ = epochs_of(TorchDataLoader, Varied(), order, own, 3, num_workers=0)
-    assert got == expected
-    assert states == expected_states
-    counts = loader.stats()["cache"]
-    asked = sum(1 if ORDERS[order](dataset, None).get("batch_size", 1) is None else len(b) for e in got for b in e)
-    assert counts["hits"] + counts["misses"] == asked
-    assert counts["misses"] == dataset.calls.sum()
-    assert counts["used"] <= counts["peak"] <= counts["room"] <= 80_000
-
-
-PROCESSES: dict[str, dict[str, Any]] = {
-    method + (", persistent" if persistent else ""): {
-        "workers": "processes",
-        "num_workers": 2,
-        "multiprocessing_context": method,
-        "persistent_workers": persistent,
-    }
-    for method in ("fork", "spawn", "forkserver")
-    for persistent in (False, True)
-}
-
-
-@pytest.mark.parametrize(
-    "processes",
-    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("spawn") else name for name in PROCESSES],
-)
-@pytest.mark.parametrize("order", ["replacement", "one by one, shuffled"])
-def test_processes_of_all_kinds_give_the_same(processes: str, order: str) -> None:
-    arguments = PROCESSES[processes]
-    dataset = Varied()
-    got, states, loader = epochs_of(fl.DataLoader, dataset, order, True, 2, cache="1MiB", **arguments)
-    torchs = {"num_workers": 2, "persistent_workers": arguments["persistent_workers"]}
-    expected, expected_states, _ = epochs_of(TorchDataLoader, Varied(), order, True, 2, **torchs)
-    assert got == expected
-    assert states == expected_states
-    assert (dataset.calls <= 1).all()
-    counts = loader.stats()["cache"]
-    assert counts["misses"] == dataset.calls.sum()
-    assert counts["hits"] > 0
-
-
-# Predictions.
-
-
-@pytest.mark.parametrize("policy", ["opt", "lru", "lfu", "fifo", "random", "fixed"])
-def test_predictions_hold_where_samples_are_of_one_size(policy: Any) -> None:
-    class Even(Varied):
-        def __getitem__(self, index: int) -> Any:
-            self.calls[index] += 1
-            return torch.full((99,), index)
-
-    dataset = Even()
-    generator = torch.Generator().manual_seed(0)
-    sampler = RandomSampler(dataset, replacement=True, generator=generator)
-    cache = fl.Cache(40 * block(torch.zeros(99, dtype=torch.int64)) + 63, policy=policy)
-    loader = fl.DataLoader(dataset, batch_size=10, num_workers=0, sampler=sampler, cache=cache)
-    before, predicted, accesses = 0, 0, []
-    for _ in range(4):
-        accesses += [int(row[0]) for batch in loader for row in batch]
-        hits = loader.stats()["cache"]["hits"]
-        assert loader.sample_cache is not None
-        assert loader.sample_cache.plan is not None
-        assert hits - before == loader.sample_cache.plan.hits.sum()
-        before = hits
-        predicted += int(loader.sample_cache.plan.hits.sum())
-    assert dataset.calls.sum() == len(accesses) - predicted
-    if policy in ("opt", "lru"):
-        # Epoch by epoch it is what the whole would be.
-        assert predicted == compile_plan(np.array(accesses), SIZE, 40, policy).hits.sum()
+from tests.cache.varied import SIZE, Skipping, Varied, block, listed, plain, sample_of
 
 
 @pytest.mark.parametrize("budget", [30_000, 80_000, 150_000])
@@ -584,28 +379,6 @@ def test_an_interrupted_loop_can_be_run_again() -> None:
         with pytest.raises(KeyboardInterrupt):
             list(loader)
     assert [sample["name"] for batch in loader for sample in batch] == [f"sample {i}" for i in range(SIZE)]
-
-
-@pytest.mark.parametrize("policy", ["opt", "lru"])
-def test_finished_batches_in_any_order_are_the_same_batches(policy: Any) -> None:
-    class Uneven(Varied):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            time.sleep(0.003 * (index % 5 == 0))
-            return super().__getitem__(index)
-
-    dataset = Uneven()
-    generator = torch.Generator().manual_seed(0)
-    sampler = RandomSampler(dataset, replacement=True, generator=generator)
-    arguments: Any = {"batch_size": 4, "collate_fn": listed, "sampler": sampler}
-    loader = fl.DataLoader(
-        dataset, num_workers=3, in_order=False, cache=fl.Cache(60_000, policy=policy), **arguments
-    )
-    got = [[sample["name"] for sample in batch] for _ in range(3) for batch in loader]
-    generator.manual_seed(0)
-    expected = [
-        [sample["name"] for sample in batch] for _ in range(3) for batch in TorchDataLoader(dataset, **arguments)
-    ]
-    assert sorted(got) == sorted(expected)
 
 
 def test_budgets_at_the_edges() -> None:

@@ -30,6 +30,7 @@ from PIL import Image
 
 from foreload.cache.serialize import pack, unpack
 from foreload.cache.store import SampleStore
+from tests.programs import python
 
 
 class Typed(NamedTuple):
@@ -417,13 +418,7 @@ FLAKY = """
 
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: what fails here may crash, or forbid itself something."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONFAULTHANDLER": ""},
-    )
+    return python("-c", textwrap.dedent(program), *arguments)
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -559,7 +554,9 @@ def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> No
         os.close(out)
         os._exit(0)
     """
-    assert run_python(program).stdout == "fine"
+    # Not until the pipe is closed by the last that has it open.
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert done.stdout == "fine", done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])

@@ -140,12 +140,22 @@ def test_all_loaders_give_the_same_samples(data: Path, scripts: None) -> None:
 @pytest.mark.parametrize(
     ("script", "arguments", "keys"),
     [
-        ("slow_dataloader.py", ("--step-ms", 1), {"epochs"}),
+        pytest.param("slow_dataloader.py", ("--step-ms", 1), {"epochs"}, marks=pytest.mark.slow),
         ("fast_dataloader.py", ("--step-ms", 1), {"epochs", "cache"}),
         ("train_with_data.py", ("--loader", "fast", "--epochs", 6, "--batch-size", 9), {"epochs", "losses"}),
-        ("train_with_data.py", ("--loader", "slow", "--epochs", 6, "--batch-size", 9), {"epochs", "losses"}),
+        pytest.param(
+            "train_with_data.py",
+            ("--loader", "slow", "--epochs", 6, "--batch-size", 9),
+            {"epochs", "losses"},
+            marks=pytest.mark.slow,
+        ),
         ("which_cause.py", ("--io-ms", 2, "--cpu-ms", 2, "--workers", 0, 3), {"epochs", "workers"}),
-        ("which_cause.py", ("--io-ms", 2, "--workers", 3, "--loader", "foreload"), {"epochs", "workers"}),
+        pytest.param(
+            "which_cause.py",
+            ("--io-ms", 2, "--workers", 3, "--loader", "foreload"),
+            {"epochs", "workers"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_scripts_run_and_report(

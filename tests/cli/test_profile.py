@@ -16,6 +16,8 @@ import pytest
 
 from foreload.cli.profile import Profile, profile
 from foreload.cli.profile.script import nsys_command
+from tests import leftovers
+from tests.programs import python
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
@@ -54,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("script", "arguments", "kind", "samples"),
     [
         pytest.param("slow_disk.py", ["FILES", "0"], "read-bound", 360, marks=pytest.mark.slow),
-        ("slow_disk.py", ["FILES", "2"], "read-bound", 360),
+        pytest.param("slow_disk.py", ["FILES", "2"], "read-bound", 360, marks=pytest.mark.slow),
         pytest.param("heavy_transform.py", ["0"], "decode-bound", 320, marks=pytest.mark.slow),
         pytest.param("heavy_transform.py", ["2"], "decode-bound", 320, marks=pytest.mark.slow),
         ("tiny_batches.py", [], "batch-bound", 6000),
@@ -229,7 +231,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signals, tmp_path: Path) -> None:
     script = write(tmp_path, FOREVER)
     kept = tmp_path / "kept.json"
@@ -252,16 +254,18 @@ def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signa
 
 def test_who_kills_the_command_kills_the_script(tmp_path: Path) -> None:
     script = write(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)", loader=False)
-    process = subprocess.Popen([*COMMAND, str(script)], stdout=subprocess.PIPE, text=True)
+    # What is killed does not remove its temporary files.
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([*COMMAND, str(script)], stdout=subprocess.PIPE, text=True, env=own)
     assert process.stdout is not None
     inner = int(process.stdout.readline())
     process.kill()
     process.stdout.read()  # until nobody has it open
     process.wait()
-    until = time.monotonic() + 20
-    while time.monotonic() < until and Path(f"/proc/{inner}").exists():
+    until = time.monotonic() + leftovers.PATIENCE
+    while time.monotonic() < until and not leftovers.has_ended(inner):
         time.sleep(0.05)
-    assert not Path(f"/proc/{inner}").exists()
+    assert leftovers.has_ended(inner)
 
 
 def test_images_and_transforms_are_told_apart(photos: Path, tmp_path: Path) -> None:
@@ -291,12 +295,8 @@ for batch in DataLoader(Photos(), batch_size=4): pass
 
 def test_traces_and_records_are_written(tmp_path: Path) -> None:
     script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(5)")
-    result = subprocess.run(
-        [*COMMAND, "--trace", tmp_path / "t.json", "--json", tmp_path / "r.json", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    options = ["--trace", tmp_path / "t.json", "--json", tmp_path / "r.json"]
+    result = python("-m", "foreload", "profile", *options, script, folder=tmp_path)
     assert result.returncode == 5
     assert "Rows" in result.stdout
     assert "script.py:" in result.stdout
@@ -319,12 +319,8 @@ def test_traces_and_records_are_written(tmp_path: Path) -> None:
 )
 def test_wrong_input_is_said_plainly(arguments: list[str], words: str, tmp_path: Path) -> None:
     write(tmp_path, "print('ran')", loader=False)
-    result = subprocess.run(
-        [*COMMAND, *(each.replace("{}", str(tmp_path)) for each in arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": "/nowhere"},
-    )
+    filled = [each.replace("{}", str(tmp_path)) for each in arguments]
+    result = python("-m", "foreload", "profile", *filled, environment={**os.environ, "PATH": "/nowhere"})
     assert result.returncode == 2
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert "Traceback" not in result.stderr

@@ -29,6 +29,7 @@ from foreload.batch.buffers import Buffers
 from foreload.datasets.hdf5 import bands, window
 from foreload.datasets.hdf5.chunks import Chunks
 from foreload.errors import DecodeError
+from tests.programs import python
 
 h5py = pytest.importorskip("h5py")
 
@@ -619,9 +620,7 @@ def test_without_h5py_it_says_what_to_install(path: Path) -> None:
         except ImportError as error:
             print(error)
     """
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
-    )
+    run = python("-c", textwrap.dedent(script))
     assert run.stdout.strip() == "HDF5Dataset needs h5py: pip install 'foreload[hdf5]'", run.stderr
 
 
@@ -715,6 +714,7 @@ def test_nothing_is_left_open(path: Path) -> None:
         warnings.simplefilter("error")
         dataset = fl.HDF5Dataset(path)
         list(fl.DataLoader(dataset, 30, num_workers=2))
+        gc.collect()  # what other tests have left
         before = descriptors()
         for _ in range(50):
             list(fl.DataLoader(dataset, 30, num_workers=2))
@@ -803,7 +803,9 @@ def two_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "small.h5"), str(folder / "large.h5")]
 
 
-@pytest.mark.parametrize("mode", ["lazy", "streaming", "eager", "cached"])
+@pytest.mark.parametrize(
+    "mode", ["lazy", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("streaming", "eager", "cached"))]
+)
 def test_memory_is_what_the_mode_promises(two_files: list[str], mode: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(MEMORY), *two_files, mode],

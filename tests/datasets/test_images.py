@@ -66,8 +66,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("make", [photo, checkerboard, noise], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        pytest.param(make, kind, marks=pytest.mark.slow if make is not photo and kind != "4:2:0" else ())
+        for make in (photo, checkerboard, noise)
+        for kind in sorted(KINDS)
+    ],
+)
 def test_pixels_are_pillows(tmp_path: Path, kind: str, make: Any) -> None:
     for width, height in SIZES:
         path = tmp_path / f"{width}x{height}.jpg"

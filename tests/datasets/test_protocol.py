@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Sampler, Subset
 import foreload as fl
 from foreload.cache.fingerprint import fingerprint
 from foreload.cache.view import is_remote
+from foreload.order import KeyedSampler
 from foreload.protocol import (
     ArraySampler,
     BlockStorage,
@@ -106,7 +107,7 @@ def test_methods_of_a_users_dataset_are_no_hooks(options: dict[str, Any], wrap: 
         assert delivered(loader) == list(range(12))
         assert delivered(loader) == list(range(12))
     with fl.DataLoader(wrap(Numbers()), 5, shuffle=True, seed=1, **options) as loader:
-        assert isinstance(loader.sampler, fl.KeyedSampler)
+        assert isinstance(loader.sampler, KeyedSampler)
         assert sorted(delivered(loader)) == list(range(12))
 
 
@@ -172,7 +173,7 @@ class Doubled(Dataset[int], TwoStageBatches, EpochListener, LoaderDefaults):
 def test_who_inherits_takes_part_and_may_decline() -> None:
     doubled = Doubled()
     plain: Any = fl.DataLoader(doubled, 4, shuffle=True, seed=3)
-    assert isinstance(plain.sampler, fl.KeyedSampler)  # seeded_sampler() returned None
+    assert isinstance(plain.sampler, KeyedSampler)  # seeded_sampler() returned None
     batches = list(plain)
     assert all(type(batch) is list for batch in batches)
     assert doubled.orders == [[index // 2 for batch in batches for index in batch]]

@@ -118,18 +118,6 @@ def test_an_error_comes_after_the_batches_before_it(workers: int) -> None:
         next(iterator)
 
 
-def test_a_length_that_was_too_short_is_warned_of() -> None:
-    class Short(Numbers):
-        def __len__(self) -> int:
-            return 3
-
-    for workers in (0, 2):
-        loader = fl.DataLoader(Short(0, 8), num_workers=workers)
-        assert len(loader) == 3
-        with pytest.warns(UserWarning, match="Length of IterableDataset"):
-            assert len(list(loader)) == 8
-
-
 @pytest.mark.parametrize("arguments", [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}], ids=str)
 def test_samplers_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as theirs:
@@ -212,13 +200,6 @@ def test_streams_that_are_left_leave_no_thread() -> None:
             if batch[0] > 20:
                 break
     # The fixture looks for threads.
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_two_streams_may_be_open_at_once(workers: int) -> None:
-    loader = fl.DataLoader(Numbers(0, 12), batch_size=2, num_workers=workers)
-    for a, b in zip(loader, loader, strict=True):
-        assert a.tolist() == b.tolist()
 
 
 def test_torchs_datapipes_stay_torchs() -> None:

@@ -8,7 +8,7 @@ import pickle
 import random
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -153,8 +153,18 @@ def seed_all(seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("order", ORDERS)
+def cases(firsts: Iterable[Any], fast: Container[Any]) -> list[Any]:
+    """Each of ``firsts`` with every kind of worker; with processes, only those in ``fast`` are fast tests."""
+    return [
+        pytest.param(first, workers, marks=pytest.mark.slow)
+        if workers == "processes" and first not in fast
+        else (first, workers)
+        for first in firsts
+        for workers in WORKERS
+    ]
+
+
+@pytest.mark.parametrize(("order", "workers"), cases(ORDERS, ("seed", "generator")))
 def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
     seed_all(1)
     expected = plain(make(order, workers))
@@ -173,8 +183,7 @@ def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
         assert plain(again) == expected[stop:], stop
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("order", ["seed", "generator", "dealt", "sequential"])
+@pytest.mark.parametrize(("order", "workers"), cases(["seed", "generator", "dealt", "sequential"], ("generator",)))
 def test_later_epochs_are_those_that_would_have_come(order: str, workers: str) -> None:
     loader = make(order, workers)
     expected = [plain(loader) for _ in range(4)]
@@ -390,8 +399,13 @@ class StreamOfIterators(IterableDataset[int]):
 
 
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
-@pytest.mark.parametrize("workers", [*WORKERS, "three"])
-@pytest.mark.parametrize("kind", [Stream, StatefulStream, StreamOfIterators])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *cases([Stream, StatefulStream, StreamOfIterators], (StatefulStream,)),
+        *((kind, "three") for kind in (Stream, StatefulStream, StreamOfIterators)),
+    ],
+)
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_streams_go_on(kind: Any, workers: str, batch_size: int | None) -> None:
     arguments: dict[str, Any] = {"batch_size": batch_size, **WORKERS.get(workers, {"num_workers": 3})}

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import types
 from collections import Counter, defaultdict
@@ -25,6 +24,7 @@ import foreload as fl
 from foreload.cli.profile import profile
 from foreload.export.trace import Recording, write_recordings
 from foreload.record.spans import SPAN, Stage
+from tests.programs import python
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "profiling.md"
 
@@ -251,14 +251,7 @@ if __name__ == "__main__":
 
 def test_a_profiled_script_is_traced(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
-    result = subprocess.run(
-        [*command, "--trace", "trace.json.gz", "script.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-    )
+    result = python("-m", "foreload", "profile", "--trace", "trace.json.gz", "script.py", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "trace.json.gz" in result.stdout
     found = Read(tmp_path / "trace.json.gz")

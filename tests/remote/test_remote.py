@@ -35,6 +35,7 @@ from foreload import transforms
 from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
 from foreload.remote.fetch import Fetch, Range
+from tests import leftovers
 
 pytest.importorskip("obstore")
 
@@ -867,14 +868,11 @@ def test_the_helper_ends_with_its_parent(end: str, workers: str, folder: Path, s
 
 
 def ended(pid: int) -> bool:
-    """Wait for a process that may have nobody who asks for its end."""
-    try:
-        process = psutil.Process(pid)
-        while process.status() != psutil.STATUS_ZOMBIE:
-            psutil.wait_procs([process], timeout=0.05)
-    except psutil.NoSuchProcess:
-        return True
-    return True
+    """Wait for a process that need not be our child."""
+    deadline = time.monotonic() + leftovers.PATIENCE
+    while not leftovers.has_ended(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return leftovers.has_ended(pid)
 
 
 def test_keys_are_not_shown_to_others(folder: Path, serve: Any) -> None:

@@ -118,12 +118,6 @@ def test_copies_and_pickles_load_the_same() -> None:
     loader.close()
 
 
-def test_collate_fn_gets_the_samples() -> None:
-    for workers in (0, 2):
-        loader = fl.DataLoader(Items(7), batch_size=3, collate_fn=tuple, num_workers=workers)
-        assert list(loader) == [(0, 1, 2), (3, 4, 5), (6,)]
-
-
 def test_getitems_is_called_once_per_batch_with_ints() -> None:
     class Batched(Items):
         def __getitems__(self, indices: list[int]) -> list[int]:
@@ -184,17 +178,6 @@ class fl_open:
 
     def __exit__(self, *_: object) -> None:
         self.loader.close()
-
-
-def test_a_late_batch_is_an_error_that_names_the_limit() -> None:
-    released = threading.Event()
-    loader = fl.DataLoader(Items(4, lambda i: released.wait(20) or i), num_workers=1, timeout=0.2)
-    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
-        next(iter(loader))
-    released.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("foreload"):
-            thread.join(10)
 
 
 @pytest.mark.parametrize("factor", [1, 3])
@@ -267,29 +250,6 @@ def test_a_subclass_that_overrides_getitem_is_asked() -> None:
         __getitems__ = None
 
     assert next(iter(fl.DataLoader(Negated(torch.arange(1, 5)), batch_size=4))).tolist() == [-1, -2, -3, -4]
-
-
-WRONG = [
-    {"batch_size": 0},
-    {"batch_size": -1},
-    {"num_workers": -1},
-    {"timeout": -1},
-    {"num_workers": 0, "prefetch_factor": 2},
-    {"num_workers": 0, "persistent_workers": True},
-    {"sampler": [1], "shuffle": True},
-    {"batch_sampler": [[1]], "batch_size": 2},
-    {"batch_size": None, "drop_last": True},
-    {"num_workers": 1, "multiprocessing_context": "no such"},
-]
-
-
-@pytest.mark.parametrize("arguments", WRONG, ids=str)
-def test_wrong_arguments_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None:
-    with pytest.raises(Exception) as theirs:
-        TorchDataLoader(Items(5), **arguments)
-    with pytest.raises(type(theirs.value)) as ours:
-        fl.DataLoader(Items(5), **arguments)
-    assert str(ours.value) == str(theirs.value)
 
 
 @pytest.mark.parametrize(

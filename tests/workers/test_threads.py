@@ -90,28 +90,6 @@ def test_persistent_workers_stay_until_the_loader_is_closed_or_gone() -> None:
     assert workers_alive() == 0
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_two_epochs_may_be_open_at_once(persistent: bool) -> None:
-    loader = fl.DataLoader(Slow(30), batch_size=4, num_workers=2, persistent_workers=persistent)
-    pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
-    assert [a for a, _ in pairs] == [b for _, b in pairs]
-    assert [index for a, _ in pairs for index in a] == list(range(30))
-    loader.close()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_arrives_as_it_was_raised_and_the_epoch_goes_on(workers: int) -> None:
-    iterator = iter(fl.DataLoader(Slow(12, broken=5), batch_size=4, num_workers=workers))
-    assert next(iterator).tolist() == [0, 1, 2, 3]
-    with pytest.raises(LookupError, match="no 5") as caught:
-        next(iterator)
-    assert "the line that a traceback must reach" in "".join(traceback.format_exception(caught.value))
-    assert any("sample 5" in note for note in caught.value.__notes__)
-    assert next(iterator).tolist() == [8, 9, 10, 11]
-    with pytest.raises(StopIteration):
-        next(iterator)
-
-
 def test_errors_in_collate_and_sampler_arrive_too() -> None:
     def collate(samples: list[int]) -> Any:
         raise ArithmeticError("not these")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
@@ -39,21 +38,6 @@ class Slow(Rows):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(30)
         return super().__getitem__(index)
-
-
-def who(samples: Any) -> Any:
-    """A collate_fn that asks where it runs."""
-    info = get_worker_info()
-    return None if info is None else (info.num_workers, info.dataset.size)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_collate_fn_knows_its_worker_as_in_torch(workers: int) -> None:
-    loaders = [
-        cls(Rows(4), batch_size=2, num_workers=workers, collate_fn=who) for cls in (fl.DataLoader, TorchDataLoader)
-    ]
-    ours, theirs = map(list, loaders)
-    assert ours == theirs
 
 
 def test_default_collate_within_a_worker_takes_no_file_descriptors() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -215,16 +216,33 @@ def test_without_batching_samples_are_converted_only(make: Any) -> None:
 
 @every_kind
 def test_ragged_samples_and_unknown_types_are_refused_in_the_same_words(make: Any) -> None:
+    # Stock workers that are left with an error take seconds to end.
+    workers = 0 if make is KINDS["stock"] else 2
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
-        list(make(Ragged(), batch_size=3))
+        list(make(Ragged(), workers=workers, batch_size=3))
 
     class Objects(Numbers):
         def __getitem__(self, index: int) -> Any:
             return object() if index else slice(0, 1)
 
     with pytest.raises(TypeError, match="default_collate: batch must contain tensors, numpy arrays, numbers"):
-        list(make(Objects(), batch_size=1))
+        list(make(Objects(), workers=workers, batch_size=1))
     assert flat(make(Ragged(4), batch_size=2, collate_fn=as_list))[3].shape == (1,)
+
+
+def worker_and_dataset(samples: Any) -> Any:
+    info = get_worker_info()
+    return None if info is None else (info.num_workers, info.dataset.size)
+
+
+@every_kind
+def test_collate_fn_gets_the_samples_and_knows_its_worker(make: Any) -> None:
+    assert list(make(Numbers(7), batch_size=3, collate_fn=tuple)) == [(0, 1, 2), (3, 4, 5), (6,)]
+    stock = TorchDataLoader(
+        Numbers(4), batch_size=2, num_workers=0 if make is KINDS["here"] else 2, collate_fn=worker_and_dataset
+    )
+    if make is not KINDS["auto"]:
+        assert list(make(Numbers(4), batch_size=2, collate_fn=worker_and_dataset)) == list(stock)
 
 
 @every_kind
@@ -371,12 +389,23 @@ def test_two_epochs_may_be_open_at_once(make: Any) -> None:
     loader = make(Numbers(12), batch_size=2)
     pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
     assert pairs == [([i, i + 1], [i, i + 1]) for i in range(0, 12, 2)]
+    stream = make(Count(12), batch_size=2)
+    for a, b in zip(stream, stream, strict=True):
+        assert a.tolist() == b.tolist()
+
+
+def test_two_epochs_may_share_persistent_threads() -> None:
+    # Where processes, as torch's, begin the one epoch anew when the other begins.
+    with KINDS["threads"](Numbers(30), batch_size=4, persistent_workers=True) as loader:
+        pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+        assert [a for a, _ in pairs] == [b for _, b in pairs]
+        assert [index for a, _ in pairs for index in a] == list(range(30))
 
 
 class Late(Numbers):
     def __getitem__(self, index: int) -> Any:
         if index == 3:
-            time.sleep(3)
+            time.sleep(2)
         return index
 
 
@@ -384,26 +413,28 @@ class Late(Numbers):
 def test_a_late_batch_is_an_error(make: Any) -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
         list(make(Late(), batch_size=2, timeout=0.5))
-    time.sleep(3)  # for the thread that is in the sample
 
 
 class Fails(Numbers):
     def __getitem__(self, index: int) -> Any:
         if index == 5:
-            raise KeyError("no such key")
-        if index == 9:
-            raise StopIteration
+            raise KeyError("no such key")  # the line that a traceback must reach
         return index
 
 
 @every_kind
 def test_an_exception_comes_in_its_place_and_the_epoch_goes_on(make: Any) -> None:
-    iterator = iter(make(Fails(8), batch_size=2))
+    # Stock workers that are left with an error take seconds to end.
+    iterator = iter(make(Fails(8), workers=0 if make is KINDS["stock"] else 2, batch_size=2))
     assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    with pytest.raises(KeyError, match="no such key"):
+    with pytest.raises(KeyError, match="no such key") as caught:
         next(iterator)
     if make is not KINDS["stock"]:
+        assert "the line that a traceback must reach" in "".join(traceback.format_exception(caught.value))
+        assert any("sample 5" in note for note in caught.value.__notes__)
         assert next(iterator).tolist() == [6, 7]
+        with pytest.raises(StopIteration):
+            next(iterator)
 
 
 # Streams.
