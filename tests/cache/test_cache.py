@@ -331,8 +331,16 @@ def photos(folder: Path, count: int = 24) -> Path:
 
 
 @pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
-@pytest.mark.parametrize("budget", ["20KB", "300KB", "10MB"])
-@pytest.mark.parametrize("workers", ["none", "threads", "processes"])
+@pytest.mark.parametrize(
+    ("workers", "budget"),
+    [
+        pytest.param(
+            workers, budget, marks=pytest.mark.slow if workers == "processes" and budget != "300KB" else ()
+        )
+        for workers in ("none", "threads", "processes")
+        for budget in ("20KB", "300KB", "10MB")
+    ],
+)
 def test_images_are_the_same_from_the_cache(tmp_path: Path, keep: Any, budget: str, workers: str) -> None:
     for transform in (fl.transforms.train(48), fl.transforms.val(48), fl.transforms.resize(50)):
         images = fl.ImageDataset(
