@@ -17,7 +17,7 @@ from foreload.protocol import BatchMemory
 __all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
-_WORTH_BORROWING = 64 << 10
+_MIN_BORROWED_BYTES = 64 << 10
 
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
@@ -46,7 +46,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Make an uninitialised tensor for a batch, in the loader's memory where a loader collates and it is large."""
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
-    if buffers is None or size < _WORTH_BORROWING:
+    if buffers is None or size < _MIN_BORROWED_BYTES:
         return torch.empty(shape, dtype=dtype)
     return buffers.take(shape, dtype)
 
@@ -84,7 +84,7 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
 
 def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     # Whatever is out of the ordinary is left to torch, which also finds the words for what does not fit.
-    if first.numel() * first.element_size() * len(batch) < _WORTH_BORROWING:
+    if first.numel() * first.element_size() * len(batch) < _MIN_BORROWED_BYTES:
         return False
     return all(
         type(tensor) is torch.Tensor

@@ -161,7 +161,7 @@ def remaining_positions(
     """
     for position, error in failures:
         index = int(indices[position])
-        named = _named(error, index, position)
+        named = _with_index(error, index, position)
         if on_error == "raise":
             raise named
         errors.append(SampleError.of(index, named, on_error, source_of(index)))
@@ -172,7 +172,7 @@ def remaining_positions(
     return chosen
 
 
-def _named(error: BaseException, index: int, position: int) -> BaseException:
+def _with_index(error: BaseException, index: int, position: int) -> BaseException:
     """Put the sample's index into the message of an error of our own."""
     place = f"sample {index} (position {position} of its batch)"
     if isinstance(error, DecodeError):

@@ -32,7 +32,7 @@ class SampleAssembly:
     _RUN_SECONDS = 2e-3
 
     # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
-    _LOOK_SECONDS = 5e-4
+    _SECONDS_PER_TIMED = 5e-4
 
     def __init__(
         self, spec: BatchOptions, dataset: Any, workers: int, buffers: BatchMemory, *, arrays: bool
@@ -53,8 +53,8 @@ class SampleAssembly:
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
         self._timed: Callable[[int], Any] | None = dataset.timed if isinstance(dataset, CachedView) else None
-        self._unseen = 0  # runs since the last look
-        self._looked = False
+        self._runs_since_timed = 0  # runs since the last look
+        self._has_timed = False
 
     def start(self, indices: Any) -> Batch:
         """See :class:`Assembly`."""
@@ -119,12 +119,12 @@ class SampleAssembly:
         """Give the dataset for a run of samples; now and then one that looks at the clock within each of them."""
         if self._timed is None:
             return self._dataset
-        self._unseen += 1
+        self._runs_since_timed += 1
         # (Where samples are no batches, nobody knows how long they take.)
-        seconds = self._sample_seconds or (self._LOOK_SECONDS / 16 if self._looked else 1.0)
-        if self._unseen * seconds < self._LOOK_SECONDS:
+        seconds = self._sample_seconds or (self._SECONDS_PER_TIMED / 16 if self._has_timed else 1.0)
+        if self._runs_since_timed * seconds < self._SECONDS_PER_TIMED:
             return self._dataset
-        weight, self._unseen, self._looked = self._unseen, 0, True
+        weight, self._runs_since_timed, self._has_timed = self._runs_since_timed, 0, True
         return self._timed(weight)
 
     def finish(self, indices: Any, samples: Any) -> Any:

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["MemoryBudget", "Pressure", "reuse_freed"]
 
 # How often memory is looked at, in seconds: looking takes about 0.3 ms, in which the loop waits.
-_OFTEN, _SELDOM = 0.05, 1.0
+_MIN_CHECK_SECONDS, _MAX_CHECK_SECONDS = 0.05, 1.0
 
 # What may be gone at most before the next look, as a share of what was free; how many bytes a second go at most.
-_GONE, _FASTEST = 0.5, 8e9
+_MAX_SPENT_SHARE, _MAX_BYTES_PER_SECOND = 0.5, 8e9
 
 # What is to stay free for everybody else: this share of the memory, but not less than that many bytes.
 _FREE_SHARE = 0.05
-_FREE_LEAST = 64 << 20
+_MIN_FREE_BYTES = 64 << 20
 
 # The share of a budget that the cache gets as long as nobody knows how large batches are.
 _CACHE_SHARE = 0.75
 
 # Batches that the loop holds: the one that it works on, and the one that it is given.
-_WITH_THE_LOOP = 2
+_BATCHES_IN_LOOP = 2
 
 # Where a process is granted less than this in all, or for each core, nothing is kept that could be given back.
-_ROOMY, _ROOMY_CORE = 4 << 30, 1 << 30
+_MIN_GRANTED, _MIN_GRANTED_PER_CORE = 4 << 30, 1 << 30
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def reuse_freed() -> None:
     takes a fault for each page: arithmetic on arrays may take several times as long. It keeps up to 64 MiB for
     each thread, and for no more than eight threads per core.
     """
-    if granted_memory() >= max(_ROOMY, _ROOMY_CORE * granted_cores()):
+    if granted_memory() >= max(_MIN_GRANTED, _MIN_GRANTED_PER_CORE * granted_cores()):
         _native.reuse_freed()
 
 
@@ -59,7 +59,7 @@ class Pressure:
 
     def __init__(self, decide: Callable[[str], None], available: Callable[[], int] = available_memory) -> None:
         granted = granted_memory()
-        self._free = min(max(_FREE_LEAST, int(_FREE_SHARE * granted)), granted // 4)
+        self._free = min(max(_MIN_FREE_BYTES, int(_FREE_SHARE * granted)), granted // 4)
         self._decide = decide
         self._available = available
         self._next = 0.0  # when to look again
@@ -77,11 +77,11 @@ class Pressure:
         self._most -= batch
         if now < self._next and self._most > 0:
             return
-        self._next, self._most = now + _OFTEN, self._free  # one of several threads looks
+        self._next, self._most = now + _MIN_CHECK_SECONDS, self._free  # one of several threads looks
         floor = self._free + ahead * batch
         available = self._available()
-        spare = _GONE * (available - floor)
-        self._next = now + min(_SELDOM, max(_OFTEN, spare / _FASTEST))
+        spare = _MAX_SPENT_SHARE * (available - floor)
+        self._next = now + min(_MAX_CHECK_SECONDS, max(_MIN_CHECK_SECONDS, spare / _MAX_BYTES_PER_SECOND))
         self._most = max(self._free // 2, spare)
         if available < floor:
             # What samples of several threads leave behind, the C library may keep for long.
@@ -134,7 +134,7 @@ class MemoryBudget:
         self._copies = 1  # of a batch in the making
         self._ahead = 1  # batches that may be in the making
         self._wanted = 0  # by the cache
-        self._told = 0
+        self._last_depth = 0
 
     def cache_room(self, wanted: int) -> int:
         """Give what a cache that wants so many bytes may take."""
@@ -154,7 +154,7 @@ class MemoryBudget:
         assert self.limit is not None
         # (One batch can be made whatever the cache holds.)
         made = reserve if reserve == 1 else reserve * self._copies
-        return max(0, self.limit - (made + _WITH_THE_LOOP) * self.batch)
+        return max(0, self.limit - (made + _BATCHES_IN_LOOP) * self.batch)
 
     def depth(self, wanted: int, store: SampleStore | None = None, *, copies: int = 1) -> int:
         """Give how many batches may be in the making, of those that are wanted, beside what the cache holds.
@@ -173,7 +173,7 @@ class MemoryBudget:
         if self.batch == 0:
             return 2
         cached = 0 if store is None else int(store.native.counts()["used"])
-        return max(1, ((self.limit - cached) // self.batch - _WITH_THE_LOOP) // copies)
+        return max(1, ((self.limit - cached) // self.batch - _BATCHES_IN_LOOP) // copies)
 
     def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
         most = self.most(store, copies=copies)
@@ -182,8 +182,8 @@ class MemoryBudget:
         depth = min(wanted, most)
         if self.batch == 0:
             return depth
-        if depth < wanted and depth != self._told:
-            self._told = depth
+        if depth < wanted and depth != self._last_depth:
+            self._last_depth = depth
             self.decisions.append(
                 f"{depth} batches of {self.batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
             )

@@ -13,11 +13,11 @@ from foreload.checks import Array
 __all__ = ["DriftWatch"]
 
 # So many more requests that were not foreseen than ones that were are no accident.
-_SURPRISES = 16
+_MAX_SURPRISES = 16
 
 # A request was foreseen about now, if that is within this part of the mean distance between two requests for its
 # sample. By chance one in three is.
-_NEAR = 1 / 8
+_NEAR_SHARE = 1 / 8
 
 
 class DriftWatch:
@@ -56,7 +56,7 @@ class DriftWatch:
             if found is None:
                 mine["surprises"] = mine.get("surprises", 0) + 1
                 mine["before"] = sample
-                return bool(mine["surprises"] >= _SURPRISES)
+                return bool(mine["surprises"] >= _MAX_SURPRISES)
             place = found
         mine.update(at=place, before=sample, surprises=max(0, mine.get("surprises", 0) - 1))
         return False
@@ -71,7 +71,7 @@ class DriftWatch:
         pairs = places[(places > 0) & (self._accesses[places - 1] == self._mine.__dict__.get("before", -1))]
         if len(pairs):
             return int(pairs[np.abs(pairs - at).argmin()])
-        near = max(1, int(_NEAR * len(self._accesses) / len(places)))
+        near = max(1, int(_NEAR_SHARE * len(self._accesses) / len(places)))
         ahead = places[(places > at) & (places <= at + near)]
         if len(ahead):
             return int(ahead[0])

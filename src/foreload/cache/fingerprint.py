@@ -14,7 +14,7 @@ from foreload.protocol import SampleSource
 __all__ = ["check_stamp", "fingerprint", "stamp"]
 
 
-_MOST_FILES = 100_000
+_MAX_FILES = 100_000
 
 
 def fingerprint(dataset: Any) -> str:
@@ -66,7 +66,7 @@ def check_stamp(path: str, known: str) -> None:
 
 def _files(dataset: Any) -> Iterator[str]:
     """Find the paths that a dataset holds: as attributes, in lists, first in the tuples of lists."""
-    left = _MOST_FILES
+    left = _MAX_FILES
     for value in list(getattr(dataset, "__dict__", {}).values()):
         for item in value if isinstance(value, (list, tuple)) else [value]:
             path = item[0] if isinstance(item, tuple) and item else item

@@ -10,7 +10,7 @@ import numpy as np
 from foreload.checks import Array
 from foreload.options import Keep
 
-__all__ = ["ENCODED", "PLANES", "RGB", "FormChoice", "choose", "fitted", "forms_of"]
+__all__ = ["ENCODED", "PLANES", "RGB", "FormChoice", "choose_forms", "fitted", "forms_of"]
 
 # The native core's names for them.
 ENCODED, RGB, PLANES = 1, 2, 3
@@ -18,13 +18,13 @@ ENCODED, RGB, PLANES = 1, 2, 3
 _OVERHEAD = 128  # of an entry, and of what describes a picture
 
 # Seconds that a pixel takes from planes to RGB, of which a crop needs about half.
-_CONVERT = 0.4e-9
+_CONVERT_SECONDS = 0.4e-9
 
 # So many images tell no line.
-_FEW = 16
+_MIN_IMAGES_FOR_FIT = 16
 
 # Behind the first step that does not fit, a few smaller ones may.
-_LOOK_FURTHER = 1000
+_MAX_STEPS_AFTER_FULL = 1000
 
 
 class FormChoice(NamedTuple):
@@ -58,7 +58,7 @@ def option(form: int, costs: Array) -> tuple[Array, Array]:
         return encoded + _OVERHEAD, read
     if form == PLANES:
         # Without planes it is no choice.
-        saved = np.where(has_planes > 0, read + decode - _CONVERT * pixels, 0.0)
+        saved = np.where(has_planes > 0, read + decode - _CONVERT_SECONDS * pixels, 0.0)
         return 1.5 * pixels + _OVERHEAD, saved
     return 3 * pixels + _OVERHEAD, read + decode
 
@@ -72,7 +72,7 @@ def fitted(costs: Array) -> Array:
     result = costs.copy()
     for planes in (0, 1):
         known = (costs[2] > 0) & (costs[4] == planes)
-        if known.sum() < _FEW:
+        if known.sum() < _MIN_IMAGES_FOR_FIT:
             continue
         sizes = np.stack([costs[2, known], costs[3, known], np.ones(known.sum())])
         for row in (0, 1):
@@ -100,7 +100,7 @@ def _line(sizes: Array, times: Array) -> Array:
     return best
 
 
-def choose(costs: Array, forms: Sequence[int], budget: int) -> FormChoice:
+def choose_forms(costs: Array, forms: Sequence[int], budget: int) -> FormChoice:
     """Choose what saves most time within ``budget`` bytes.
 
     The greedy for the multiple-choice knapsack (Sinha and Zoltners, Operations Research 27(3), 1979): steps from
@@ -108,7 +108,7 @@ def choose(costs: Array, forms: Sequence[int], budget: int) -> FormChoice:
     fit. It lies within one image of the best possible.
 
     >>> costs = np.array([[0.001, 0.001], [0.01, 0.0], [100, 100], [1000, 1000], [0, 0]])
-    >>> choose(costs, (ENCODED, RGB), 4000).forms.tolist()
+    >>> choose_forms(costs, (ENCODED, RGB), 4000).forms.tolist()
     [2, 1]
     """
     sizes, saves = (np.stack(rows) for rows in zip(*(option(form, costs) for form in forms), strict=True))
@@ -121,7 +121,7 @@ def choose(costs: Array, forms: Sequence[int], budget: int) -> FormChoice:
     taken[image[:fitting]] = choice[:fitting]
     left = budget - more[:fitting].sum()
     skipped: set[int] = set()
-    for position in range(fitting, min(len(order), fitting + _LOOK_FURTHER)):
+    for position in range(fitting, min(len(order), fitting + _MAX_STEPS_AFTER_FULL)):
         i = int(image[position])
         if i not in skipped and more[position] <= left:
             taken[i] = choice[position]

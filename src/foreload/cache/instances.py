@@ -47,7 +47,7 @@ class Instances(Generic[T]):
 _identities: Instances[int] = Instances()
 
 
-def _identify_instances(owner: type) -> None:
+def identify_instances(owner: type) -> None:
     """Give each instance a number that it has in forked processes too; its address may be used again."""
     usual = owner.__init__  # type: ignore[misc]
 
@@ -60,5 +60,5 @@ def _identify_instances(owner: type) -> None:
     owner.__init__ = init  # type: ignore[misc]
 
 
-def _identity(dataset: Any) -> int:
+def identity_of(dataset: Any) -> int:
     return _identities.get(dataset) or id(dataset)

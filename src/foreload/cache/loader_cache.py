@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.forms import choose, fitted, forms_of, option
+from foreload.cache.forms import choose_forms, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
 from foreload.cache.sharing import local_ranks, shared_store
 from foreload.cache.spill import SpillFolder
@@ -31,14 +31,14 @@ from foreload.protocol import ImageForms
 __all__ = ["CacheSpec", "LoaderCache"]
 
 # Epochs to look ahead, and accesses that this may come to.
-_EPOCHS = 8
-_ACCESSES = 1 << 22
+_MAX_EPOCHS_AHEAD = 8
+_MAX_ACCESSES_AHEAD = 1 << 22
 
 # A fixed set is exchanged for one that saves this much more: what is there has been paid for.
-_WORTH_A_CHANGE = 1.1
+_MIN_GAIN_RATIO = 1.1
 
 # A change of what images are kept saves this share of all that loading them takes, or is measurement noise.
-_WORTH_IN_ALL = 0.02
+_MIN_GAIN_OF_TOTAL = 0.02
 
 # Epochs after which a change must have paid for itself; nobody knows how many there will be.
 _PAYBACK_EPOCHS = 5
@@ -113,7 +113,7 @@ class LoaderCache:
         Of one that is resumed in its middle only what is the same in every epoch is planned.
         """
         self._epochs += 1
-        self._tell_of_the_disk()
+        self._warn_of_spill_failure()
         if not self._plans:
             return  # the rank that made the store does
         samples = len(self.store)
@@ -124,14 +124,14 @@ class LoaderCache:
         policy, ranks = self.options.policy, self._ranks()
         if policy in ("opt", "fixed") and asks_once(order.item_sampler, len(ranks)):
             self.order = "once"
-            self._keep_the_best(self._root)
+            self._keep_best(self._root)
             return
         known = (
             None
             if order.is_resumed
             else look_ahead(
                 order,
-                max(1, min(_EPOCHS, _ACCESSES // max(1, samples))),
+                max(1, min(_MAX_EPOCHS_AHEAD, _MAX_ACCESSES_AHEAD // max(1, samples))),
                 draws_seed=spec.draws_seed,
                 ranks=ranks,
             )
@@ -150,7 +150,7 @@ class LoaderCache:
             return indices
         return places[indices]
 
-    def _tell_of_the_disk(self) -> None:
+    def _warn_of_spill_failure(self) -> None:
         failure = self.store.native.spill_failure()
         if failure and self.store.native.first_to_tell():
             warn_user(f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}")
@@ -170,7 +170,7 @@ class LoaderCache:
         ranks = self._ranks() or [_samples_of(spec.sampler).rank]
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
+            sizes = self._try_first_sample(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
@@ -179,24 +179,24 @@ class LoaderCache:
         self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
 
-    def _keep_the_best(self, dataset: Any) -> None:
+    def _keep_best(self, dataset: Any) -> None:
         """Keep what saves most per byte, once that is known; until then, what comes first."""
         resident = self.store.residents()
         if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
-            self._keep_the_best_images(image_costs, resident)
+            self._keep_best_images(image_costs, resident)
             return
         sizes, costs = self.store.sizes(), self.store.costs()
         known = (sizes > 0) & (costs > 0)
         if self._epochs > 1 and known.any():
             members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.room)
-            if costs[members].sum() > _WORTH_A_CHANGE * costs[resident].sum():
+            if costs[members].sum() > _MIN_GAIN_RATIO * costs[resident].sum():
                 self.store.native.follow_members(members.view(np.uint8))
                 return
         self.store.native.follow_rule("all")
 
-    def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
+    def _keep_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
         costs = fitted(costs)
-        best = choose(costs, forms_of(self.options.keep), self.room)
+        best = choose_forms(costs, forms_of(self.options.keep), self.room)
         saves = np.zeros(len(resident))
         for form in forms_of(self.options.keep):
             saves = np.where(self.forms == form, option(form, costs)[1], saves)
@@ -207,7 +207,7 @@ class LoaderCache:
         again = (costs[0] + costs[1])[stays & ~same].sum()
         in_all = (costs[0] + costs[1]).sum()
         if (
-            best.saved - now <= max((_WORTH_A_CHANGE - 1) * now, _WORTH_IN_ALL * in_all)
+            best.saved - now <= max((_MIN_GAIN_RATIO - 1) * now, _MIN_GAIN_OF_TOTAL * in_all)
             or _PAYBACK_EPOCHS * (best.saved - now) <= again
         ):
             self.store.native.follow_rule("all")
@@ -225,7 +225,7 @@ class LoaderCache:
             return
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(spec, int(now[0]))
+            sizes = self._try_first_sample(spec, int(now[0]))
         if not sizes.any():
             self.store.native.follow_rule("all")
             return
@@ -242,7 +242,7 @@ class LoaderCache:
         self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
 
-    def _try(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
+    def _try_first_sample(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
         """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
         size = 0
         if not spec.by_processes:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from foreload.cache.drift import DriftWatch
-from foreload.cache.instances import _identify_instances, _identities, _identity
+from foreload.cache.instances import identify_instances, _identities, identity_of
 from foreload.cache.plan import compile_plan
 from foreload.cache.store import SampleStore
 from foreload.checks import Array
@@ -27,8 +27,8 @@ from foreload.order.index import position_of
 __all__ = ["OPTCache", "OPTInit"]
 
 # The share of memory that a cache with a limit in samples may come to use.
-_ROOM = 0.8
-_LEAST_ROOM = 1 << 24
+_ROOM_SHARE = 0.8
+_MIN_ROOM = 1 << 24
 
 
 class OPTInit:
@@ -183,7 +183,7 @@ class _Method:
         self._watch = None
         if most == 0:
             return
-        self._store = _roomy_store(future.n, len(future.accesses), most)
+        self._store = make_largest_store(future.n, len(future.accesses), most)
         self._begin_watch(self._store, future)
         if most == future.n:
             self._store.native.follow_rule("all")
@@ -202,7 +202,7 @@ class _Method:
         self._watch = None if future.once else DriftWatch(future.accesses, future.n, store.asked)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        _identify_instances(owner)
+        identify_instances(owner)
         _share_when_spawned(owner, self)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -213,13 +213,13 @@ class _Method:
         position = position_of(index)
         if store is None or position is None or not 0 <= position < len(store):
             return self._function(dataset, index)
-        if not store.native.belongs_to(_identity(dataset)):
+        if not store.native.belongs_to(identity_of(dataset)):
             return self._function(dataset, index)
         if self._watch is not None and self._watch.is_surprised(position):
-            self._give_up(store)
+            self._fall_back_to_lru(store)
         return store.load(position, lambda _: self._function(dataset, index))
 
-    def _give_up(self, store: SampleStore) -> None:
+    def _fall_back_to_lru(self, store: SampleStore) -> None:
         self._watch = None
         store.native.follow_rule("recent")
         if store.native.first_to_tell():
@@ -241,14 +241,14 @@ class _Method:
         return {} if self._store is None else self._store.native.counts()
 
 
-def _roomy_store(samples: int, accesses: int, most: int) -> SampleStore:
+def make_largest_store(samples: int, accesses: int, most: int) -> SampleStore:
     """Make a store with as much room as there may be; it takes only what it uses."""
-    room = int(_ROOM * granted_memory())
+    room = int(_ROOM_SHARE * granted_memory())
     while True:
         try:
             return SampleStore(samples, room, accesses=accesses, most=most)
         except OSError:  # a limit on the address space
-            if room < _LEAST_ROOM:
+            if room < _MIN_ROOM:
                 raise
             room //= 2
 
@@ -273,7 +273,7 @@ def _share_when_spawned(owner: type, method: _Method) -> None:
         make, arguments, *rest = reduced
         return (
             _revive,
-            (owner, method.name, method._store, method._future, _identity(self), make, arguments),
+            (owner, method.name, method._store, method._future, identity_of(self), make, arguments),
             *rest,
         )
 

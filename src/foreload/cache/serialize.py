@@ -12,7 +12,7 @@ import torch
 
 from foreload.checks import Array
 
-__all__ = ["flatten", "pack", "restore", "unpack"]
+__all__ = ["deserialize", "flatten", "restore", "serialize"]
 
 _ALIGNMENT = 64
 
@@ -64,7 +64,7 @@ def restore(parts: Sequence[Any]) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def pack(sample: Any) -> list[Array]:
+def serialize(sample: Any) -> list[Array]:
     """Turn a sample into pieces to be laid one behind the other.
 
     Raises:
@@ -81,10 +81,10 @@ def pack(sample: Any) -> list[Array]:
     return pieces
 
 
-def unpack(memory: Array) -> Any:
+def deserialize(memory: Array) -> Any:
     """Give the sample back; its tensors and arrays are views of ``memory``, which it keeps alive.
 
-    >>> unpack(np.concatenate(pack({"x": torch.arange(3), "y": ("cat", 1)})))
+    >>> deserialize(np.concatenate(serialize({"x": torch.arange(3), "y": ("cat", 1)})))
     {'x': tensor([0, 1, 2]), 'y': ('cat', 1)}
     """
     count = int(memory[:8].view(np.int64)[0])

@@ -17,13 +17,13 @@ from foreload.errors import warn_user
 
 __all__ = ["local_ranks", "shared_store"]
 
-_PATIENCE = timedelta(seconds=60)
+_STORE_TIMEOUT = timedelta(seconds=60)
 
 # How long to wait for ranks that may not use a cache at all.
-_COURTESY = timedelta(seconds=5)
+_RANKS_TIMEOUT = timedelta(seconds=5)
 
 # Stores of the same name in this process.
-_made: Counter[str] = Counter()
+_num_made: Counter[str] = Counter()
 
 
 def _exchange() -> Any:
@@ -54,15 +54,15 @@ def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStor
         return make(), True
     rank, machine = str(dist.get_rank()), _machine()
     exchange.set(f"foreload/machine/{rank}", machine)
-    key = f"foreload/store/{machine}/{_made[name]}/{name}"
-    _made[name] += 1
+    key = f"foreload/store/{machine}/{_num_made[name]}/{name}"
+    _num_made[name] += 1
     if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
         store = make()
         exchange.set(key, f"{os.getpid()} {store.native.file}")
         with suppress(RuntimeError):
-            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _COURTESY)
+            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _RANKS_TIMEOUT)
         return store, True
-    exchange.wait([key], _PATIENCE)
+    exchange.wait([key], _STORE_TIMEOUT)
     process, file = map(int, exchange.get(key).split())
     mine = make()
     try:

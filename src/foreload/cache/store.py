@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.cache.serialize import pack, unpack
+from foreload.cache.serialize import deserialize, serialize
 from foreload.cache.spill import SpillFolder
 from foreload.checks import Array
 from foreload.errors import warn_user
@@ -46,11 +46,11 @@ class SampleStore:
 
     def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
         self.arguments = (samples, room, accesses, most)
-        self._told = False
+        self._has_warned = False
         self.spill: str | None = None
-        self._doubts = 0
+        self._checks_left = 0
         self._ahead: dict[int, Any] = {}
-        self._lost: set[int] = set()  # what cannot be pickled, or not be unpickled
+        self._uncacheable: set[int] = set()  # what cannot be pickled, or not be unpickled
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
             warn_user(
@@ -63,7 +63,7 @@ class SampleStore:
         self._folder = folder
         self.spill = str(folder.path)
         found = self.native.spill_to(self.spill, True)
-        self._doubts = _SPILL_CHECKS if found else 0
+        self._checks_left = _SPILL_CHECKS if found else 0
 
     def __len__(self) -> int:
         """Count the samples that there could be."""
@@ -76,9 +76,9 @@ class SampleStore:
         found = self.native.request(index)
         if isinstance(found, np.ndarray):
             try:
-                return unpack(found)
+                return deserialize(found)
             except Exception as error:  # anything may be raised by what a class does when it is unpickled
-                self._lose(index, f"comes back as {error!r}")
+                self._mark_uncacheable(index, f"comes back as {error!r}")
                 return read(index)
         started = time.perf_counter_ns()
         try:
@@ -123,16 +123,16 @@ class SampleStore:
         if kept is None:
             sample = read(index)
             with suppress(Exception):
-                self._spilled(index, pack(sample))
+                self._spill(index, serialize(sample))
             return sample
-        if self._doubts <= 0:
-            return unpack(kept)
+        if self._checks_left <= 0:
+            return deserialize(kept)
         # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
-        self._doubts -= 1
+        self._checks_left -= 1
         sample = read(index)
         with suppress(Exception):
-            if not np.array_equal(np.concatenate(pack(sample)), kept):
-                self._tell(
+            if not np.array_equal(np.concatenate(serialize(sample)), kept):
+                self._warn_once(
                     f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
                     "folder is not used. If the dataset is random, give what is random to "
                     "DataLoader(transform=...); if it has changed, empty the folder"
@@ -140,10 +140,10 @@ class SampleStore:
                 self.spill = None
         return sample
 
-    def _spilled(self, index: int, parts: list[Array]) -> None:
+    def _spill(self, index: int, parts: list[Array]) -> None:
         failure = self.native.spill(index, parts)
         if failure:
-            self._tell(
+            self._warn_once(
                 f"nothing more is written to the spill folder {self.spill!r}: {os.strerror(failure)}; samples "
                 "that are neither in it nor in memory are loaded each time"
             )
@@ -151,7 +151,7 @@ class SampleStore:
     def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
         """Load a sample before it is asked for; returns the bytes that keeping it would take."""
         self._ahead[index] = read(index)
-        return block_size(sum(map(len, pack(self._ahead[index]))))
+        return block_size(sum(map(len, serialize(self._ahead[index]))))
 
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Give several samples; what is missing is read by one call of ``read(indices)``."""
@@ -176,9 +176,9 @@ class SampleStore:
                         claimed.add(index)
                 else:
                     try:
-                        samples[position] = unpack(found)
+                        samples[position] = deserialize(found)
                     except Exception as error:  # as in load
-                        self._lose(index, f"comes back as {error!r}")
+                        self._mark_uncacheable(index, f"comes back as {error!r}")
                         missing[index] = position
             if missing:
                 started = time.perf_counter_ns()
@@ -210,7 +210,7 @@ class SampleStore:
     def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
         """Keep what was claimed, if it can be and there is room; the claim ends."""
         try:
-            parts = self._packed(index, sample)
+            parts = self._serialized(index, sample)
         except BaseException:  # an interrupt, or a warning that is taken for an error
             self.native.abandon(index)
             raise
@@ -220,40 +220,40 @@ class SampleStore:
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
         if not self.native.put(index, parts) and size > self.arguments[1]:
-            self._tell(
+            self._warn_once(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
             )
 
     def measure(self, index: int, sample: Any, nanoseconds: int) -> None:
         """Take note of the size and the cost of a sample that is not kept, for the next plan."""
-        parts = self._packed(index, sample)
+        parts = self._serialized(index, sample)
         if parts is not None:
             self.native.note_size(index, sum(map(len, parts)))
             self.native.note_cost(index, nanoseconds)
 
-    def _packed(self, index: int, sample: Any) -> list[Array] | None:
-        if index in self._lost:
+    def _serialized(self, index: int, sample: Any) -> list[Array] | None:
+        if index in self._uncacheable:
             return None
         try:
-            return pack(sample)
+            return serialize(sample)
         except Exception as error:  # anything may be raised by what a class does when it is pickled
-            self._lose(index, f"cannot be pickled ({error!r})")
+            self._mark_uncacheable(index, f"cannot be pickled ({error!r})")
             return None
 
-    def _lose(self, index: int, why: str) -> None:
-        self._lost.add(index)
+    def _mark_uncacheable(self, index: int, why: str) -> None:
+        self._uncacheable.add(index)
         self.native.drop(index)
-        self._tell(f"sample {index} cannot be cached, it {why}; it is loaded each time")
+        self._warn_once(f"sample {index} cannot be cached, it {why}; it is loaded each time")
 
     def asked(self) -> int:
         """Count the requests so far, of all workers."""
         counts = self.native.counts()
         return int(counts["hits"] + counts["misses"])
 
-    def _tell(self, message: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             warn_user(message)
 
     def residents(self) -> Array:
@@ -305,11 +305,11 @@ class SampleStore:
     def _opened(cls, file: int, arguments: tuple[int, int, int, int], spill: str | None = None) -> SampleStore:
         store = cls.__new__(cls)
         store.arguments = arguments
-        store._told = False
+        store._has_warned = False
         store.spill = spill
-        store._doubts = 0
+        store._checks_left = 0
         store._ahead = {}
-        store._lost = set()
+        store._uncacheable = set()
         store.native = _native.Store.open(file)
         if spill is not None:
             store.native.spill_to(spill, False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foreload.batch.assembly import Assembly
+from foreload.protocol import Assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.nested import count_samples

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from foreload import _native
-from foreload.batch.assembly import Assembly, Batch
+from foreload.protocol import Assembly, Batch
 from foreload.batch.samples import SampleAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.tune.interval import Observed

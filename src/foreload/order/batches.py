@@ -49,7 +49,7 @@ def batches(sampler: Any, router: Router | None = None, start: Start = BEGINNING
         if router is None:
             blocks = _blocks(sampler.sampler, start)
         else:
-            blocks = _RoutedBlocks(sampler, router, start)
+            blocks = _RoutedRankBlocks(sampler, router, start)
         if blocks is not None:
             shared = getattr(sampler.sampler, "generator", None) is not None
             return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, start=start)
@@ -130,7 +130,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is KeyedSampler:
         return Blocks(keyed_blocks(sampler, start.prefix))
     if type(sampler) is DistributedSampler:
-        return _DealtBlocks(sampler, start)
+        return _RankBlocks(sampler, start)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
@@ -180,7 +180,7 @@ def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
     return [each] * (wanted // each) + [wanted % each]
 
 
-class _DealtBlocks(Blocks):
+class _RankBlocks(Blocks):
     """One rank's share of an order that all ranks have in common."""
 
     def __init__(self, sampler: DistributedSampler[Any], start: Start) -> None:
@@ -190,7 +190,7 @@ class _DealtBlocks(Blocks):
         super().__init__(iter([self.all_ranks[sampler.rank :: self.each]]))
 
 
-class _RoutedBlocks(Blocks):
+class _RoutedRankBlocks(Blocks):
     """The same after the swaps within each global batch."""
 
     def __init__(self, batches: BatchSampler, router: Router, start: Start) -> None:

@@ -11,17 +11,17 @@ from torch.utils.data import Sampler
 
 from foreload import _native
 from foreload.checks import Indices, check_int, check_seed
-from foreload.order.ranks import deal
+from foreload.order.ranks import assign_ranks
 from foreload.order.resume import BEGINNING
 from foreload.order.samplers import Blocks
 from foreload.protocol import ArraySampler, OrderStart
 
-__all__ = ["MixtureSampler", "choose"]
+__all__ = ["MixtureSampler", "choose_datasets"]
 
-_FIRST, _BLOCK = 1 << 10, 1 << 13
+_FIRST_BLOCK, _BLOCK = 1 << 10, 1 << 13
 
 # Positions that are dealt to the ranks together.
-_STRETCH = 1 << 16
+_RANKS_BLOCK = 1 << 16
 
 
 class MixedDatasets(Protocol):
@@ -190,9 +190,9 @@ class _MixedBlocks(Blocks):
         done = skip + (start.prefix - begin) // self.each
         rounds = sampler._rounds(begin)
         if self.each == 1:
-            super().__init__(_undealt(order, begin + done, begin + rounds))
+            super().__init__(_blocks_of_all(order, begin + done, begin + rounds))
         else:
-            super().__init__(_dealt(order, begin, done, rounds, sampler.rank, self.each))
+            super().__init__(_blocks_of_rank(order, begin, done, rounds, sampler.rank, self.each))
 
     @property
     def drawn(self) -> dict[str, Any]:
@@ -205,9 +205,9 @@ class _MixedBlocks(Blocks):
         }
 
 
-def _undealt(order: _Order, begin: int, end: int) -> Iterator[Indices]:
+def _blocks_of_all(order: _Order, begin: int, end: int) -> Iterator[Indices]:
     # The first block is short, so that the first batch need not wait for a long one.
-    count = _FIRST
+    count = _FIRST_BLOCK
     while begin < end:
         count = min(count, end - begin)
         yield order.take(begin, count)[1]
@@ -215,8 +215,8 @@ def _undealt(order: _Order, begin: int, end: int) -> Iterator[Indices]:
         count = _BLOCK
 
 
-def _dealt(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: int) -> Iterator[Indices]:
-    each = max(1, _STRETCH // ranks)
+def _blocks_of_rank(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: int) -> Iterator[Indices]:
+    each = max(1, _RANKS_BLOCK // ranks)
     period = sum(order.shares)
     if period <= each:
         each -= each % period  # then every rank has given exactly its shares
@@ -225,7 +225,7 @@ def _dealt(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: 
         choices, indices = order.take(begin + first * ranks, count * ranks)
         names = np.empty(ranks, np.int64)
         _native.permute(ranks, order.key, order.epoch, 0, names)
-        own = indices[names[deal(choices, ranks)] == rank]
+        own = indices[names[assign_ranks(choices, ranks)] == rank]
         yield own[max(0, done - first) :]
 
 
@@ -256,7 +256,7 @@ class _Order:
 
     def _choose(self, count: int) -> Indices:
         key = self.key ^ (self.epoch * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-        choices = choose(self.shares, self._counts, self._at, count, key)
+        choices = choose_datasets(self.shares, self._counts, self._at, count, key)
         seen = np.bincount(choices, minlength=len(self.shares))
         self._counts = [int(n) for n in seen + self._counts]
         self._at += count
@@ -283,7 +283,7 @@ class _Order:
         return out
 
 
-def choose(shares: tuple[int, ...], counts: list[int], begin: int, count: int, key: int) -> Indices:
+def choose_datasets(shares: tuple[int, ...], counts: list[int], begin: int, count: int, key: int) -> Indices:
     """Choose the dataset of each position from ``begin`` on.
 
     Args:
@@ -293,7 +293,7 @@ def choose(shares: tuple[int, ...], counts: list[int], begin: int, count: int, k
         count: how many positions, at most 8192.
         key: decides between samples whose windows end together.
 
-    >>> choose((3, 1), [0, 0], 0, 8, key=1).tolist().count(1)
+    >>> choose_datasets((3, 1), [0, 0], 0, 8, key=1).tolist().count(1)
     2
     """
     windows = [_windows(shares, i, counts[i], begin + count, key) for i in range(len(shares))]

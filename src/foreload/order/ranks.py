@@ -14,7 +14,7 @@ import numpy as np
 from foreload import _native
 from foreload.checks import Array, Indices
 
-__all__ = ["Router", "deal"]
+__all__ = ["Router", "assign_ranks"]
 
 
 class Router:
@@ -80,7 +80,7 @@ class Router:
         return routed
 
 
-def deal(kinds: Array, ranks: int) -> Array:
+def assign_ranks(kinds: Array, ranks: int) -> Array:
     """Deal positions to ranks, one of each round (``ranks`` positions) to each.
 
     After every round, the numbers of samples of a kind that two ranks have been given differ by one at most. For
@@ -96,7 +96,7 @@ def deal(kinds: Array, ranks: int) -> Array:
     Returns:
         The rank of each position.
 
-    >>> deal(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # by turns, rank 0 would only ever see kind 0
+    >>> assign_ranks(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # by turns, rank 0 would only ever see kind 0
     [0, 1, 1, 0, 0, 1]
     """
     rounds, runs, labels = len(kinds) // ranks, 0, np.empty(len(kinds), np.int64)

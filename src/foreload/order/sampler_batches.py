@@ -49,10 +49,10 @@ class SamplerBatches(Iterator[Any]):
         else:
             self.drawn = start.drawn
             self._whole = False
-            self._items = self._again(start)
+            self._items = self._resumed(start)
         self._stateful = self._items if has_state(self._items) else self._inner if stateful else None
 
-    def _again(self, start: Start) -> Iterator[Any]:
+    def _resumed(self, start: Start) -> Iterator[Any]:
         state = start.drawn.get("state")
         if start.drawn.get("over"):
             return iter(())
@@ -81,7 +81,7 @@ class SamplerBatches(Iterator[Any]):
             set_generator_states(self._inner, now)
             if own is not None:
                 own.set_state(kept)
-        return _left_out(items, start.given)
+        return _without(items, start.given)
 
     def __next__(self) -> Any:
         """Give what the next batch is made of."""
@@ -123,7 +123,7 @@ class SamplerBatches(Iterator[Any]):
         return self._states.get(batches - 1, {"state": None})
 
 
-def _left_out(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
+def _without(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
     for position, item in enumerate(items):
         if not any(begin <= position < end for begin, end in given):
             yield item

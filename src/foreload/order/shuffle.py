@@ -24,11 +24,11 @@ from foreload.checks import Indices, check_int, check_seed
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
 
-_WORD = (1 << 64) - 1
-_EPOCHS = (1 << 32) - 1
+_UINT64_MAX = (1 << 64) - 1
+_UINT32_MAX = (1 << 32) - 1
 
 # Random numbers that are made at a time.
-_DRAWN = 1024
+_NUM_DRAWN = 1024
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def order_of(reading: Reading, count: int) -> Indices:
     """Give the order of so many parts: random by (seed, epoch), or as they are (int64)."""
     order = np.arange(count, dtype=np.int64)
     if reading.shuffle and count:
-        _native.permute(count, reading.seed, reading.epoch & _EPOCHS, 0, order)
+        _native.permute(count, reading.seed, reading.epoch & _UINT32_MAX, 0, order)
     return order
 
 
@@ -92,16 +92,16 @@ class Shuffled(Iterator[Any]):
         self._reading = reading
         self._source = open_source(reading)
         self._held: list[tuple[Any, Any]] = []
-        self._given = 0
-        self._over = False
+        self._num_given = 0
+        self._is_over = False
         self._random: list[int] = []
 
     def __next__(self) -> Any:
         """Give a random one of the samples that are held, when there are as many as can be."""
-        while not self._over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
+        while not self._is_over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
             found = self._source.next()
             if found is None:
-                self._over = True
+                self._is_over = True
             else:
                 self._held.append(found)
         if not self._held:
@@ -111,26 +111,26 @@ class Shuffled(Iterator[Any]):
         return self._source.finish(*self._held.pop())
 
     def _draw(self) -> int:
-        run, at = divmod(self._given, _DRAWN)
+        run, at = divmod(self._num_given, _NUM_DRAWN)
         if at == 0 or not self._random:
             self._random = self._numbers(run)
-        self._given += 1
+        self._num_given += 1
         return self._random[at]
 
     def _numbers(self, run: int) -> list[int]:
         reading = self._reading
         reader = reading.rank * reading.workers + reading.worker
-        key = np.array([reading.seed, (reading.epoch & _EPOCHS) | (reader & _EPOCHS) << 32], np.uint64)
+        key = np.array([reading.seed, (reading.epoch & _UINT32_MAX) | (reader & _UINT32_MAX) << 32], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, run, 0], np.uint64))
-        numbers: list[int] = bits.random_raw(_DRAWN).tolist()
+        numbers: list[int] = bits.random_raw(_NUM_DRAWN).tolist()
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
         """Say what is needed to go on from here: plain numbers, some for each sample that is held."""
         return {
             **asdict(self._reading),
-            "given": self._given,
-            "over": self._over,
+            "given": self._num_given,
+            "over": self._is_over,
             "at": self._source.state(),
             "held": [name for name, _ in self._held],
         }
@@ -151,8 +151,8 @@ class Shuffled(Iterator[Any]):
         self._source = self._open(self._reading)
         names = state["held"]
         self._held = list(zip(names, self._source.restore(state["at"], names), strict=True))
-        self._given, self._over = state["given"], state["over"]
-        self._random = self._numbers(self._given // _DRAWN)
+        self._num_given, self._is_over = state["given"], state["over"]
+        self._random = self._numbers(self._num_given // _NUM_DRAWN)
 
 
 class ShuffledStream(IterableDataset[Any]):
@@ -208,7 +208,7 @@ class ShuffledStream(IterableDataset[Any]):
             seed = 0
         elif seed is None:
             seed = draw_seed() if info is None else info.seed - info.id
-        return Reading(seed & _WORD, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
+        return Reading(seed & _UINT64_MAX, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
 
     def _open(self, reading: Reading) -> Source:
         raise NotImplementedError

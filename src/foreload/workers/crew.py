@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch.utils.data import IterableDataset, Sampler
 
-from foreload.batch.assembly import Assembly
+from foreload.protocol import Assembly
 from foreload.batch.buffers import Buffers
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
