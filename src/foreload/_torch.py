@@ -26,11 +26,16 @@ __all__ = [
     "is_collating_tensors",
     "item_sampler",
     "patch_worker_info",
+    "plain_torch_function",
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
     "worker_info",
 ]
+
+
+# The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
+plain_torch_function = torch._C._disabled_torch_function_impl
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:

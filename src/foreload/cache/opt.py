@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from foreload.cache.drift import DriftWatch
-from foreload.cache.instances import identify_instances, _identities, identity_of
+from foreload.cache.instances import _identities, identify_instances, identity_of
 from foreload.cache.plan import compile_plan
 from foreload.cache.store import SampleStore
 from foreload.checks import Array
