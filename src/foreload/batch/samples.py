@@ -27,7 +27,7 @@ _SAMPLE = int(Stage.sample)
 
 
 class SampleAssembly:
-    """The batches of any map-style dataset: ``__getitem__`` per sample, or ``__getitems__``, then ``collate_fn``."""
+    """Batches of any map-style dataset: ``__getitem__`` per sample or ``__getitems__``, then ``collate_fn``."""
 
     # A run of samples should take far longer than handing it out, yet end soon enough to balance the load.
     _RUN_SECONDS = 2e-3

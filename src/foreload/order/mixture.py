@@ -64,7 +64,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
     Used by ``foreload.DataLoader(mixture, shuffle=True, seed=...)``; in a stock DataLoader, call
     :meth:`set_epoch` before each epoch, as with ``DistributedSampler``.
 
-    Every prefix has its proportions because each sample has a window of positions, from where its dataset would
+    Every prefix has its proportions because each sample has a window of positions: from where its dataset would
     otherwise lag behind its share to where it would run ahead, and the sample of the earliest end is taken first
     (Baruah et al., "Proportionate progress", Algorithmica 15, 1996; Tijdeman, "The chairman assignment
     problem", Discrete Mathematics 32, 1980).
