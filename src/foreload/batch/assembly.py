@@ -1,4 +1,4 @@
-"""What all kinds of batch assemblies share: counting samples, naming one that failed, and subsets."""
+"""Helpers for batch assemblies: counting samples, naming one that failed, and subsets."""
 
 from __future__ import annotations
 

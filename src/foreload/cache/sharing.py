@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from foreload._torch import default_store
 from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 
@@ -30,7 +31,7 @@ def _exchange() -> Any:
     """Return torch's key-value store, which all ranks reach; None outside of a distributed run."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
-    return dist.distributed_c10d._get_default_store()
+    return default_store()
 
 
 def _machine() -> str:
