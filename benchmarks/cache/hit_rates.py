@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, DistributedSampler, RandomSampler
 import foreload as fl
 from foreload.bench.curves import OrderKind, foresee_order
 from foreload.cache.plan import compile_plan
-from foreload.cache.serialize import pack
+from foreload.cache.serialize import serialize
 from foreload.cache.store import block_size
 from foreload.options import POLICIES
 from foreload.order.ranks import Router
@@ -57,7 +57,7 @@ def measured(size: int) -> tuple[float, float]:
     generator = torch.Generator().manual_seed(1)
     sampler = RandomSampler(dataset, replacement=True, generator=generator)
     loader = fl.DataLoader(
-        dataset, BATCH, sampler=sampler, num_workers=0, cache=size // 2 * block_size(sum(map(len, pack(0))))
+        dataset, BATCH, sampler=sampler, num_workers=0, cache=size // 2 * block_size(sum(map(len, serialize(0))))
     )
     accesses, misses = [], []
     for _ in range(EPOCHS):

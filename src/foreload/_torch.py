@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.distributed as distributed
 from torch.utils.data import BatchSampler
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import signal_handling
@@ -20,17 +21,23 @@ from torch.utils.data._utils import worker as torch_worker
 __all__ = [
     "auto_collates",
     "compute_alone",
+    "default_store",
     "draw_seed",
     "expected_length",
     "index_sampler",
     "is_collating_tensors",
     "item_sampler",
     "patch_worker_info",
+    "plain_torch_function",
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
     "worker_info",
 ]
+
+
+# The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
+plain_torch_function = torch._C._disabled_torch_function_impl
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
@@ -102,6 +109,11 @@ def seed_worker(base: int, worker: int) -> None:
 def set_worker_signal_handlers() -> None:
     """Let a worker process say what killed it (bus error, segmentation fault), as torch's workers do."""
     signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+
+
+def default_store() -> Any:
+    """Return the key-value store that all ranks of ``torch.distributed`` reach."""
+    return distributed.distributed_c10d._get_default_store()
 
 
 def compute_alone() -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 import foreload as fl
-from foreload.cache.serialize import pack
+from foreload.cache.serialize import serialize
 from foreload.options import parse_bytes
 
 SIZE = 120
@@ -44,7 +44,7 @@ class Counted(Dataset[Any]):
 
 def block(sample: Any) -> int:
     """What a sample takes of the budget."""
-    return -(-sum(map(len, pack(sample))) // 64) * 64 + 64
+    return -(-sum(map(len, serialize(sample))) // 64) * 64 + 64
 
 
 def room_for(count: int, dataset: Dataset[Any] | None = None) -> int:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foreload.cache.forms import ENCODED, PLANES, RGB, choose, fitted, option
+from foreload.cache.forms import ENCODED, PLANES, RGB, choose_forms, fitted, option
 from foreload.cache.plan import compile_plan, fixed_set
 from foreload.options import POLICIES
 
@@ -135,7 +135,7 @@ def test_forms_are_chosen_within_one_image_of_the_best(images: int, budget: int,
     )
     costs = costs.T.astype(float)
     forms = (ENCODED, RGB, PLANES)
-    kept = choose(costs, forms, budget)
+    kept = choose_forms(costs, forms, budget)
     sizes, saves = zip(*(option(form, costs) for form in forms), strict=True)
     used = sum(sizes[forms.index(kept.forms[i])][i] for i in range(images) if kept.members[i])
     assert used <= budget

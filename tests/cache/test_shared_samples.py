@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from foreload.cache.serialize import pack, unpack
+from foreload.cache.serialize import deserialize, serialize
 from foreload.cache.store import SampleStore
 from tests.programs import python
 
@@ -188,7 +188,7 @@ def test_other_values_come_back() -> None:
 def test_a_row_of_something_large_takes_what_the_row_takes() -> None:
     large = torch.zeros(1000, 1000)
     for row in (large[3], large[:, 3], large.numpy()[3]):
-        assert sum(map(len, pack(row))) < 6000
+        assert sum(map(len, serialize(row))) < 6000
 
 
 def test_what_was_given_outlives_the_store() -> None:
@@ -701,9 +701,9 @@ def test_the_error_of_too_little_memory_names_no_file() -> None:
 
 def test_packed_samples_are_aligned_for_any_type() -> None:
     memory = np.concatenate(
-        pack([torch.ones(3, dtype=torch.uint8), torch.ones(5, dtype=torch.complex128), np.ones(2)])
+        serialize([torch.ones(3, dtype=torch.uint8), torch.ones(5, dtype=torch.complex128), np.ones(2)])
     )
-    first, second, third = unpack(memory)
+    first, second, third = deserialize(memory)
     offsets = [value.data_ptr() - memory.ctypes.data for value in (first, second)]
     assert all(offset % 64 == 0 for offset in offsets)
     assert (third.ctypes.data - memory.ctypes.data) % 64 == 0

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from foreload.cache.serialize import pack, unpack
+from foreload.cache.serialize import deserialize, serialize
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
 
@@ -35,7 +35,7 @@ class Record:
 
 
 def there_and_back(sample: Any) -> Any:
-    return unpack(np.concatenate(pack(sample)))
+    return deserialize(np.concatenate(serialize(sample)))
 
 
 def same(a: Any, b: Any) -> bool:

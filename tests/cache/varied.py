@@ -17,7 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from foreload.cache.serialize import pack
+from foreload.cache.serialize import serialize
 
 SIZE = 100
 
@@ -49,7 +49,7 @@ class Varied(Dataset[Any]):
 
 
 def block(sample: Any) -> int:
-    return -(-sum(map(len, pack(sample))) // 64) * 64 + 64
+    return -(-sum(map(len, serialize(sample))) // 64) * 64 + 64
 
 
 def plain(value: Any) -> Any:

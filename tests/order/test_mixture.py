@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 import foreload as fl
 from foreload.order import MixtureSampler
-from foreload.order.ranks import deal
+from foreload.order.ranks import assign_ranks
 
 
 class Part(Dataset[int]):
@@ -112,7 +112,7 @@ def test_weights_may_be_any_positive_numbers(weights: list[float]) -> None:
 @given(kinds=st.lists(st.integers(0, 4), max_size=300), ranks=st.integers(1, 8))
 def test_dealing_gives_each_rank_one_of_each_round_and_the_same_of_each_kind(kinds: list[int], ranks: int) -> None:
     kinds = kinds[: len(kinds) // ranks * ranks]
-    dealt = deal(np.array(kinds, np.int64), ranks).reshape(-1, ranks)
+    dealt = assign_ranks(np.array(kinds, np.int64), ranks).reshape(-1, ranks)
     assert (np.sort(dealt, axis=1) == np.arange(ranks)).all()
     for kind in set(kinds):
         given = (np.array(kinds).reshape(-1, ranks) == kind)[:, :, None] & (dealt[:, :, None] == np.arange(ranks))

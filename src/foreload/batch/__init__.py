@@ -1,1 +1,1 @@
-"""How one batch is made: loading its samples, collating them, and the memory they lie in."""
+"""The making of one batch: loading its samples, collating them, and the memory that it lies in."""

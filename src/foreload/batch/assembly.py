@@ -1,4 +1,4 @@
-"""How the batches of an epoch are made: the contract, and what workers need to know of a loader for it."""
+"""Helpers for batch assemblies: counting samples, naming one that failed, and subsets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 
 from foreload.protocol import Assembly, Batch
 
-__all__ = ["Assembly", "Batch", "SubsetAssembly", "count", "note_sample"]
+__all__ = ["SubsetAssembly", "count", "note_sample"]
 
 
 def count(indices: Any) -> int:
-    """Count the samples that a batch is asked for with: without batches, a single one.
+    """Return the number of samples that the indices of a batch stand for; a single index stands for one.
 
     >>> count([3, 1]), count(torch.arange(4)), count("a key")
     (2, 4, 1)
     """
     if type(indices) is list:
-        return len(indices)  # what most batches are; the rest is several times as slow
+        return len(indices)  # most batches; the other checks take several times as long
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         return math.prod(indices.shape)
     if isinstance(indices, Iterator):
@@ -31,12 +31,12 @@ def count(indices: Any) -> int:
 
 
 def note_sample(error: BaseException, index: object, position: int) -> None:
-    """Say in a traceback which sample it was."""
+    """Name the sample that failed in the traceback of its error."""
     error.add_note(f"foreload: while loading sample {index!r} (position {position} of its batch)")
 
 
 class SubsetAssembly:
-    """For torch's ``Subset`` of a dataset that has an assembly of its own."""
+    """The batches of torch's ``Subset`` of a dataset that has an assembly of its own."""
 
     def __init__(self, whole: Assembly, indices: Sequence[int]) -> None:
         self.depth = whole.depth
@@ -44,5 +44,5 @@ class SubsetAssembly:
         self._indices = np.asarray(indices, np.int64)
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         return self._whole.start(self._indices[np.asarray(indices, np.int64)])

@@ -1,4 +1,4 @@
-"""Memory for batches, used again when nobody holds the batch any more."""
+"""Memory for batches, reused once a batch is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HUGE = 2 << 20
 
 
 class _BufferLease:
-    """Holds a buffer for as long as anything made from it lives; a tensor's storage keeps its source alive."""
+    """Returns a buffer when the last tensor over it is gone; a tensor's storage keeps its source alive."""
 
     __slots__ = ("__array_interface__", "_free", "_memory")
 
@@ -35,13 +35,13 @@ class _BufferLease:
 class Buffers:
     """Lends memory to batches and takes it back when the last tensor, view or array over it is gone.
 
-    Fresh memory costs a page fault per 4 KiB, more than filling it; memory that is used again costs nothing.
-    Page-locked memory comes from torch's own pinned allocator instead, which reuses it too, and knows of
-    copies to the GPU that are still under way.
+    Fresh memory costs a page fault per 4 KiB, more than filling it does; reused memory costs nothing.
+    Page-locked memory comes from torch's own pinned allocator instead, which reuses it too and waits for copies
+    to the GPU that are under way.
 
     Args:
-        pin: give page-locked memory (needs CUDA).
-        keep: how many free buffers to keep.
+        pin: lend page-locked memory (needs CUDA).
+        keep: the most free buffers to keep.
 
     >>> buffers = Buffers()
     >>> first = buffers.take((2, 3), torch.float32)
@@ -79,7 +79,7 @@ class Buffers:
         """Lend ``size`` bytes."""
         rounded = round_up(size)
         with self._lock:
-            # The size in use moves to the end: what is kept too many is of sizes that were.
+            # The size in use moves to the end, so that excess buffers of earlier sizes are freed first.
             free = self._free[rounded] = self._free.pop(rounded, [])
             self._trim()
             memory = free.pop() if free else _allocate(rounded)
@@ -96,7 +96,7 @@ class Buffers:
                 del self._free[oldest]
 
     def clear(self) -> None:
-        """Let go of the memory that nobody holds."""
+        """Free the memory that is not lent."""
         with self._lock:
             self._free.clear()
 

@@ -1,4 +1,4 @@
-"""Samples to a batch: torch's ``default_collate``, writing into reused buffers; and batches collated already."""
+"""Torch's ``default_collate`` writing into reused buffers, and batches that are collated already."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
+from foreload._torch import plain_torch_function
 from foreload.protocol import BatchMemory
 
 __all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
-_WORTH_BORROWING = 64 << 10
+_MIN_BORROWED_BYTES = 64 << 10
 
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
-    """Whether ``collate_fn`` is the one that torch's DataLoader uses when it is given none."""
+    """Whether ``collate_fn`` is the one that torch's DataLoader uses by default."""
     return collate_fn is torch_collate.default_collate
 
 
@@ -43,16 +44,16 @@ def lending(buffers: BatchMemory) -> Iterator[None]:
 
 
 def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Make an uninitialised tensor for a batch, in the loader's memory where a loader collates and it is large."""
+    """Return an uninitialised tensor for a batch, in the loader's memory if a loader collates and it is large."""
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
-    if buffers is None or size < _WORTH_BORROWING:
+    if buffers is None or size < _MIN_BORROWED_BYTES:
         return torch.empty(shape, dtype=dtype)
     return buffers.take(shape, dtype)
 
 
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors as torch does, into memory from :func:`new_tensor` where they are ordinary ones."""
+    """Stack tensors as torch does, into memory from :func:`new_tensor` if they are ordinary ones."""
     first = tensors[0]
     if _lending.buffers is None or not _stackable(tensors, first):
         plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
@@ -61,7 +62,7 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
-    """Make a ``default_collate`` that stacks large tensors into ``buffers``.
+    """Return a ``default_collate`` that stacks large tensors into ``buffers``.
 
     Types that users added to torch's ``default_collate_fn_map`` keep working.
     """
@@ -83,8 +84,8 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
 
 
 def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
-    # Whatever is out of the ordinary is left to torch, which also finds the words for what does not fit.
-    if first.numel() * first.element_size() * len(batch) < _WORTH_BORROWING:
+    # Torch does everything else, and raises the error if the tensors do not fit together.
+    if first.numel() * first.element_size() * len(batch) < _MIN_BORROWED_BYTES:
         return False
     return all(
         type(tensor) is torch.Tensor
@@ -99,7 +100,7 @@ def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
 
 
 def pinned(batch: Any, device: str | None) -> Any:
-    """Copy a batch to page-locked memory for ``device``, as torch does it; None leaves it as it is."""
+    """Return a copy of a batch in page-locked memory for ``device``, as torch makes it; for None, the batch."""
     return batch if device is None else torch_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
 
 
@@ -112,19 +113,19 @@ class _DictSample(dict[Any, Any]):
 
 
 class _TensorSample(torch.Tensor):
-    # What is computed from a sample is a plain tensor again.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    # Operations on a sample return plain tensors.
+    __torch_function__ = plain_torch_function  # type: ignore[assignment]
 
 
 class Collated(Sequence[Any]):
-    """A batch that was assembled as a whole, in the shape of a list of samples.
+    """A batch that was assembled as a whole, presented as a list of samples.
 
-    ``__getitems__`` of a dataset returns it. ``default_collate`` sees by the type of the samples that there is
-    nothing left to do; for anybody else it is a sequence of ordinary samples, views of the batch.
+    ``__getitems__`` of a dataset returns it. ``default_collate`` recognises the type of the samples and returns
+    the batch as it is; any other code sees a sequence of ordinary samples, which are views of the batch.
 
     Args:
         batch: a tensor, or a list or dict of them, with one row per sample.
-        count: how many samples.
+        count: the number of samples.
 
     >>> samples = Collated([torch.zeros(3, 2), torch.arange(3)], 3)
     >>> samples[1]
@@ -138,15 +139,15 @@ class Collated(Sequence[Any]):
         self._count = count
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample, or a list of them for a slice."""
+        """Return one sample, or a list of them for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
-            raise IndexError(f"sample {index} of a batch of {self._count}")
+            raise IndexError(f"sample {index} is out of range for a batch of {self._count} samples")
         if isinstance(self.batch, dict):
             return _DictSample({name: rows[index] for name, rows in self.batch.items()})
         if isinstance(self.batch, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Samples that could not be loaded, where the loop is to go on without them."""
+"""Samples that could not be loaded, and batches that go on without them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def check_on_error(on_error: Any) -> OnError:
     return policy
 
 
-# Stands where a sample is missing.
+# Takes the place of a missing sample.
 LOST = object()
 
 
 class EmptyBatch(Exception):
-    """No sample of a batch could be loaded; the loop is given the next batch."""
+    """Raised if no sample of a batch could be loaded; the loop then gets the next batch."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class SampleError:
     """A sample that failed, in ``DataLoader.errors``.
 
     Attributes:
-        index: of the sample; a list of them where their batch could not be collated; None in a stream.
-        source: the file, where the exception names one.
-        error: the exception, as ``"ValueError: what it said"``.
+        index: of the sample; the list of them if a batch could not be collated; None in a stream.
+        source: the file, if the exception names one.
+        error: the exception and its message, as in ``"ValueError: no such label"``.
         traceback: where it was raised.
         action: what was done about it: ``"skip"`` or ``"replace"``.
     """
@@ -57,7 +57,7 @@ class SampleError:
 
     @classmethod
     def of(cls, index: Any, error: BaseException, action: OnError, source: str | None = None) -> SampleError:
-        """Describe an exception."""
+        """Return the record of an exception."""
         return cls(
             index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index,
             source or getattr(error, "filename", None),
@@ -67,16 +67,16 @@ class SampleError:
         )
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return one line with the index, the file and the error."""
         return f"sample {self.index!r}{f' ({self.source})' if self.source else ''}: {self.error}"
 
 
 class FailureLimit:
-    """The samples that may fail in one epoch.
+    """The limit on samples that fail in one epoch.
 
     Args:
-        errors: takes up the samples that fail, in all epochs.
-        most: how many may fail in this one.
+        errors: the samples that failed so far, in all epochs.
+        most: the most that may fail in this one.
         skips: whether they are left out of their batches.
 
     Attributes:
@@ -112,9 +112,9 @@ class FailureLimit:
 
 
 def replacement_positions(lost: Sequence[bool], on_error: OnError) -> list[int]:
-    """Tell which samples make up a batch, some of which were lost.
+    """Return the positions of the samples that make up a batch, some of which are missing.
 
-    ``"replace"`` puts the next one that is there in a lost one's place; after the last one the first is next.
+    ``"replace"`` puts the next sample in a missing one's place; the first follows the last.
 
     >>> replacement_positions([False, True, True, False], "skip")
     [0, 3]
@@ -133,7 +133,7 @@ def replacement_positions(lost: Sequence[bool], on_error: OnError) -> list[int]:
 
 
 def repair(samples: Sequence[Any], on_error: OnError) -> list[Any]:
-    """Make up a batch from samples of which some are ``LOST``."""
+    """Return the samples of a batch without those that are ``LOST``, or with others in their places."""
     return [
         samples[position] for position in replacement_positions([sample is LOST for sample in samples], on_error)
     ]
@@ -146,22 +146,22 @@ def remaining_positions(
     errors: list[SampleError],
     source_of: Callable[[int], str],
 ) -> list[int]:
-    """Tell which samples make up a batch that the native core made, after some failed.
+    """Return the positions that make up a batch of the native core, some samples of which failed.
 
     Args:
-        failures: positions in the batch, and what happened.
+        failures: positions in the batch, and their exceptions.
         indices: of the batch's samples.
-        on_error: what to do about them.
-        errors: what failed is added to these.
-        source_of: the file that a sample lies in.
+        on_error: what to do about failures.
+        errors: the failures are appended to it.
+        source_of: returns the file of a sample.
 
     Raises:
         EmptyBatch: all failed.
-        Exception: the first failure, naming the sample, where ``on_error`` says ``"raise"``.
+        Exception: the first failure, naming the sample, if ``on_error`` is ``"raise"``.
     """
     for position, error in failures:
         index = int(indices[position])
-        named = _named(error, index, position)
+        named = _with_index(error, index, position)
         if on_error == "raise":
             raise named
         errors.append(SampleError.of(index, named, on_error, source_of(index)))
@@ -172,8 +172,8 @@ def remaining_positions(
     return chosen
 
 
-def _named(error: BaseException, index: int, position: int) -> BaseException:
-    """Put the sample's index into the message of an error of our own."""
+def _with_index(error: BaseException, index: int, position: int) -> BaseException:
+    """Return an error that names the sample: in its message if the error is foreload's, else in a note."""
     place = f"sample {index} (position {position} of its batch)"
     if isinstance(error, DecodeError):
         named = DecodeError(f"{place}: {error}")

@@ -1,4 +1,4 @@
-"""Stage ``read``: the bytes of a batch's samples, read natively into one piece of memory."""
+"""Reading the bytes of a batch's samples, natively and into one piece of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ReadAssembly", "read_samples"]
 
 
 def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -> tuple[Array, Array]:
-    """Read several samples of these lengths, in this thread.
+    """Return the bytes of several samples of these lengths, read in this thread.
 
     Returns:
         memory (uint8) and starts (int64): sample ``indices[i]`` is ``memory[starts[i]:starts[i + 1]]``.
@@ -27,14 +27,14 @@ def read_samples(files: _native.Files, indices: Sequence[int], lengths: Array) -
     Raises:
         OSError, DecodeError: the first failure, naming the sample.
     """
-    where = np.asarray(indices, np.int64)
+    positions = np.asarray(indices, np.int64)
     starts = _starts(lengths)
     memory = np.empty(int(starts[-1]), np.uint8)
-    if not len(where):
+    if not len(positions):
         return memory, starts
-    job = _native.ReadJob(files, where, starts, memory)
+    job = _native.ReadJob(files, positions, starts, memory)
     job.run_here()
-    remaining_positions(job.failures(), where, "raise", [], lambda index: os.fsdecode(files.path(index)))
+    remaining_positions(job.failures(), positions, "raise", [], lambda index: os.fsdecode(files.path(index)))
     return memory, starts
 
 
@@ -48,12 +48,12 @@ class ReadAssembly:
     """Batches of files, or parts of shards, as they are; see :class:`foreload.protocol.Assembly`.
 
     Args:
-        files: where samples' bytes lie.
+        files: the files or shards.
         lengths: bytes of each sample (int64).
         present: makes the batch of ``(memory, starts, indices)``: the bytes of sample ``indices[i]`` are
             ``memory[starts[i]:starts[i + 1]]``.
-        buffers: where batches are put.
-        spec: of the loader; None: errors are raised.
+        buffers: memory for the batches.
+        spec: options of the loader; None: errors are raised.
     """
 
     depth: int | None = None
@@ -75,19 +75,19 @@ class ReadAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
-        where = require_nonempty(positions_of(indices, len(self._lengths)))
-        starts = _starts(self._lengths[where])
+        positions = require_nonempty(positions_of(indices, len(self._lengths)))
+        starts = _starts(self._lengths[positions])
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
-        job = _native.ReadJob(self._files, where, starts, memory)
+        job = _native.ReadJob(self._files, positions, starts, memory)
 
         def take() -> Any:
             failures = job.failures()
             if not failures:
-                return self._present(memory, starts, where)
-            chosen = remaining_positions(failures, where, self._on_error, self._errors, self._path)
+                return self._present(memory, starts, positions)
+            chosen = remaining_positions(failures, positions, self._on_error, self._errors, self._path)
             pieces = [memory[starts[i] : starts[i + 1]] for i in chosen]
             ends = np.cumsum([0, *map(len, pieces)])
-            return self._present(np.concatenate(pieces), ends, where[chosen])
+            return self._present(np.concatenate(pieces), ends, positions[chosen])
 
         return Batch(job, take)
 

@@ -1,7 +1,7 @@
-"""Stage ``batch``: how the samples of one batch are made and put together.
+"""Batches of any map-style dataset: samples loaded one by one by several workers, then collated.
 
-An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result. There
-is one for any dataset and one for each kind that the native core can assemble by itself.
+An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result. This
+one is for any dataset; datasets that the native core knows have assemblies of their own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreload import _native
-from foreload.batch.assembly import Batch, count, note_sample
+from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.cache.view import CachedView
+from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
@@ -26,18 +27,18 @@ _SAMPLE = int(Stage.sample)
 
 
 class SampleAssembly:
-    """For any map-style dataset: call it for every sample (or ``__getitems__`` once), then ``collate_fn``."""
+    """Batches of any map-style dataset: ``__getitem__`` per sample or ``__getitems__``, then ``collate_fn``."""
 
-    # A run of samples should outlast the cost of handing it out by far, and end soon enough to share the rest.
+    # A run of samples should take far longer than handing it out, yet end soon enough to balance the load.
     _RUN_SECONDS = 2e-3
 
-    # Looking at the stages of a sample takes about a microsecond: shorter ones are looked at now and then.
-    _LOOK_SECONDS = 5e-4
+    # Timing the stages of a sample takes about a microsecond, so short samples are timed now and then.
+    _SECONDS_PER_TIMED = 5e-4
 
     def __init__(
         self, spec: BatchOptions, dataset: Any, workers: int, buffers: BatchMemory, *, arrays: bool
     ) -> None:
-        # What each thread is at, for whoever asks why nothing comes.
+        # The sample that each thread is loading, to report if nothing comes.
         self.now: Any = {}
         self.depth: int | None = None
         self._arrays = arrays
@@ -53,15 +54,15 @@ class SampleAssembly:
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
         self._timed: Callable[[int], Any] | None = dataset.timed if isinstance(dataset, CachedView) else None
-        self._unseen = 0  # runs since the last look
-        self._looked = False
+        self._runs_since_timed = 0  # since the last one that was timed
+        self._has_timed = False
 
     def start(self, indices: Any) -> Batch:
-        """See :class:`Assembly`."""
+        """See :class:`~foreload.protocol.Assembly`."""
         if self._arrays:
             indices = indices.tolist()
         elif self._batched and not self._whole and not isinstance(indices, (list, tuple)):
-            # A user's own batch sampler may yield anything that can be iterated.
+            # A user's own batch sampler may yield any iterable.
             indices = list(indices)
         samples = _Samples(self, indices)
         if self._batched and not self._whole:
@@ -79,9 +80,9 @@ class SampleAssembly:
         return max(1, min(count, int(self._RUN_SECONDS / self._sample_seconds)))
 
     def fetch(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> Sequence[Any]:
-        """Load samples ``begin`` to ``end`` of a batch, or all at once where the dataset can.
+        """Load samples ``begin`` to ``end`` of a batch, or all at once if the dataset can.
 
-        Those that fail are added to ``lost``, unless that is to be raised.
+        Those that fail are added to ``lost``, unless failures are to be raised.
         """
         samples: Sequence[Any]
         if self._whole:
@@ -116,15 +117,15 @@ class SampleAssembly:
         return samples
 
     def source(self) -> Any:
-        """Give the dataset for a run of samples; now and then one that looks at the clock within each of them."""
+        """Return the dataset for a run of samples; now and then one that times the stages of each."""
         if self._timed is None:
             return self._dataset
-        self._unseen += 1
-        # (Where samples are no batches, nobody knows how long they take.)
-        seconds = self._sample_seconds or (self._LOOK_SECONDS / 16 if self._looked else 1.0)
-        if self._unseen * seconds < self._LOOK_SECONDS:
+        self._runs_since_timed += 1
+        # Without automatic batching, the time per sample is not known.
+        seconds = self._sample_seconds or (self._SECONDS_PER_TIMED / 16 if self._has_timed else 1.0)
+        if self._runs_since_timed * seconds < self._SECONDS_PER_TIMED:
             return self._dataset
-        weight, self._unseen, self._looked = self._unseen, 0, True
+        weight, self._runs_since_timed, self._has_timed = self._runs_since_timed, 0, True
         return self._timed(weight)
 
     def finish(self, indices: Any, samples: Any) -> Any:
@@ -145,7 +146,7 @@ class _Failed(Exception):
 
 
 class _Samples:
-    """The samples of one batch while several workers make them."""
+    """The samples of one batch while several workers load them."""
 
     def __init__(self, assembly: SampleAssembly, indices: Any) -> None:
         self._assembly = assembly
@@ -199,7 +200,7 @@ class _Samples:
             errors.append(SampleError.of(index, lost, on_error))
         self._lost = {}
         if on_error != "raise" and isinstance(self._failures.get(0), Exception):
-            # They could be loaded, but not be collated.
+            # The samples were loaded, but could not be collated.
             errors.append(SampleError.of(self._indices, self._failures[0], "skip"))
             self._failures = {}
         if self._failures:

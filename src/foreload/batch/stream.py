@@ -1,4 +1,4 @@
-"""The batches of one iterator over an iterable dataset."""
+"""Batches of an iterable dataset."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class StreamBatches(Iterator[Any]):
 
     Args:
         spec: how batches are made.
-        dataset: what is iterated.
-        buffers: where batches are put.
-        skip: so many batches were given before.
-        state: of the dataset or its iterator after them, if one of them can tell it.
+        dataset: the dataset to iterate over.
+        buffers: memory for the batches.
+        skip: the number of batches that were delivered before.
+        state: of the dataset or its iterator after them, if one of them has ``state_dict``.
 
     Attributes:
-        samples: of the batch given last.
+        samples: the number of samples in the latest batch.
     """
 
     def __init__(self, spec: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
@@ -58,17 +58,17 @@ class StreamBatches(Iterator[Any]):
                 self._samples()
             except StopIteration:
                 break
-            except Exception:  # it was raised in the loop then, which went on
+            except Exception:  # the loop got it at the time, and went on
                 continue
 
     def state(self) -> Any:
-        """Give the state of the dataset or its iterator; None where they cannot tell it."""
+        """Return the state of the dataset or its iterator; None if neither has ``state_dict``."""
         if self._counts:
             return {"samples": self._read}
         return None if self._stateful is None else {"state": self._stateful.state_dict(), "ended": self._ended}
 
     def __next__(self) -> Any:
-        """Read the samples of a batch, and collate them."""
+        """Return the next batch."""
         with _native.Measure(Stage.sample, 0) as measure:
             samples = self._samples()
             self.samples = measure.samples = 1 if self._size is None else len(samples)
@@ -94,7 +94,7 @@ class StreamBatches(Iterator[Any]):
             item = self._item()
             self._read += 1
             return item
-        # By next() alone: a dataset that is its own iterator may start over when asked for another.
+        # Only next() is called: a dataset that is its own iterator may start over if iter() is called again.
         samples = []
         for _ in range(self._size):
             try:

@@ -1,1 +1,1 @@
-"""Which samples stay in memory, and where they are kept."""
+"""The cache of samples: the plan of what it keeps, and the memory and files that it keeps samples in."""

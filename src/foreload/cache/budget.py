@@ -1,4 +1,4 @@
-"""One budget of memory for the cache and for batches in the making, and what is done when memory runs out."""
+"""The memory budget that the cache shares with batches in the making, and its response to memory pressure."""
 
 from __future__ import annotations
 
@@ -17,80 +17,80 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryBudget", "Pressure", "reuse_freed"]
 
-# How often memory is looked at, in seconds: looking takes about 0.3 ms, in which the loop waits.
-_OFTEN, _SELDOM = 0.05, 1.0
+# The time between two checks of the memory: a check takes about 0.3 ms, in which the loop waits.
+_MIN_CHECK_SECONDS, _MAX_CHECK_SECONDS = 0.05, 1.0
 
-# What may be gone at most before the next look, as a share of what was free; how many bytes a second go at most.
-_GONE, _FASTEST = 0.5, 8e9
+# The most that may be spent before the next check, as a share of what is spare; the fastest that memory is spent.
+_MAX_SPENT_SHARE, _MAX_BYTES_PER_SECOND = 0.5, 8e9
 
-# What is to stay free for everybody else: this share of the memory, but not less than that many bytes.
+# What is to stay free for other programs: a share of the memory, and a number of bytes at least.
 _FREE_SHARE = 0.05
-_FREE_LEAST = 64 << 20
+_MIN_FREE_BYTES = 64 << 20
 
-# The share of a budget that the cache gets as long as nobody knows how large batches are.
+# The share of a budget that the cache gets until the size of batches is known.
 _CACHE_SHARE = 0.75
 
-# Batches that the loop holds: the one that it works on, and the one that it is given.
-_WITH_THE_LOOP = 2
+# Batches that the loop holds: the one that it works on, and the next one that it gets.
+_BATCHES_IN_LOOP = 2
 
-# Where a process is granted less than this in all, or for each core, nothing is kept that could be given back.
-_ROOMY, _ROOMY_CORE = 4 << 30, 1 << 30
+# A process that is granted less than this, in all or per core, gives freed memory back to the system.
+_MIN_GRANTED, _MIN_GRANTED_PER_CORE = 4 << 30, 1 << 30
 
 
 @functools.cache
 def reuse_freed() -> None:
-    """Let the C library keep memory that samples have freed for those to come, in this process from here on.
+    """Let the C library of this process keep the memory of freed samples for later ones.
 
-    Samples and what they are made from are mostly larger than what it keeps by itself, and memory that is new
-    takes a fault for each page: arithmetic on arrays may take several times as long. It keeps up to 64 MiB for
-    each thread, and for no more than eight threads per core.
+    Samples and what they are made from are mostly larger than what it keeps by default, and new memory costs a
+    fault per page: arithmetic on arrays may take several times as long. It keeps up to 64 MiB per thread, for no
+    more than eight threads per core.
     """
-    if granted_memory() >= max(_ROOMY, _ROOMY_CORE * granted_cores()):
+    if granted_memory() >= max(_MIN_GRANTED, _MIN_GRANTED_PER_CORE * granted_cores()):
         _native.reuse_freed()
 
 
 class Pressure:
-    """Lets a store give samples back before memory runs out, and take its room again when there is enough.
+    """Makes a store evict samples before memory runs out, and gives its room back when there is enough again.
 
     Args:
-        decide: is told, in words, what was done.
-        available: gives the bytes that can still be taken.
+        decide: called with a sentence about each decision.
+        available: returns the bytes that can still be taken.
     """
 
     def __init__(self, decide: Callable[[str], None], available: Callable[[], int] = available_memory) -> None:
         granted = granted_memory()
-        self._free = min(max(_FREE_LEAST, int(_FREE_SHARE * granted)), granted // 4)
+        self._free = min(max(_MIN_FREE_BYTES, int(_FREE_SHARE * granted)), granted // 4)
         self._decide = decide
         self._available = available
-        self._next = 0.0  # when to look again
-        self._most = 0.0  # bytes of batches until then
+        self._next = 0.0  # the time of the next check
+        self._most = 0.0  # the bytes of batches until then
 
     def check(self, store: SampleStore | None, batch: int = 0, ahead: int = 0) -> None:
-        """Look at the memory, unless it cannot have become short since the last look.
+        """Check the memory, unless it cannot have become short since the last check.
 
         Args:
-            store: what may give samples back.
+            store: the store that may evict samples.
             batch: the bytes of a batch that has been made.
-            ahead: so many more of these must find room.
+            ahead: the number of further batches that need room.
         """
         now = time.monotonic()
         self._most -= batch
         if now < self._next and self._most > 0:
             return
-        self._next, self._most = now + _OFTEN, self._free  # one of several threads looks
+        self._next, self._most = now + _MIN_CHECK_SECONDS, self._free  # only one of several threads checks
         floor = self._free + ahead * batch
         available = self._available()
-        spare = _GONE * (available - floor)
-        self._next = now + min(_SELDOM, max(_OFTEN, spare / _FASTEST))
+        spare = _MAX_SPENT_SHARE * (available - floor)
+        self._next = now + min(_MAX_CHECK_SECONDS, max(_MIN_CHECK_SECONDS, spare / _MAX_BYTES_PER_SECOND))
         self._most = max(self._free // 2, spare)
         if available < floor:
-            # What samples of several threads leave behind, the C library may keep for long.
+            # The C library may keep memory that samples of several threads have freed.
             _native.release_freed()
             available = self._available()
         used = 0 if store is None else int(store.native.counts()["used"])
         if store is None or available >= floor or used == 0:
             return
-        # Somewhat below what would do, so that this is not needed again at once.
+        # Somewhat less than would do, so that this is not needed again at once.
         left = max(0, used - (floor + self._free - available))
         store.native.limit(left)
         self._decide(
@@ -99,7 +99,7 @@ class Pressure:
         )
 
     def fit(self, store: SampleStore, wanted: int, ahead: int = 0) -> None:
-        """Give a store the room that is wanted, as far as memory allows beside ``ahead`` bytes for batches."""
+        """Set a store's room to ``wanted`` bytes, or to what memory allows beside ``ahead`` bytes for batches."""
         counts = store.native.counts()
         spare = self._available() - 2 * self._free - ahead
         room = min(wanted, max(0, int(counts["used"]) + spare))
@@ -110,18 +110,18 @@ class Pressure:
 
 
 class MemoryBudget:
-    """What a loader may take: its cache, and its batches in the making.
+    """The memory of a loader, for its cache and its batches in the making.
 
     Args:
         limit: bytes; None: no limit but the machine's.
 
     Attributes:
-        decisions: what was decided, in words, in order.
+        decisions: sentences about what was decided, in order.
         reserve: batches in the making that the cache leaves room for.
-        batch: bytes of the largest batch, where that matters.
+        batch: bytes of the largest batch; 0 until it is known.
 
     >>> budget = MemoryBudget(100 << 20)
-    >>> budget.cache_room(1 << 30) >> 20, budget.depth(8)   # nobody knows yet how large a batch is
+    >>> budget.cache_room(1 << 30) >> 20, budget.depth(8)   # the size of a batch is not known yet
     (100, 2)
     """
 
@@ -134,10 +134,10 @@ class MemoryBudget:
         self._copies = 1  # of a batch in the making
         self._ahead = 1  # batches that may be in the making
         self._wanted = 0  # by the cache
-        self._told = 0
+        self._last_depth = 0
 
     def cache_room(self, wanted: int) -> int:
-        """Give what a cache that wants so many bytes may take."""
+        """Return the bytes that a cache may take if it asks for ``wanted``."""
         self._wanted = wanted
         if self.limit is None:
             return wanted
@@ -150,16 +150,16 @@ class MemoryBudget:
         return room
 
     def beside(self, reserve: int) -> int:
-        """Give what the cache may take where it leaves room for so many batches in the making."""
+        """Return the bytes that the cache may take if it leaves room for ``reserve`` batches in the making."""
         assert self.limit is not None
-        # (One batch can be made whatever the cache holds.)
+        # One batch is made whatever the cache holds, so no room is left for a copy of it.
         made = reserve if reserve == 1 else reserve * self._copies
-        return max(0, self.limit - (made + _WITH_THE_LOOP) * self.batch)
+        return max(0, self.limit - (made + _BATCHES_IN_LOOP) * self.batch)
 
     def depth(self, wanted: int, store: SampleStore | None = None, *, copies: int = 1) -> int:
-        """Give how many batches may be in the making, of those that are wanted, beside what the cache holds.
+        """Return the number of batches that may be in the making, at most ``wanted``, beside what the cache holds.
 
-        While a batch is collated its samples are there too: two ``copies``.
+        While a batch is collated its samples take memory too: that makes two ``copies``.
         """
         self._copies = copies
         depth = self._depth(wanted, store, copies)
@@ -167,13 +167,13 @@ class MemoryBudget:
         return depth
 
     def most(self, store: SampleStore | None = None, *, copies: int = 1) -> int | None:
-        """Give how many batches find room beside what the cache holds; None: nobody limits them."""
+        """Return the number of batches that have room beside what the cache holds; None if there is no limit."""
         if self.limit is None:
             return None
         if self.batch == 0:
             return 2
         cached = 0 if store is None else int(store.native.counts()["used"])
-        return max(1, ((self.limit - cached) // self.batch - _WITH_THE_LOOP) // copies)
+        return max(1, ((self.limit - cached) // self.batch - _BATCHES_IN_LOOP) // copies)
 
     def _depth(self, wanted: int, store: SampleStore | None, copies: int) -> int:
         most = self.most(store, copies=copies)
@@ -182,15 +182,15 @@ class MemoryBudget:
         depth = min(wanted, most)
         if self.batch == 0:
             return depth
-        if depth < wanted and depth != self._told:
-            self._told = depth
+        if depth < wanted and depth != self._last_depth:
+            self._last_depth = depth
             self.decisions.append(
                 f"{depth} batches of {self.batch:,} bytes are made ahead, not {wanted}: memory={self.limit:,}"
             )
         return depth
 
     def observe_batch(self, batch: Any, store: SampleStore | None) -> None:
-        """Take note of a batch that the loop is given."""
+        """Take the size of a delivered batch into account, and check the memory."""
         if self.limit is None and store is None:
             return
         size = sum(each.nbytes for each in tensors(batch))
@@ -204,7 +204,7 @@ class MemoryBudget:
         self.pressure.check(store, size, self._ahead)
 
     def begin(self, store: SampleStore | None) -> None:
-        """Take note that an epoch begins."""
+        """Set the cache's room for the epoch that begins."""
         if store is None:
             return
         wanted = self._wanted
@@ -215,5 +215,5 @@ class MemoryBudget:
         self.pressure.fit(store, wanted, self._ahead * self.batch)
 
     def stats(self) -> dict[str, Any]:
-        """Tell the limit (None: the machine's), the size of the largest batch, and the decisions."""
+        """Return the limit (None: the machine's), the size of the largest batch, and the decisions."""
         return {"limit": self.limit, "batch_bytes": self.batch, "decisions": list(self.decisions)}

@@ -1,4 +1,4 @@
-"""Recognising a dataset again in another run."""
+"""Fingerprints by which a dataset and its files are recognised in a later run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from foreload.protocol import SampleSource
 __all__ = ["check_stamp", "fingerprint", "stamp"]
 
 
-_MOST_FILES = 100_000
+_MAX_FILES = 100_000
 
 
 def fingerprint(dataset: Any) -> str:
-    """Tell datasets apart: by class, code, length, what they hold, and the files that they name.
+    """Return a hash of a dataset's class, code, length, attributes and the files that these name.
 
     A :class:`~foreload.protocol.SampleSource` may have a fingerprint of its own.
 
@@ -44,7 +44,7 @@ def fingerprint(dataset: Any) -> str:
 
 
 def stamp(path: str) -> str:
-    """Name a file's present content, as far as its size and time tell."""
+    """Return a string that changes with a file's content, as far as its size and time show that."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):
@@ -53,10 +53,10 @@ def stamp(path: str) -> str:
 
 
 def check_stamp(path: str, known: str) -> None:
-    """See whether a file is still what it was.
+    """Raise an error if a file has changed since its :func:`stamp` was taken.
 
     Raises:
-        DecodeError: it is not.
+        DecodeError: it has changed.
         OSError: it is gone.
     """
     if stamp(path) != known:
@@ -65,8 +65,8 @@ def check_stamp(path: str, known: str) -> None:
 
 
 def _files(dataset: Any) -> Iterator[str]:
-    """Find the paths that a dataset holds: as attributes, in lists, first in the tuples of lists."""
-    left = _MOST_FILES
+    """Yield the paths that a dataset has as attributes, in lists, or first in the tuples of a list."""
+    left = _MAX_FILES
     for value in list(getattr(dataset, "__dict__", {}).values()):
         for item in value if isinstance(value, (list, tuple)) else [value]:
             path = item[0] if isinstance(item, tuple) and item else item

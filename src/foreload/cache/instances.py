@@ -1,4 +1,4 @@
-"""What is kept for an object as long as it lives."""
+"""Values attached to objects for as long as these live."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import weakref
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Instances"]
+__all__ = ["Instances", "identify_instances", "identity_of", "set_identity"]
 
 T = TypeVar("T")
 
 
 class Instances(Generic[T]):
-    """Values for objects by who they are: two that are equal are two, and they need no hash.
+    """Values of objects by identity: equal objects have separate values, and need no hash.
 
     >>> class Dataset: pass
     >>> one, other = Dataset(), Dataset()
@@ -28,12 +28,12 @@ class Instances(Generic[T]):
         self._values: dict[int, tuple[weakref.ref[Any], T]] = {}
 
     def get(self, instance: Any) -> T | None:
-        """Give the object's value, or None."""
+        """Return the object's value, or None."""
         found = self._values.get(id(instance))
         return None if found is None else found[1]
 
     def put(self, instance: Any, value: T) -> T:
-        """Set the object's value, and give it back.
+        """Set the object's value, and return it.
 
         Raises:
             TypeError: the object cannot be weakly referenced.
@@ -47,18 +47,27 @@ class Instances(Generic[T]):
 _identities: Instances[int] = Instances()
 
 
-def _identify_instances(owner: type) -> None:
-    """Give each instance a number that it has in forked processes too; its address may be used again."""
+def identify_instances(owner: type) -> None:
+    """Let each new instance of a class have an identity that it keeps in forked and spawned processes.
+
+    Its address would not do: it may be reused.
+    """
     usual = owner.__init__  # type: ignore[misc]
 
     @functools.wraps(usual)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         with suppress(TypeError):  # of a class without weak references
-            _identities.put(self, secrets.randbits(63) | 1)
+            set_identity(self, secrets.randbits(63) | 1)
         usual(self, *args, **kwargs)
 
     owner.__init__ = init  # type: ignore[misc]
 
 
-def _identity(dataset: Any) -> int:
+def identity_of(dataset: Any) -> int:
+    """Return an instance's identity; its address if it has none."""
     return _identities.get(dataset) or id(dataset)
+
+
+def set_identity(instance: Any, identity: int) -> None:
+    """Set an instance's identity; raise TypeError if it cannot be weakly referenced."""
+    _identities.put(instance, identity)

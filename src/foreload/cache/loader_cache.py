@@ -1,4 +1,4 @@
-"""Stage ``cache``: samples are loaded through the store, which each epoch is given a plan for."""
+"""The cache of a loader: a store of samples, and a plan of each epoch for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.forms import choose, fitted, forms_of, option
+from foreload.cache.forms import choose_forms, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
 from foreload.cache.sharing import local_ranks, shared_store
 from foreload.cache.spill import SpillFolder
@@ -30,30 +30,30 @@ from foreload.protocol import ImageForms
 
 __all__ = ["CacheSpec", "LoaderCache"]
 
-# Epochs to look ahead, and accesses that this may come to.
-_EPOCHS = 8
-_ACCESSES = 1 << 22
+# The most epochs to look ahead, and the most accesses in them.
+_MAX_EPOCHS_AHEAD = 8
+_MAX_ACCESSES_AHEAD = 1 << 22
 
-# A fixed set is exchanged for one that saves this much more: what is there has been paid for.
-_WORTH_A_CHANGE = 1.1
+# A fixed set is only exchanged for one that saves this many times as much: samples that are there cost nothing.
+_MIN_GAIN_RATIO = 1.1
 
-# A change of what images are kept saves this share of all that loading them takes, or is measurement noise.
-_WORTH_IN_ALL = 0.02
+# A smaller gain, as a share of the time to load all images, may be measurement noise.
+_MIN_GAIN_OF_TOTAL = 0.02
 
-# Epochs after which a change must have paid for itself; nobody knows how many there will be.
+# The epochs within which a change must pay for itself; how many there will be is not known.
 _PAYBACK_EPOCHS = 5
 
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """What a loader's cache needs to know of it, when an epoch begins.
+    """The settings of a loader that its cache depends on.
 
     Attributes:
         dataset: as the user gave it.
-        sampler: what is asked for indices: a batch sampler, or a sampler without batching.
+        sampler: its batch sampler, or its sampler without batching.
         memory: the budget that the cache shares with the batches made ahead.
-        batch_size: samples per batch; None where that is not known.
-        num_workers: how many load.
+        batch_size: samples per batch; None if that is not known.
+        num_workers: the number of workers.
         by_processes: whether they are processes.
         draws_seed: whether each epoch draws a base seed.
     """
@@ -71,9 +71,9 @@ class LoaderCache:
     """The cache of one loader: the store, and the plan of each epoch.
 
     Attributes:
-        store: what is kept.
-        plan: of the present epoch; None where the samples to keep are chosen without one.
-        forms: what each image of an ImageDataset is kept as, if it is kept.
+        store: the samples that are kept.
+        plan: of the present epoch; None if the samples to keep are chosen without one.
+        forms: the form in which each image of an ImageDataset is kept, if it is kept.
         order: what is known of the order: ``"once"`` (each sample once per epoch), ``"known"``, ``"unknown"``.
     """
 
@@ -110,12 +110,12 @@ class LoaderCache:
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Plan the epoch whose order is about to be drawn.
 
-        Of one that is resumed in its middle only what is the same in every epoch is planned.
+        For an epoch that is resumed, only a plan that is the same in every epoch is made.
         """
         self._epochs += 1
-        self._tell_of_the_disk()
+        self._warn_of_spill_failure()
         if not self._plans:
-            return  # the rank that made the store does
+            return  # the rank that made the store plans
         samples = len(self.store)
         if self._router is not None:
             self._keep_own_samples(spec, self._router)
@@ -124,53 +124,53 @@ class LoaderCache:
         policy, ranks = self.options.policy, self._ranks()
         if policy in ("opt", "fixed") and asks_once(order.item_sampler, len(ranks)):
             self.order = "once"
-            self._keep_the_best(self._root)
+            self._keep_best(self._root)
             return
         known = (
             None
             if order.is_resumed
             else look_ahead(
                 order,
-                max(1, min(_EPOCHS, _ACCESSES // max(1, samples))),
+                max(1, min(_MAX_EPOCHS_AHEAD, _MAX_ACCESSES_AHEAD // max(1, samples))),
                 draws_seed=spec.draws_seed,
                 ranks=ranks,
             )
         )
         self.order = "unknown" if known is None else "known"
         if known is None or (policy == "lru" and len(known) == 1):
-            # First come, first kept, is as good as any where nothing is known, and best for permutations.
+            # Keeping what comes first is as good as any policy if nothing is known, and best for permutations.
             self.store.native.follow_rule("recent" if policy == "lru" else "all")
             return
         self._compile(spec, [self._in_store(epoch) for epoch in known])
 
     def _in_store(self, indices: Indices) -> Indices:
-        """Give the places in the store of samples of the loader's dataset."""
+        """Return the positions in the store of samples of the loader's dataset."""
         places = self._places
         if places is None or (len(indices) and not 0 <= indices.min() <= indices.max() < len(places)):
             return indices
         return places[indices]
 
-    def _tell_of_the_disk(self) -> None:
+    def _warn_of_spill_failure(self) -> None:
         failure = self.store.native.spill_failure()
         if failure and self.store.native.first_to_tell():
             warn_user(f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}")
 
     def _ranks(self) -> list[int]:
-        """List the ranks that the store is for; none: this one."""
+        """Return the ranks that share the store; empty if it is this rank's alone."""
         distributed = dist.is_available() and dist.is_initialized()
         return local_ranks() if self.options.share and distributed else []
 
     @property
     def router(self) -> Router | None:
-        """What swaps samples between ranks, if anything does."""
+        """The router that swaps samples between ranks, with ``Cache(route=True)``."""
         return self._router
 
     def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:
-        """Keep, of each rank's own samples, as many as fit, in the order that routing goes by."""
+        """Keep as many of each rank's own samples as fit, in the order of the router."""
         ranks = self._ranks() or [_samples_of(spec.sampler).rank]
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
+            sizes = self._try_first_sample(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
@@ -179,35 +179,35 @@ class LoaderCache:
         self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
 
-    def _keep_the_best(self, dataset: Any) -> None:
-        """Keep what saves most per byte, once that is known; until then, what comes first."""
+    def _keep_best(self, dataset: Any) -> None:
+        """Keep the samples that save most time per byte, once that is known; until then, the first ones."""
         resident = self.store.residents()
         if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
-            self._keep_the_best_images(image_costs, resident)
+            self._keep_best_images(image_costs, resident)
             return
         sizes, costs = self.store.sizes(), self.store.costs()
         known = (sizes > 0) & (costs > 0)
         if self._epochs > 1 and known.any():
             members = fixed_set(np.where(known, costs, 0.0), np.where(known, sizes, 1 << 62), self.room)
-            if costs[members].sum() > _WORTH_A_CHANGE * costs[resident].sum():
+            if costs[members].sum() > _MIN_GAIN_RATIO * costs[resident].sum():
                 self.store.native.follow_members(members.view(np.uint8))
                 return
         self.store.native.follow_rule("all")
 
-    def _keep_the_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
+    def _keep_best_images(self, costs: np.ndarray[Any, Any], resident: np.ndarray[Any, Any]) -> None:
         costs = fitted(costs)
-        best = choose(costs, forms_of(self.options.keep), self.room)
+        best = choose_forms(costs, forms_of(self.options.keep), self.room)
         saves = np.zeros(len(resident))
         for form in forms_of(self.options.keep):
             saves = np.where(self.forms == form, option(form, costs)[1], saves)
         now = saves[resident].sum()
         stays = resident & best.members
         same = stays & (self.forms == best.forms)
-        # What is to be kept as something else has to be loaded once more.
+        # An image that is to be kept in another form has to be loaded once more.
         again = (costs[0] + costs[1])[stays & ~same].sum()
         in_all = (costs[0] + costs[1]).sum()
         if (
-            best.saved - now <= max((_WORTH_A_CHANGE - 1) * now, _WORTH_IN_ALL * in_all)
+            best.saved - now <= max((_MIN_GAIN_RATIO - 1) * now, _MIN_GAIN_OF_TOTAL * in_all)
             or _PAYBACK_EPOCHS * (best.saved - now) <= again
         ):
             self.store.native.follow_rule("all")
@@ -221,11 +221,11 @@ class LoaderCache:
         if not len(now):
             return
         if len(now) > max(self._accesses, len(self.store)) or not 0 <= now.min() <= now.max() < len(self.store):
-            self.store.native.follow_rule("all")  # what is wrong with that is for the dataset to say
+            self.store.native.follow_rule("all")  # the dataset raises the error for such indices
             return
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try(spec, int(now[0]))
+            sizes = self._try_first_sample(spec, int(now[0]))
         if not sizes.any():
             self.store.native.follow_rule("all")
             return
@@ -242,12 +242,12 @@ class LoaderCache:
         self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
 
-    def _try(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
-        """Load the epoch's first sample now, to know how large samples are; the epoch then finds it loaded."""
+    def _try_first_sample(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
+        """Return sizes estimated from a sample that is loaded now, ahead of the epoch, which then uses it."""
         size = 0
         if not spec.by_processes:
-            # A failure comes again in the epoch, where it can be reported.
-            # The sampler may draw its seed from the generator that the dataset draws from too.
+            # A failure is raised again in the epoch, where it can be reported. Generators are set back because the
+            # sampler may draw its seed from the one that the dataset draws from.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
                 dataset = self._root
                 if isinstance(dataset, ImageForms):
@@ -258,7 +258,7 @@ class LoaderCache:
         return np.full(len(self.store), int(size), np.int64)
 
     def _room(self, spec: CacheSpec, size: int) -> int:
-        """What the plan may use: workers are not quite in step, so some of the memory changes hands late."""
+        """Return the bytes to plan with: workers are not quite in step, so some memory is freed late."""
         room = self.store.native.counts()["room"]
         if spec.num_workers == 0:
             return room
@@ -266,7 +266,7 @@ class LoaderCache:
         return room - min(room // 8, (spec.batch_size or 1) * batches * size)
 
     def stats(self) -> dict[str, Any]:
-        """Tell what has happened since the start."""
+        """Return the counters since the start."""
         counts: dict[str, Any] = self.store.native.counts()
         requests = counts["hits"] + counts["misses"]
         counts["hit_rate"] = counts["hits"] / requests if requests else 0.0
@@ -277,7 +277,7 @@ class LoaderCache:
 
 
 def _samples_of(sampler: Any) -> Any:
-    """Return the sampler of single samples, of any batch sampler that has one."""
+    """Return the sampler of single samples within a batch sampler, if it has one."""
     return getattr(sampler, "sampler", sampler)
 
 
@@ -290,7 +290,7 @@ def _router(spec: CacheSpec) -> Router:
     sampler = _samples_of(spec.sampler)
     if type(sampler) is not DistributedSampler or type(spec.sampler) is not BatchSampler:
         raise ValueError(
-            "cache: route=True needs an order that is dealt to the ranks by torch's own DistributedSampler, "
+            "cache: route=True needs torch's own DistributedSampler and BatchSampler, "
             f"got {type(sampler).__name__}"
         )
     return Router(len(spec.dataset), sampler.num_replicas)

@@ -1,4 +1,4 @@
-"""Caches with the classic policies, for any code: ``LRUCache``, and ``cached`` for functions and methods."""
+"""Caches with the classic policies: ``LRUCache``, and the ``cached`` decorator for functions and methods."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LRUCache(Generic[K, V]):
             self._entries[key] = value
 
     def __len__(self) -> int:
-        """Count the entries."""
+        """Return the number of entries."""
         with self._lock:
             return len(self._entries)
 
@@ -96,12 +96,12 @@ class LRUCache(Generic[K, V]):
     def stats(self) -> dict[str, float]:
         """Return ``hits``, ``misses``, ``evictions``, ``hit_rate``, ``size`` and ``capacity``."""
         with self._lock:
-            asked = self._hits + self._misses
+            requests = self._hits + self._misses
             return {
                 "hits": self._hits,
                 "misses": self._misses,
                 "evictions": self._evictions,
-                "hit_rate": self._hits / asked if asked else 0.0,
+                "hit_rate": self._hits / requests if requests else 0.0,
                 "size": len(self._entries),
                 "capacity": self.capacity,
             }
@@ -175,7 +175,7 @@ class _Cached:
         return self if instance is None else MethodType(self, instance)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._of_function = None  # a method has one for each instance
+        self._of_function = None  # a method has a cache for each instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_function is not None:

@@ -1,9 +1,8 @@
-"""The optimal cache on a dataset of one's own, in any DataLoader."""
+"""The optimal cache as a decorator for a user's own dataset, in any DataLoader."""
 
 from __future__ import annotations
 
 import functools
-import operator
 import warnings
 import weakref
 from collections.abc import Callable
@@ -17,36 +16,35 @@ import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from foreload.cache.drift import DriftWatch
-from foreload.cache.instances import _identify_instances, _identities, _identity
+from foreload.cache.instances import identify_instances, identity_of, set_identity
 from foreload.cache.plan import compile_plan
 from foreload.cache.store import SampleStore
-from foreload.checks import Array
+from foreload.checks import Array, check_int
 from foreload.machine import granted_memory
 from foreload.order.index import position_of
 
 __all__ = ["OPTCache", "OPTInit"]
 
-# The share of memory that a cache with a limit in samples may come to use.
-_ROOM = 0.8
-_LEAST_ROOM = 1 << 24
+# The share of memory that a cache with a limit in samples may use.
+_ROOM_SHARE = 0.8
+_MIN_ROOM = 1 << 24
 
 
 class OPTInit:
-    """Tell :class:`OPTCache` what will be asked for.
+    """The future requests of a DataLoader, for :class:`OPTCache`.
 
-    The future is taken from a copy of the generator's state, so the sequence that the sampler then draws is
-    untouched. It holds for every :func:`OPTCache` that is in the program already and has none yet, and for those
-    that follow.
+    They are drawn from a copy of the generator's state, so the sequence that the sampler then draws is untouched.
+    They apply to every :func:`OPTCache` in the program that has no ``OPTInit`` yet, and to later ones.
 
     Args:
         sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
         generator: the generator that the sampler will draw from, in its state before the first epoch.
-        n: how many samples the dataset has.
-        replacement, num_samples: as the sampler gets them.
-        epochs: how many epochs to look ahead.
+        n: the number of samples in the dataset.
+        replacement, num_samples: as given to the sampler.
+        epochs: the number of epochs to look ahead.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument is of the wrong type or out of range.
 
     >>> from torch.utils.data import DataLoader, Dataset
     >>> generator = torch.Generator().manual_seed(0)
@@ -74,18 +72,14 @@ class OPTInit:
         num_samples: int | None = None,
         epochs: int = 1,
     ) -> None:
-        for name, value, least in (("n", n, 1), ("num_samples", num_samples, 1), ("epochs", epochs, 1)):
-            if value is None and name == "num_samples":
-                continue
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise TypeError(f"{name} must be an int, got {value!r}")
-            if operator.index(value) < least:  # type: ignore[arg-type]
-                raise ValueError(f"{name} must be {least} or more, got {value}")
+        self.n = check_int("n", n, 1)
+        if num_samples is not None:
+            check_int("num_samples", num_samples, 1)
+        check_int("epochs", epochs, 1)
         if not (isinstance(sampler_class, type) and issubclass(sampler_class, Sampler)):
             raise TypeError(f"sampler_class must be a class of samplers, got {sampler_class!r}")
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
-        self.n = operator.index(n)
         self.once = not replacement and num_samples in (None, n)
         self.accesses = _future(sampler_class, generator, self.n, replacement, num_samples, epochs)
         OPTInit._latest = self
@@ -102,7 +96,9 @@ def _future(
     epochs: int,
 ) -> Array:
     if generator is None and not issubclass(sampler_class, SequentialSampler):
-        raise ValueError("generator is None: what the sampler will draw cannot be known; give the sampler's own")
+        raise ValueError(
+            "generator is None: the sampler's draws cannot be known; give the sampler's own generator"
+        )
     ahead = torch.Generator()
     if generator is not None:
         ahead.set_state(generator.get_state())
@@ -121,42 +117,38 @@ def _future(
             ) from None
     accesses = np.concatenate([np.fromiter(iter(sampler), np.int64) for _ in range(epochs)])
     if len(accesses) and not 0 <= accesses.min() <= accesses.max() < n:
-        raise ValueError(f"{sampler_class.__name__} asks for samples beyond n = {n}")
+        raise ValueError(f"{sampler_class.__name__} yields indices that are out of range for n = {n} samples")
     return accesses
 
 
 def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]], Any]:
-    """Decorate a dataset's ``__getitem__`` with the best cache that there can be for a known order.
+    """Decorate a dataset's ``__getitem__`` with the optimal cache for a known order.
 
-    One cache for all workers of a stock or a foreload DataLoader, forked or spawned. The order comes from
-    :class:`OPTInit`. Where what is asked for is something else, this is said once, and the cache goes on as LRU.
-    Each hit is a copy, so it may be changed. It serves one dataset: the first that is used.
+    All workers of a stock or a foreload DataLoader share one cache, forked or spawned. The order comes from
+    :class:`OPTInit`. If other samples are requested, a warning says so once, and the cache goes on as LRU. Each
+    hit is a copy, so it may be changed. The cache serves one dataset: the first that is used.
 
     Args:
         maxsize: the most samples to keep; None: as many as memory allows.
 
     Raises:
-        ValueError, TypeError: ``maxsize`` is no number of samples.
+        ValueError, TypeError: ``maxsize`` is not a number of samples.
     """
     most = check_maxsize(maxsize, "OPTCache")
     return lambda function: _Method(function, most)
 
 
 def check_maxsize(maxsize: Any, decorator: str) -> int | None:
-    """Give the most entries that a decorator is to keep; raise TypeError or ValueError unless it is a number."""
+    """Return ``maxsize`` as an int or None; raise TypeError or ValueError if it is neither."""
     if maxsize is None:
         return None
     if callable(maxsize):
         raise TypeError(f"write @{decorator}() or @{decorator}(maxsize=...), with brackets")
-    if isinstance(maxsize, bool) or not hasattr(maxsize, "__index__"):
-        raise TypeError(f"maxsize must be an int or None, got {maxsize!r}")
-    if operator.index(maxsize) < 0:
-        raise ValueError(f"maxsize must be 0 or more, or None, got {maxsize}")
-    return operator.index(maxsize)
+    return check_int("maxsize", maxsize, 0, otherwise=" or None")
 
 
 class _Method:
-    """``__getitem__`` with a cache."""
+    """A dataset's ``__getitem__`` with a cache."""
 
     def __init__(self, function: Callable[[Any, int], Any], maxsize: int | None) -> None:
         functools.update_wrapper(self, function)
@@ -169,26 +161,26 @@ class _Method:
         self._own_future = OPTInit._latest
         if self._own_future is not None:
             self.look_ahead(self._own_future)
-            # It was meant for this one, then, not for those before it.
+            # The latest future was made for this method, then, not for those before it.
             for other in list(_methods):
                 if other._future is self._own_future and other._own_future is not None and not other.is_used:
                     other.look_ahead(other._own_future)
         _methods.add(self)
 
     def look_ahead(self, future: OPTInit) -> None:
-        """Make the store, in the process that the workers will come from."""
+        """Create and plan the store for a future, in the process that will start the workers."""
         most = future.n if self._maxsize is None else min(self._maxsize, future.n)
         self._future = future
         self._store = None
         self._watch = None
         if most == 0:
             return
-        self._store = _roomy_store(future.n, len(future.accesses), most)
+        self._store = make_largest_store(future.n, len(future.accesses), most)
         self._begin_watch(self._store, future)
         if most == future.n:
             self._store.native.follow_rule("all")
         elif future.once:
-            # Each sample once per epoch: no set of so many samples is better than any other.
+            # With each sample once per epoch, no set of samples is better than another of the same size.
             members = np.zeros(future.n, np.bool_)
             members[future.accesses[:most]] = True
             self._store.native.follow_members(members.view(np.uint8))
@@ -202,7 +194,7 @@ class _Method:
         self._watch = None if future.once else DriftWatch(future.accesses, future.n, store.asked)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        _identify_instances(owner)
+        identify_instances(owner)
         _share_when_spawned(owner, self)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -213,42 +205,42 @@ class _Method:
         position = position_of(index)
         if store is None or position is None or not 0 <= position < len(store):
             return self._function(dataset, index)
-        if not store.native.belongs_to(_identity(dataset)):
+        if not store.native.belongs_to(identity_of(dataset)):
             return self._function(dataset, index)
         if self._watch is not None and self._watch.is_surprised(position):
-            self._give_up(store)
+            self._fall_back_to_lru(store)
         return store.load(position, lambda _: self._function(dataset, index))
 
-    def _give_up(self, store: SampleStore) -> None:
+    def _fall_back_to_lru(self, store: SampleStore) -> None:
         self._watch = None
         store.native.follow_rule("recent")
         if store.native.first_to_tell():
             warnings.warn(
-                "OPTCache: what is asked for is not what OPTInit foresaw; from here on the cache keeps the "
-                "samples that were used last (LRU). Give OPTInit the sampler's class, arguments and generator, "
-                "in its state before the first epoch, and epochs= as many as there will be",
+                "OPTCache: the requests are not what OPTInit foresaw; from now on the cache keeps the samples "
+                "that were used last (LRU). Give OPTInit the sampler's class, arguments and generator, in its "
+                "state before the first epoch, and epochs= as many as there will be",
                 stacklevel=3,
             )
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was asked for."""
+        """Whether there has been any request."""
         counts = self.stats()
         return bool(counts) and counts["hits"] + counts["misses"] > 0
 
     def stats(self) -> dict[str, int]:
-        """Give hits, misses and bytes in use, of all workers together."""
+        """Return hits, misses and bytes in use, of all workers together."""
         return {} if self._store is None else self._store.native.counts()
 
 
-def _roomy_store(samples: int, accesses: int, most: int) -> SampleStore:
-    """Make a store with as much room as there may be; it takes only what it uses."""
-    room = int(_ROOM * granted_memory())
+def make_largest_store(samples: int, accesses: int, most: int) -> SampleStore:
+    """Return a store with as much room as memory allows; it takes only what it uses."""
+    room = int(_ROOM_SHARE * granted_memory())
     while True:
         try:
             return SampleStore(samples, room, accesses=accesses, most=most)
         except OSError:  # a limit on the address space
-            if room < _LEAST_ROOM:
+            if room < _MIN_ROOM:
                 raise
             room //= 2
 
@@ -257,13 +249,13 @@ _methods: weakref.WeakSet[_Method] = weakref.WeakSet()
 
 
 def leave_stores() -> None:
-    """Let this process load every sample by itself, so that others find their plan as it was."""
+    """Let this process load every sample without a cache, so that it does not advance the plan of others."""
     for method in list(_methods):
         method._store = None
 
 
 def _share_when_spawned(owner: type, method: _Method) -> None:
-    """Let the store travel with an instance that is pickled for a process that is being spawned."""
+    """Send the store along with an instance that is pickled for a process that is being spawned."""
     usual = owner.__reduce_ex__
 
     def reduce(self: Any, protocol: Any) -> Any:
@@ -273,7 +265,7 @@ def _share_when_spawned(owner: type, method: _Method) -> None:
         make, arguments, *rest = reduced
         return (
             _revive,
-            (owner, method.name, method._store, method._future, _identity(self), make, arguments),
+            (owner, method.name, method._store, method._future, identity_of(self), make, arguments),
             *rest,
         )
 
@@ -290,5 +282,5 @@ def _revive(
         method._begin_watch(store, future)
     instance = make(*arguments)
     with suppress(TypeError):
-        _identities.put(instance, identity)
+        set_identity(instance, identity)
     return instance

@@ -1,7 +1,7 @@
-"""Stage ``plan``: what to keep, compiled from an order that is known before it is executed.
+"""Cache plans, compiled from the order of samples before an epoch begins.
 
 A plan is one bit per access: whether the sample stays cached until its next access. All policies compile to it,
-and an access is a hit exactly if the access before it, of the same sample, said "keep".
+and an access is a hit exactly if the last access to the same sample has its bit set.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["Plan", "compile_plan", "fixed_set"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cache does at every access of a known stretch of time.
+    """The actions of a cache at each of a known sequence of accesses.
 
     Attributes:
         accesses: the sample of each access (int64).
-        hits: whether it is there (bool).
-        keep: whether it stays until it is next accessed (bool). A hit that is not kept is dropped.
-        retained: bool per sample; of what was cached before the first access, what stays until it is used.
+        hits: whether the sample is cached then (bool).
+        keep: whether it stays until its next access (bool). A hit that is not kept is evicted.
+        retained: bool per sample: whether one that was cached before the first access stays until it is used.
     """
 
     accesses: Array
@@ -39,7 +39,7 @@ class Plan:
         return float(self.hits.mean()) if len(self.hits) else 0.0
 
     def hit_rates(self, epochs: int) -> list[float]:
-        """The share of hits in each of ``epochs`` equal parts."""
+        """Return the share of hits in each of ``epochs`` equal parts."""
         return [float(part.mean()) for part in np.array_split(self.hits, epochs)]
 
 
@@ -55,26 +55,26 @@ def compile_plan(
     tail: bool = False,
     seed: int = 0,
 ) -> Plan:
-    """Compile what ``policy`` keeps while these accesses happen.
+    """Compile the plan by which ``policy`` caches these accesses.
 
     Args:
-        accesses: samples in the order in which they will be asked for.
-        samples: how many samples there are.
-        budget: of bytes, or of samples where there are no ``sizes``.
-        policy: ``"opt"`` reaches the most hits that are possible where sizes and costs are equal (Belady's MIN
-            with bypass), and otherwise at least half of the cost that could be saved where no sample is over half
-            of the budget (local ratio: Bar-Noy et al., JACM 48(5), 2001), in practice nearly all of it.
-            ``"fixed"`` keeps one set of samples all the time, those that save most per byte. The others are the
-            classic ones, as cachetools has them.
+        accesses: samples in the order of their accesses.
+        samples: the number of samples.
+        budget: in bytes, or in samples without ``sizes``.
+        policy: ``"opt"`` reaches the most possible hits if sizes and costs are equal (Belady's MIN with bypass).
+            Otherwise it saves at least half of the cost that could be saved if no sample takes over half of the
+            budget (local ratio: Bar-Noy et al., JACM 48(5), 2001), in practice nearly all of it. ``"fixed"``
+            keeps one set of samples all the time, those that save most per byte. The others are the classic
+            ones, as in cachetools.
         sizes: bytes per sample (int64).
-        costs: what a hit saves, per sample (float64), e.g. seconds.
-        resident: which samples are cached already (bool).
-        tail: use what is left of the budget at the end for the samples that were used last.
+        costs: what a hit saves per sample, e.g. seconds (float64).
+        resident: whether each sample is cached already (bool).
+        tail: at the end, fill the rest of the budget with the samples that were used last.
         seed: for ``"random"``.
 
     Raises:
         ValueError: the policy is unknown, or an array has the wrong length.
-        IndexError: an access is of no sample.
+        IndexError: an access is out of range.
 
     >>> plan = compile_plan([0, 1, 2, 0, 1, 2], 3, budget=1)
     >>> plan.hits.astype(int).tolist(), plan.keep.astype(int).tolist()
@@ -107,7 +107,7 @@ def compile_plan(
     )
     plan = Plan(accesses, hits, keep, retained)
     if policy == "opt" and (sizes is not None or costs is not None):
-        # Where it schedules by a greedy, and every sample comes about as often, one set may do better.
+        # The greedy schedule may be worse than one fixed set if all samples are about equally frequent.
         fixed = _compile_fixed(accesses, samples, budget, sizes, costs, resident)
         saved = (one.hits if costs is None else costs[accesses] * one.hits for one in (plan, fixed))
         mine, other = (float(np.sum(part)) for part in saved)
@@ -122,7 +122,7 @@ def _compile_fixed(
         raise IndexError(f"accesses go from {accesses.min()} to {accesses.max()}, but there are {samples} samples")
     seen = np.bincount(accesses, minlength=samples)
     cached = np.zeros(samples, np.bool_) if resident is None else resident
-    # The first access of a sample that is not there is no hit in any case.
+    # The first access to a sample that is not cached is a miss in any case.
     values = (seen - ~cached * (seen > 0)) * (1.0 if costs is None else costs)
     members = fixed_set(values, np.ones(samples, np.int64) if sizes is None else sizes, budget)
     first = np.zeros(len(accesses), np.bool_)
@@ -132,10 +132,9 @@ def _compile_fixed(
 
 
 def fixed_set(values: Array, sizes: Array, budget: int) -> Array:
-    """Choose samples of the most value that fit into ``budget`` together: by value per byte.
+    """Choose samples that fit into ``budget`` together, by value per byte (bool per sample).
 
-    At least half of the best possible (with one sample at most left out where its predecessors fitted, far less
-    in practice); the best possible where all sizes are equal.
+    Their value is the best possible if all sizes are equal, otherwise at least half of it, in practice nearly all.
 
     >>> fixed_set(np.array([3.0, 1.0, 2.0]), np.array([10, 10, 10]), 20)
     array([ True, False,  True])
@@ -151,7 +150,7 @@ def fixed_set(values: Array, sizes: Array, budget: int) -> Array:
             break
         chosen[taken] = True
         left -= int(sizes[taken].sum())
-        # What comes next is too large; a smaller one behind it may not be.
+        # The next sample is too large; a smaller one after it may fit.
         order = order[~fits]
         order = order[sizes[order] <= left]
     best = int(np.argmax(np.where(sizes <= budget, values, -1))) if len(values) else 0

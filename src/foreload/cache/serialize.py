@@ -1,4 +1,4 @@
-"""Any sample as bytes, and back: what tensors and arrays hold is copied as it is, the rest is pickled."""
+"""Serialisation of samples: the memory of tensors and arrays is copied as it is, the rest is pickled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from foreload.checks import Array
 
-__all__ = ["flatten", "pack", "restore", "unpack"]
+__all__ = ["deserialize", "flatten", "restore", "serialize"]
 
 _ALIGNMENT = 64
 
 
 class _Pickler(pickle.Pickler):
-    """Torch pickles tensors into the stream; here their memory goes beside it, as numpy's does."""
+    """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _plain(value):
@@ -48,10 +48,10 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
 
 
 def flatten(sample: Any) -> list[memoryview]:
-    """Turn a sample into the memory that it is made of: first how to put it together, then what to put in.
+    """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
 
     Raises:
-        Exception: what pickle raises where it cannot.
+        Exception: the sample cannot be pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
@@ -60,15 +60,15 @@ def flatten(sample: Any) -> list[memoryview]:
 
 
 def restore(parts: Sequence[Any]) -> Any:
-    """Put together what :func:`flatten` took apart; tensors and arrays are views of ``parts``."""
+    """Return the sample of :func:`flatten`'s parts; its tensors and arrays are views of these."""
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def pack(sample: Any) -> list[Array]:
-    """Turn a sample into pieces to be laid one behind the other.
+def serialize(sample: Any) -> list[Array]:
+    """Return a sample as pieces of bytes, to be stored one after the other.
 
     Raises:
-        Exception: what pickle raises where it cannot.
+        Exception: the sample cannot be pickled.
     """
     parts = flatten(sample)
     lengths = np.array([len(parts), *map(len, parts)], np.int64)
@@ -81,10 +81,10 @@ def pack(sample: Any) -> list[Array]:
     return pieces
 
 
-def unpack(memory: Array) -> Any:
-    """Give the sample back; its tensors and arrays are views of ``memory``, which it keeps alive.
+def deserialize(memory: Array) -> Any:
+    """Return the sample; its tensors and arrays are views of ``memory``, which they keep alive.
 
-    >>> unpack(np.concatenate(pack({"x": torch.arange(3), "y": ("cat", 1)})))
+    >>> deserialize(np.concatenate(serialize({"x": torch.arange(3), "y": ("cat", 1)})))
     {'x': tensor([0, 1, 2]), 'y': ('cat', 1)}
     """
     count = int(memory[:8].view(np.int64)[0])

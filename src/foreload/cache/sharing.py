@@ -1,4 +1,4 @@
-"""The ranks of a machine find each other, through the store that torch.distributed has for such things."""
+"""One store shared by the ranks of a machine, which find each other through torch.distributed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from typing import Any
 
 import torch.distributed as dist
 
+from foreload._torch import default_store
 from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 
 __all__ = ["local_ranks", "shared_store"]
 
-_PATIENCE = timedelta(seconds=60)
+_STORE_TIMEOUT = timedelta(seconds=60)
 
-# How long to wait for ranks that may not use a cache at all.
-_COURTESY = timedelta(seconds=5)
+# Other ranks may not use a cache at all, so they are not waited for any longer.
+_RANKS_TIMEOUT = timedelta(seconds=5)
 
-# Stores of the same name in this process.
-_made: Counter[str] = Counter()
+# The number of stores of each name in this process.
+_num_made: Counter[str] = Counter()
 
 
 def _exchange() -> Any:
-    """Torch's key-value store, which all ranks reach; None outside of a distributed run."""
+    """Return torch's key-value store, which all ranks reach; None outside of a distributed run."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
-    return dist.distributed_c10d._get_default_store()
+    return default_store()
 
 
 def _machine() -> str:
-    """Name what processes must have in common to share memory: the machine, its processes' numbers, the user."""
+    """Return a name of what processes that share memory have in common: machine, PID namespace and user."""
     boot, processes = "", ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -43,37 +44,37 @@ def _machine() -> str:
 
 
 def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStore, bool]:
-    """Give the one store of this machine's ranks, and whether this rank made it, and plans for it.
+    """Return the one store of this machine's ranks, and whether this rank made it and so plans for it.
 
     Args:
-        make: makes the store.
-        name: what tells it from others; of several of one name, each rank's first is the same, and so on.
+        make: creates the store.
+        name: of the store; the ranks' first stores of a name are one, and so are their second ones.
     """
     exchange = _exchange()
     if exchange is None:
         return make(), True
     rank, machine = str(dist.get_rank()), _machine()
     exchange.set(f"foreload/machine/{rank}", machine)
-    key = f"foreload/store/{machine}/{_made[name]}/{name}"
-    _made[name] += 1
+    key = f"foreload/store/{machine}/{_num_made[name]}/{name}"
+    _num_made[name] += 1
     if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
         store = make()
         exchange.set(key, f"{os.getpid()} {store.native.file}")
         with suppress(RuntimeError):
-            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _COURTESY)
+            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _RANKS_TIMEOUT)
         return store, True
-    exchange.wait([key], _PATIENCE)
+    exchange.wait([key], _STORE_TIMEOUT)
     process, file = map(int, exchange.get(key).split())
     mine = make()
     try:
         return SampleStore.of_process(process, file, mine.arguments), False
     except OSError as error:
-        warn_user(f"this rank has a cache of its own; that of process {process} is closed: {error}")
+        warn_user(f"this rank uses a cache of its own, as that of process {process} is closed: {error}")
         return mine, True
 
 
 def local_ranks() -> list[int]:
-    """List the ranks that share this machine's memory, as far as they have come forward."""
+    """Return the ranks that share this machine's memory, as far as they have announced themselves."""
     exchange = _exchange()
     if exchange is None:
         return [0]

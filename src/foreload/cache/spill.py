@@ -1,4 +1,4 @@
-"""A folder on a local disk for samples that memory does not hold, and for the next run with the same dataset."""
+"""A folder on a local disk for samples that do not fit into memory, reused by the next run."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _META = "foreload.json"
 
 
 class SpillFolder:
-    """Prepares the folder: one run at a time, and nothing in it that belongs to another dataset.
+    """The folder, locked by one run at a time, and cleared of samples from another dataset.
 
     Args:
-        path: is created if it is not there.
-        dataset: what the samples are of.
+        path: of the folder, which is created if it does not exist.
+        dataset: the dataset of the samples.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: the folder cannot be created or written.
 
     Attributes:
-        usable: False where another run uses the folder at this moment.
+        usable: False if another run is using the folder.
     """
 
     def __init__(self, path: str | Path, dataset: Any) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        # Held until the last process that has it ends, however it ends.
+        # The lock lasts until the last process that inherited it ends, however it ends.
         self._lock: IO[bytes] = (self.path / "lock").open("ab")
         self.usable = _locked(self._lock)
         if not self.usable:
@@ -52,7 +52,7 @@ class SpillFolder:
             return None
 
     def clear(self) -> None:
-        """Delete the samples, and nothing else."""
+        """Delete the samples, but no other files."""
         for file in self.path.glob("[0-9][0-9][0-9][0-9][0-9].spill"):
             file.unlink(missing_ok=True)
 
@@ -60,7 +60,7 @@ class SpillFolder:
 def _locked(file: IO[bytes]) -> bool:
     try:
         import fcntl
-    except ImportError:  # not a system with such locks
+    except ImportError:  # a system without such locks
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Samples in memory that all workers share: the native store, and how it reaches another process."""
+"""The store of cached samples, in memory that all workers share."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.cache.serialize import pack, unpack
+from foreload.cache.serialize import deserialize, serialize
 from foreload.cache.spill import SpillFolder
 from foreload.checks import Array
 from foreload.errors import warn_user
 
 __all__ = ["SampleStore"]
 
-# The rank correlation between two measurements from which on they are believed.
+# The least rank correlation between two measurements that makes them reliable.
 _RELIABLE = 0.8
 
-# Samples of an earlier run that are compared with the dataset before the others are believed.
+# Samples of an earlier run that are compared with the dataset before the others are used.
 _SPILL_CHECKS = 8
 
 
 class SampleStore:
-    """Keeps samples by their index, for the threads and processes that load them.
+    """Samples by their index, shared by the threads and processes that load them.
 
-    A request is told by the store what to do (see :mod:`foreload.cache.plan`), so every worker calls
-    :meth:`load` and nothing else. A forked or spawned worker shares the memory; any other copy begins empty.
+    The store follows its plan at each request (see :mod:`foreload.cache.plan`), so a worker only calls
+    :meth:`load`. A forked or spawned worker shares the memory; any other copy begins empty.
 
     Args:
-        samples: how many there are in the dataset.
+        samples: the number of samples in the dataset.
         room: bytes.
-        accesses: the longest schedule that it is to follow.
-        most: the most samples that an order nobody foresaw may fill it with; 0: as many as fit.
+        accesses: the length of the longest schedule to follow.
+        most: the most samples to keep while there is no plan; 0: as many as fit.
 
     >>> store = SampleStore(3, 1 << 20)
     >>> store.load(1, lambda index: [index]), store.load(1, None)
@@ -46,39 +46,39 @@ class SampleStore:
 
     def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
         self.arguments = (samples, room, accesses, most)
-        self._told = False
+        self._has_warned = False
         self.spill: str | None = None
-        self._doubts = 0
+        self._checks_left = 0
         self._ahead: dict[int, Any] = {}
-        self._lost: set[int] = set()  # what cannot be pickled, or not be unpickled
+        self._uncacheable: set[int] = set()  # samples that cannot be pickled or unpickled
         self.native = _native.Store(samples, room, accesses, most)
         if self.native.file < 0:
             warn_user(
-                "the system gives no memory that processes can share (memfd_create fails); the cache is private "
-                "memory: threads share it, worker processes keep a copy each"
+                "the system has no memory that processes can share (memfd_create fails), so the cache is in "
+                "private memory: threads share it, worker processes have a copy each"
             )
 
     def spill_to(self, folder: SpillFolder) -> None:
-        """Use a folder for what memory does not hold, and begin with what is there."""
+        """Use a folder for samples that do not fit into memory, beginning with those in it."""
         self._folder = folder
         self.spill = str(folder.path)
         found = self.native.spill_to(self.spill, True)
-        self._doubts = _SPILL_CHECKS if found else 0
+        self._checks_left = _SPILL_CHECKS if found else 0
 
     def __len__(self) -> int:
-        """Count the samples that there could be."""
+        """Return the number of samples in the dataset."""
         return len(self.native)
 
     def load(self, index: int, read: Callable[[int], Any]) -> Any:
-        """Give the sample, from memory or by ``read(index)``; then it is kept if that is the plan."""
+        """Return the sample, from memory or by ``read(index)``; it is then kept if the plan says so."""
         if self._ahead:
             read = self._reader(read)
         found = self.native.request(index)
         if isinstance(found, np.ndarray):
             try:
-                return unpack(found)
-            except Exception as error:  # anything may be raised by what a class does when it is unpickled
-                self._lose(index, f"comes back as {error!r}")
+                return deserialize(found)
+            except Exception as error:  # unpickling a class may raise anything
+                self._mark_uncacheable(index, f"comes back as {error!r}")
                 return read(index)
         started = time.perf_counter_ns()
         try:
@@ -91,7 +91,7 @@ class SampleStore:
         return sample
 
     def _loaded(self, index: int, sample: Any, nanoseconds: int, *, claimed: bool) -> None:
-        """Keep a sample that was loaded, if that was promised; its cost is noted in any case."""
+        """Keep a sample that was loaded if its place was claimed; record its cost in any case."""
         if claimed:
             self.keep(index, sample, nanoseconds)
         elif not self.native.is_measured(index):
@@ -123,16 +123,16 @@ class SampleStore:
         if kept is None:
             sample = read(index)
             with suppress(Exception):
-                self._spilled(index, pack(sample))
+                self._spill(index, serialize(sample))
             return sample
-        if self._doubts <= 0:
-            return unpack(kept)
+        if self._checks_left <= 0:
+            return deserialize(kept)
         # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
-        self._doubts -= 1
+        self._checks_left -= 1
         sample = read(index)
         with suppress(Exception):
-            if not np.array_equal(np.concatenate(pack(sample)), kept):
-                self._tell(
+            if not np.array_equal(np.concatenate(serialize(sample)), kept):
+                self._warn_once(
                     f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
                     "folder is not used. If the dataset is random, give what is random to "
                     "DataLoader(transform=...); if it has changed, empty the folder"
@@ -140,21 +140,21 @@ class SampleStore:
                 self.spill = None
         return sample
 
-    def _spilled(self, index: int, parts: list[Array]) -> None:
+    def _spill(self, index: int, parts: list[Array]) -> None:
         failure = self.native.spill(index, parts)
         if failure:
-            self._tell(
+            self._warn_once(
                 f"nothing more is written to the spill folder {self.spill!r}: {os.strerror(failure)}; samples "
                 "that are neither in it nor in memory are loaded each time"
             )
 
     def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
-        """Load a sample before it is asked for; returns the bytes that keeping it would take."""
+        """Load a sample ahead of its request, and return the bytes that keeping it would take."""
         self._ahead[index] = read(index)
-        return block_size(sum(map(len, pack(self._ahead[index]))))
+        return block_size(sum(map(len, serialize(self._ahead[index]))))
 
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
-        """Give several samples; what is missing is read by one call of ``read(indices)``."""
+        """Return several samples; those that are not cached are read by one call of ``read(indices)``."""
         indices = list(indices)
         if self.spill is not None:
             return self._load_each(indices, read)
@@ -166,7 +166,7 @@ class SampleStore:
         claimed: set[int] = set()
         try:
             for position, index in enumerate(indices):
-                # Who has claimed something must not wait for others, who may be waiting for that.
+                # A worker that has claimed a sample must not wait for others: they may be waiting for that sample.
                 found = False if index in missing else self.native.request(index, wait=not claimed)
                 if found is False:
                     later.append(position)
@@ -176,9 +176,9 @@ class SampleStore:
                         claimed.add(index)
                 else:
                     try:
-                        samples[position] = unpack(found)
+                        samples[position] = deserialize(found)
                     except Exception as error:  # as in load
-                        self._lose(index, f"comes back as {error!r}")
+                        self._mark_uncacheable(index, f"comes back as {error!r}")
                         missing[index] = position
             if missing:
                 started = time.perf_counter_ns()
@@ -197,7 +197,7 @@ class SampleStore:
         return samples
 
     def _load_each(self, indices: list[int], read: Callable[[list[int]], Any]) -> list[Any]:
-        """Load one by one, but read what lies nowhere at once."""
+        """Load samples one by one, but read those that are neither in memory nor in the folder together."""
         held = (
             self.native.contains,
             self._ahead.__contains__,
@@ -208,10 +208,10 @@ class SampleStore:
         return [self.load(i, lambda i: found[i] if i in found else read([i])[0]) for i in indices]
 
     def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
-        """Keep what was claimed, if it can be and there is room; the claim ends."""
+        """Keep a claimed sample if it can be pickled and there is room; the claim ends."""
         try:
-            parts = self._packed(index, sample)
-        except BaseException:  # an interrupt, or a warning that is taken for an error
+            parts = self._serialized(index, sample)
+        except BaseException:  # an interrupt, or a warning that is turned into an error
             self.native.abandon(index)
             raise
         if parts is None:
@@ -220,59 +220,59 @@ class SampleStore:
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
         if not self.native.put(index, parts) and size > self.arguments[1]:
-            self._tell(
+            self._warn_once(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
             )
 
     def measure(self, index: int, sample: Any, nanoseconds: int) -> None:
-        """Take note of the size and the cost of a sample that is not kept, for the next plan."""
-        parts = self._packed(index, sample)
+        """Record the size and the cost of a sample that is not kept, for the next plan."""
+        parts = self._serialized(index, sample)
         if parts is not None:
             self.native.note_size(index, sum(map(len, parts)))
             self.native.note_cost(index, nanoseconds)
 
-    def _packed(self, index: int, sample: Any) -> list[Array] | None:
-        if index in self._lost:
+    def _serialized(self, index: int, sample: Any) -> list[Array] | None:
+        if index in self._uncacheable:
             return None
         try:
-            return pack(sample)
-        except Exception as error:  # anything may be raised by what a class does when it is pickled
-            self._lose(index, f"cannot be pickled ({error!r})")
+            return serialize(sample)
+        except Exception as error:  # pickling a class may raise anything
+            self._mark_uncacheable(index, f"cannot be pickled ({error!r})")
             return None
 
-    def _lose(self, index: int, why: str) -> None:
-        self._lost.add(index)
+    def _mark_uncacheable(self, index: int, why: str) -> None:
+        self._uncacheable.add(index)
         self.native.drop(index)
-        self._tell(f"sample {index} cannot be cached, it {why}; it is loaded each time")
+        self._warn_once(f"sample {index} cannot be cached, it {why}; it is loaded each time")
 
     def asked(self) -> int:
-        """Count the requests so far, of all workers."""
+        """Return the number of requests so far, of all workers."""
         counts = self.native.counts()
         return int(counts["hits"] + counts["misses"])
 
-    def _tell(self, message: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             warn_user(message)
 
     def residents(self) -> Array:
-        """Tell for each sample whether it is there (bool)."""
+        """Return for each sample whether it is in memory (bool)."""
         out = np.empty(len(self), np.bool_)
         self.native.residents(out.view(np.uint8))
         return out
 
     def sizes(self) -> Array:
-        """Give the bytes that each sample takes; 0 where that is not known yet (int64)."""
+        """Return the bytes that each sample takes; 0 if not known yet (int64)."""
         out = np.empty(len(self), np.int64)
         self.native.sizes(out)
         return out
 
     def costs(self) -> Array:
-        """Give the seconds that loading each sample takes; 0 where that is not known yet (float64).
+        """Return the seconds that loading each sample takes; 0 if not known yet (float64).
 
-        One measurement says little: a thread may have lost its turn. Samples that were loaded twice tell how far
-        a measurement can be relied on; where it cannot, all samples cost the same.
+        A single measurement may include a pause of its thread. Samples that were loaded twice show whether
+        measurements are reliable; if not, all samples cost the same.
         """
         last, before = np.empty(len(self), np.int64), np.empty(len(self), np.int64)
         self.native.costs(last, before)
@@ -282,7 +282,7 @@ class SampleStore:
         return np.where(before > 0, np.minimum(last, before), last) * 1e-9
 
     def __reduce__(self) -> Any:
-        """Share with a process that is being spawned; otherwise copy the configuration."""
+        """Share the memory with a process that is being spawned; any other copy has only the arguments."""
         if get_spawning_popen() is not None and self.native.file >= 0:
             descriptor = multiprocessing.reduction.DupFd(self.native.file)
             return _attach, (descriptor, self.arguments, self.spill)
@@ -290,10 +290,10 @@ class SampleStore:
 
     @classmethod
     def of_process(cls, process: int, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
-        """Open what another process of the same user holds under its descriptor ``file``.
+        """Open the store that another process of the same user has as its descriptor ``file``.
 
         Raises:
-            OSError: it is gone, or belongs to somebody else.
+            OSError: it is gone, or belongs to another user.
         """
         own = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -305,11 +305,11 @@ class SampleStore:
     def _opened(cls, file: int, arguments: tuple[int, int, int, int], spill: str | None = None) -> SampleStore:
         store = cls.__new__(cls)
         store.arguments = arguments
-        store._told = False
+        store._has_warned = False
         store.spill = spill
-        store._doubts = 0
+        store._checks_left = 0
         store._ahead = {}
-        store._lost = set()
+        store._uncacheable = set()
         store.native = _native.Store.open(file)
         if spill is not None:
             store.native.spill_to(spill, False)
@@ -317,7 +317,7 @@ class SampleStore:
 
 
 def block_size(size: int) -> int:
-    """Give what a sample of ``size`` bytes takes of the room: in whole cache lines, with one for its head."""
+    """Return the room that a sample of ``size`` bytes takes: whole cache lines, and one for its header."""
     return -(-size // 64) * 64 + 64
 
 

@@ -1,4 +1,4 @@
-"""Stage ``prepare``: a dataset seen through the cache, and through what is done to its samples behind it."""
+"""A dataset seen through a loader's cache and the transforms that come after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def unwrap(dataset: Any) -> tuple[Any, Places | None]:
-    """Look through torch's ``Subset``: the dataset whose samples are meant, and where in it each one is.
+    """Return the dataset within torch's ``Subset``, and the position of each sample in it.
 
     >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
     ([10, 20, 30, 40], array([3, 1]))
@@ -37,7 +37,7 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
 
 
 class _Timed:
-    """Puts the stages of loading into spans.
+    """A timer that records the stages of loading as spans.
 
     Args:
         weight: the number of samples that each timed one stands for.
@@ -49,7 +49,7 @@ class _Timed:
         self._count = count
 
     def load(self, load: Callable[..., Any], position: Any, read: Callable[[Any], Any]) -> Any:
-        """Load through a cache; what it has to read is no part of its own time."""
+        """Load through a cache, and record reading as a span of its own."""
 
         def timed(index: Any) -> Any:
             with _native.Measure(Stage.sample, 0, self._weight):  # the span around it counts the samples
@@ -59,7 +59,7 @@ class _Timed:
             return load(position, timed)
 
     def transform(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what is done after the cache."""
+        """Call a function that comes after the cache."""
         with _native.Measure(Stage.transform, self._count, self._weight):
             return function(*arguments)
 
@@ -86,7 +86,7 @@ class CachedView(Dataset[Any]):
         self._store = store
         self._transform = transform
         self._keep = keep
-        # Of a sample in two stages, the cache keeps the first.
+        # The cache keeps the first stage of a two-stage sample.
         self._is_split = store is not None and isinstance(self._root, TwoStage)
 
     def __getitem__(self, index: Any, timer: _Timed | None = None) -> Any:
@@ -162,7 +162,7 @@ class CachedView(Dataset[Any]):
 
 
 class TimedView:
-    """The samples of a :class:`CachedView`, as :meth:`CachedView.timed` gives them."""
+    """The samples of a :class:`CachedView`, as :meth:`CachedView.timed` returns them."""
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
         self._load = load
@@ -172,7 +172,7 @@ class TimedView:
 
 
 def warn_of_randomness(dataset: Any) -> None:
-    """Say it where the dataset has a transform of its own, which would be cached with the sample."""
+    """Warn if the dataset has a transform of its own, whose result would be cached."""
     root, _ = unwrap(dataset)
     if isinstance(root, TwoStage):
         return  # its transform comes after the cache
@@ -192,7 +192,7 @@ def is_remote(dataset: Any) -> bool:
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """List a dataset and those that it is made of, as far as torch's own combinations show them."""
+    """Yield a dataset and those that it is made of, as far as torch's own wrappers show them."""
     yield dataset
     inner = getattr(dataset, "datasets", None)
     for part in inner if isinstance(inner, (list, tuple)) else [getattr(dataset, "dataset", None)]:

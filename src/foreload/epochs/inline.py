@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from foreload.batch.assembly import Assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.nested import count_samples
+from foreload.protocol import Assembly
 from foreload.record.recorder import Watch
 
 __all__ = ["GatherEpoch", "InlineEpoch"]

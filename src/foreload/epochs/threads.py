@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from foreload import _native
-from foreload.batch.assembly import Assembly, Batch
 from foreload.batch.samples import SampleAssembly
 from foreload.epochs.base import Epoch, EpochSpec
+from foreload.protocol import Assembly, Batch
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Tuner
 from foreload.workers.crew import Crew, PoolOwner

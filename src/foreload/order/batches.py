@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +26,11 @@ from foreload.order.samplers import (
 )
 from foreload.protocol import ArraySampler, OrderBlocks
 
-if TYPE_CHECKING:
-    pass
-
-
 __all__ = ["ArrayBatches", "batches", "without"]
 
 
 def batches(sampler: Any, router: Router | None = None, start: Start = BEGINNING) -> Any:
-    """Iterate over what a DataLoader asks its dataset for, one item per batch.
+    """Return an iterator over the indices that a DataLoader asks its dataset for, one item per batch.
 
     Args:
         sampler: its batch sampler, or its sampler without batching.
@@ -42,14 +38,14 @@ def batches(sampler: Any, router: Router | None = None, start: Start = BEGINNING
         start: where to begin.
 
     Returns:
-        :class:`ArrayBatches` where the order is known as arrays, otherwise what the user's sampler or batch
-        sampler gives, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
+        :class:`ArrayBatches` if the order is known as arrays, otherwise what the user's sampler or batch sampler
+        yields, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
     """
     if type(sampler) is BatchSampler:
         if router is None:
             blocks = _blocks(sampler.sampler, start)
         else:
-            blocks = _RoutedBlocks(sampler, router, start)
+            blocks = _RoutedRankBlocks(sampler, router, start)
         if blocks is not None:
             shared = getattr(sampler.sampler, "generator", None) is not None
             return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, start=start)
@@ -60,10 +56,10 @@ class ArrayBatches(Iterator[Indices]):
     """Batches cut from blocks of indices.
 
     Attributes:
-        ready: how many batches can be had without drawing another block.
-        shared: whether a draw changes a generator that the user may look at, or draw from.
+        ready: batches that can be cut without drawing another block.
+        shared: whether a draw changes a generator of the user's, who may read it or draw from it.
         size: samples per batch.
-        each: positions of the order for one of these samples, where ranks share it.
+        each: positions of the whole order per sample: the number of ranks that share it.
     """
 
     def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool, start: Start) -> None:
@@ -78,16 +74,16 @@ class ArrayBatches(Iterator[Indices]):
         self._batches = self._cut(rest, size, drop_last)
 
     def __next__(self) -> Indices:
-        """Give the indices of the next batch."""
+        """Return the indices of the next batch."""
         return next(self._batches)
 
     def peek(self) -> Indices:
-        """Return all samples that are still to come, which come all the same; before the first batch only."""
+        """Return all samples of the batches to come, without consuming them; before the first batch only."""
         samples = self._source.peek()
         return samples[: len(samples) // self.size * self.size] if self._drop_last else samples
 
     def state(self, batches: int) -> Any:
-        """Return what the order was drawn from."""
+        """Return what the order can be drawn from again."""
         return self._source.drawn
 
     def _cut(self, blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
@@ -109,7 +105,7 @@ class ArrayBatches(Iterator[Indices]):
 
 
 def without(blocks: Iterator[Indices], at: int, given: Ranges) -> Iterator[Indices]:
-    """Leave out of blocks, of which the first begins at position ``at``, what was given.
+    """Yield blocks, the first of which begins at position ``at``, without the positions that were delivered.
 
     >>> [block.tolist() for block in without(iter([np.arange(3, 10)]), 3, [(0, 3), (5, 8)])]
     [[3, 4, 8, 9]]
@@ -130,7 +126,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is KeyedSampler:
         return Blocks(keyed_blocks(sampler, start.prefix))
     if type(sampler) is DistributedSampler:
-        return _DealtBlocks(sampler, start)
+        return _RankBlocks(sampler, start)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
@@ -147,12 +143,12 @@ class _RandomBlocks(Blocks):
     def peek(self) -> Indices:
         if draws_at_once(self._sampler):
             return super().peek()
-        # What torch draws bit by bit, the user's generator is not ahead of here either.
+        # Torch draws block by block; the user's generator must not be ahead of that here either.
         with kept_generators(self._sampler.generator):
             return concatenated(self._draw(self._sampler, self._start))
 
     def _draw(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
-        # Draw for draw what RandomSampler.__iter__ does, also when it draws: a user's generator may be shared.
+        # The same draws as RandomSampler.__iter__, and at the same moments: a user's generator may be shared.
         size, wanted = len(sampler.data_source), sampler.num_samples
         generator = sampler.generator
         if generator is None:
@@ -175,26 +171,28 @@ class _RandomBlocks(Blocks):
 
 
 def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
-    """List how many samples each draw of torch's sampler gives."""
+    """Return the number of samples in each draw of torch's sampler."""
     each = 32 if replacement else size
     return [each] * (wanted // each) + [wanted % each]
 
 
-class _DealtBlocks(Blocks):
-    """One rank's share of an order that all ranks have in common."""
+class _RankBlocks(Blocks):
+    """One rank's share of an order that all ranks share."""
 
     def __init__(self, sampler: DistributedSampler[Any], start: Start) -> None:
         self.each = sampler.num_replicas
-        # Whatever number of ranks has come so far: the rest is dealt to those of now.
+        # Another number of ranks may have come so far: what is left is split among the present ones.
         self.all_ranks = global_order(sampler, sampler.epoch, start.prefix)
         super().__init__(iter([self.all_ranks[sampler.rank :: self.each]]))
 
 
-class _RoutedBlocks(Blocks):
-    """The same after the swaps within each global batch."""
+class _RoutedRankBlocks(Blocks):
+    """One rank's share after the swaps within each global batch."""
 
     def __init__(self, batches: BatchSampler, router: Router, start: Start) -> None:
         sampler: Any = batches.sampler
         self.each = sampler.num_replicas
-        dealt = global_batches(sampler, sampler.epoch, batches.batch_size, batches.drop_last, router, start.prefix)
-        super().__init__(parts[sampler.rank] for parts in dealt)
+        swapped = global_batches(
+            sampler, sampler.epoch, batches.batch_size, batches.drop_last, router, start.prefix
+        )
+        super().__init__(parts[sampler.rank] for parts in swapped)

@@ -18,10 +18,10 @@ __all__ = ["EpochOrder"]
 
 
 class EpochOrder(Iterator[Any]):
-    """The indices of an epoch's batches, drawn as torch draws them and at the moment when torch draws them.
+    """The indices of an epoch's batches, drawn exactly as and when torch draws them.
 
     Args:
-        sampler: what a DataLoader asks for indices: a batch sampler, or a sampler without batching.
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
         generator: of the loader, from which base seeds are drawn between epochs.
         router: swaps samples between the ranks of a ``DistributedSampler``.
         start: where an interrupted epoch goes on.
@@ -30,9 +30,9 @@ class EpochOrder(Iterator[Any]):
         sampler: as given.
         item_sampler: the sampler of single samples within it.
         generator: as given.
-        epoch: the epoch of the sampler when this order was made, for those that have one.
+        epoch: the sampler's epoch when this order was made; None if it has none.
         size: positions of the order per batch.
-        each: positions of the order of all ranks for one of this rank.
+        each: positions of the order of all ranks per position of this rank's.
         num_drawn: the batches drawn so far.
 
     >>> from torch.utils.data import BatchSampler, SequentialSampler
@@ -65,7 +65,7 @@ class EpochOrder(Iterator[Any]):
         self._plan = plan
 
     def plan(self) -> None:
-        """Plan now, if that has not been done yet."""
+        """Call what :meth:`before_drawing` was given, unless that has been done."""
         if self._plan is not None:
             plan, self._plan = self._plan, None
             plan(self)
@@ -81,41 +81,41 @@ class EpochOrder(Iterator[Any]):
     def peek(self) -> Indices | None:
         """Return the samples of the whole epoch in order, before its first batch is drawn.
 
-        The batches are then cut from these very indices. If torch would draw them bit by bit from a generator of
-        the user's, they are drawn from a copy of its state instead, and again for delivery.
+        The batches are then cut from these very indices. If torch would draw them block by block from a generator
+        of the user's, they are drawn from a copy of its state instead, and again for delivery.
 
         Returns:
-            None for samplers of the user's own, whose order is not known before they are asked.
+            The indices; None for samplers of the user's own, whose order is not known before it is drawn.
         """
         samples: Indices | None = self._batches.peek()
         return samples
 
     @property
     def drew_at_once(self) -> bool:
-        """Whether peeking drew the whole epoch for good, and left generators as they are after the epoch."""
+        """Whether peeking drew the whole epoch, so that generators are now as they are after it."""
         return draws_at_once(self.item_sampler)
 
     def drawn_from(self, first: int) -> Any:
-        """Return what the order after the ``first`` batches can be drawn from again."""
+        """Return what the order after the first ``first`` batches can be drawn from again."""
         return self._batches.state(first)
 
     @property
     def is_array(self) -> bool:
-        """Whether the indices come as arrays that foreload made, not from code of the user's."""
+        """Whether the indices are arrays drawn by foreload, not by code of the user's."""
         return isinstance(self._batches, ArrayBatches)
 
     @property
     def ready(self) -> int:
-        """The number of batches that can be drawn ahead of use without a noticeable effect."""
+        """The number of batches that can be drawn ahead without any effect that the user could notice."""
         ready: int = self._batches.ready
         return ready
 
     @property
     def draw_only_ready(self) -> bool:
-        """Whether only what is :attr:`ready` may be drawn ahead of use.
+        """Whether only :attr:`ready` batches may be drawn ahead of use.
 
-        A generator of the user's is then, also after a loop that was left early, as torch leaves it without
-        workers, however many workers there are.
+        A generator of the user's is then as torch leaves it without workers, also after a loop that was left
+        early, and with any number of workers.
         """
         return isinstance(self._batches, ArrayBatches) and self._batches.shared
 

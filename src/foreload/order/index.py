@@ -1,4 +1,4 @@
-"""What a dataset is asked for: one sample, or something else that is its own affair."""
+"""Indices as datasets are given them, checked and converted to plain ints or int64 arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["as_indices", "position_of", "positions_of", "require_nonempty"]
 
 
 def position_of(index: Any) -> int | None:
-    """Give the one sample that an index means; None for slices, masks, and arrays, also of one element.
+    """Return an index of one sample as an int; None for slices, masks and arrays, also of one element.
 
     >>> import torch
     >>> position_of(torch.tensor(3)), position_of(torch.tensor([3])), position_of(True)
@@ -32,10 +32,10 @@ def position_of(index: Any) -> int | None:
 
 
 def as_indices(indices: Any) -> Indices:
-    """Give indices as contiguous int64.
+    """Return indices as a contiguous int64 array.
 
     Raises:
-        TypeError: something is no index.
+        TypeError: one of them is not an int.
     """
     if isinstance(indices, torch.Tensor):
         indices = indices.numpy()
@@ -50,11 +50,11 @@ def as_indices(indices: Any) -> Indices:
 
 
 def positions_of(indices: Any, count: int) -> Indices:
-    """Give the samples, of so many, that a batch asks for; negative indices count from the end.
+    """Return a batch's indices as positions in a dataset of ``count`` samples; negative ones count from the end.
 
     Raises:
-        TypeError: something is no index.
-        IndexError: a sample is not there.
+        TypeError: one of them is not an int.
+        IndexError: one of them is out of range.
 
     >>> positions_of([2, -1, np.int64(0)], 10)
     array([2, 9, 0])
@@ -67,7 +67,7 @@ def positions_of(indices: Any, count: int) -> Indices:
 
 
 def require_nonempty(rows: Indices) -> Indices:
-    """Give what a batch is to be made of.
+    """Return the indices of a batch; raise IndexError if there are none.
 
     >>> require_nonempty(np.zeros(0, np.int64))
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""The samplers whose order is known before it is asked for, and how they draw it."""
+"""The samplers whose order is known before it is drawn, and the generators that they draw from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foreload.order.samplers import KeyedSampler
 
 __all__ = ["KNOWN_SAMPLERS", "draws_at_once", "kept_generators"]
 
-# Torch's and foreload's own samplers, but no class derived from them: it may do anything.
+# Torch's and foreload's own samplers, but no class derived from them, which may do anything.
 KNOWN_SAMPLERS = frozenset(
     {
         SequentialSampler,
@@ -37,7 +37,7 @@ KNOWN_SAMPLERS = frozenset(
 def draws_at_once(sampler: Any) -> bool:
     """Whether drawing a whole epoch at its first index is what torch does, or cannot be noticed.
 
-    ``RandomSampler`` draws block by block from a generator of the user's, who may look at it meanwhile.
+    ``RandomSampler`` draws block by block from a generator of the user's, who may read it in between.
     """
     return type(sampler) is not RandomSampler or sampler.generator is None
 

@@ -1,4 +1,4 @@
-"""The samples of coming epochs, found out without changing any of them."""
+"""The order of coming epochs, found without changing it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["asks_once", "look_ahead"]
 
 
 def asks_once(sampler: Any, num_ranks: int = 0) -> bool:
-    """Whether every epoch of a sampler asks for the same samples, each once; of ``num_ranks`` ranks together."""
+    """Whether every epoch of a sampler has the same samples, each once; on ``num_ranks`` ranks together."""
     kind = type(sampler)
     if kind is DistributedSampler:
         return bool(num_ranks == sampler.num_replicas)
@@ -44,12 +44,12 @@ def look_ahead(
     """Return the samples of an epoch that is about to begin, and of later ones as far as they are known.
 
     Those of the coming epoch are the very indices that are delivered (see :meth:`EpochOrder.peek`). Later ones are
-    known if the order is a function of the epoch, or comes from a generator of the user's own from which nobody
-    else draws meanwhile; generators are set back to where they were.
+    known if the order is a function of the epoch, or comes from a generator of the user's that nothing else draws
+    from meanwhile; generators are set back to their present state.
 
     Args:
         order: of the coming epoch.
-        epochs: how many to look ahead; there may be fewer in the answer.
+        epochs: the most epochs to return.
         draws_seed: whether each later epoch first draws a base seed from the loader's generator.
         ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
 
@@ -63,7 +63,7 @@ def look_ahead(
     if kind is DistributedSampler and type(order.sampler) is BatchSampler:
         return _of_ranks(order, ranks or [sampler.rank], epochs)
     if kind is MixtureSampler and sampler.num_replicas > 1 and len(ranks) > 1:
-        return None  # the other ranks' shares are dealt by samplers of their own
+        return None  # the other ranks have samplers of their own
     coming = order.peek()
     if coming is None:
         return None
@@ -96,8 +96,8 @@ def _of_ranks(order: EpochOrder, ranks: Sequence[int], epochs: int) -> list[Indi
     assert order.epoch is not None
     known = []
     for epoch in range(order.epoch, order.epoch + epochs):
-        dealt = global_batches(sampler, epoch, batches.batch_size, batches.drop_last)
-        known.append(concatenated(parts[rank] for parts in dealt for rank in ranks))
+        all_batches = global_batches(sampler, epoch, batches.batch_size, batches.drop_last)
+        known.append(concatenated(parts[rank] for parts in all_batches for rank in ranks))
     return known
 
 
@@ -108,7 +108,7 @@ def _of_epoch(sampler: Any, epoch: int) -> Any:
 
 
 def _listed(sampler: Any, order: EpochOrder) -> Indices:
-    """List what an epoch of a sampler asks for, without a last batch that is dropped."""
+    """Return the indices of a sampler's epoch, without a last batch that is dropped."""
     if isinstance(sampler, (KeyedSampler, MixtureSampler)):
         indices = sampler.positions(0, len(sampler))
     else:

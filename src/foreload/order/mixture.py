@@ -1,4 +1,4 @@
-"""Stage ``mix``: the order in which the samples of several datasets come, in exact proportions."""
+"""The order of samples from several datasets, mixed in exact proportions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.utils.data import Sampler
 
 from foreload import _native
 from foreload.checks import Indices, check_int, check_seed
-from foreload.order.ranks import deal
+from foreload.order.ranks import assign_ranks
 from foreload.order.resume import BEGINNING
 from foreload.order.samplers import Blocks
 from foreload.protocol import ArraySampler, OrderStart
 
-__all__ = ["MixtureSampler", "choose"]
+__all__ = ["MixtureSampler", "choose_datasets"]
 
-_FIRST, _BLOCK = 1 << 10, 1 << 13
+_FIRST_BLOCK, _BLOCK = 1 << 10, 1 << 13
 
-# Positions that are dealt to the ranks together.
-_STRETCH = 1 << 16
+# Positions that are split among the ranks together.
+_RANKS_BLOCK = 1 << 16
 
 
 class MixedDatasets(Protocol):
@@ -54,17 +54,17 @@ class MixtureSampler(Sampler[int], ArraySampler):
 
     After any number of samples ``t``, less than one sample lies between what a dataset has given and its share
     ``weight * t``. Each dataset's own samples come in random order, all of them before any comes again, and then
-    in another order. Where the proportions leave a choice of what comes next, the seed decides.
+    in another order. If the proportions leave a choice of what comes next, the seed decides.
 
-    Ranks deal the order among themselves in rounds of one sample each, so that the same is true of what each rank
-    is given (where an epoch has more than 65,536 samples and the weights are no small whole numbers, of each
-    65,536). An epoch whose length does not fit the number of ranks is lengthened by samples that come next, or
-    cut short with ``drop_last``.
+    Ranks share the order in rounds of one sample each, so that the proportions hold on each rank too (in an epoch
+    of more than 65,536 samples whose weights are not small whole numbers, within each 65,536). An epoch whose
+    length is not a multiple of the number of ranks is lengthened by the samples that come next, or cut short with
+    ``drop_last``.
 
     Used by ``foreload.DataLoader(mixture, shuffle=True, seed=...)``; in a stock DataLoader, call
     :meth:`set_epoch` before each epoch, as with ``DistributedSampler``.
 
-    Every prefix has its proportions because each sample has a window of positions, from where its dataset would
+    Every prefix has its proportions because each sample has a window of positions: from where its dataset would
     otherwise lag behind its share to where it would run ahead, and the sample of the earliest end is taken first
     (Baruah et al., "Proportionate progress", Algorithmica 15, 1996; Tijdeman, "The chairman assignment
     problem", Discrete Mathematics 32, 1980).
@@ -74,11 +74,11 @@ class MixtureSampler(Sampler[int], ArraySampler):
         seed: from 0 to 2**64 - 1.
         num_replicas: how many ranks share the order.
         rank: which of them this is.
-        drop_last: leave out what does not make a full round of the ranks.
+        drop_last: leave out a last round that does not have a sample for every rank.
         epoch: the epoch to begin with.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense.
+        ValueError, TypeError: an argument is of the wrong type or out of range.
 
     >>> from foreload import Mixture
     >>> mixture = Mixture({"web": range(90), "books": range(10)}, weights=[3, 1], num_samples=8)
@@ -109,17 +109,17 @@ class MixtureSampler(Sampler[int], ArraySampler):
         self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration gives."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def positions(self, start: int, count: int) -> Indices:
         """Return the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
 
-        Samples are not loaded for that, and memory does not depend on ``start``; time does, about 0.5 us per
-        position that lies before it, unless the weights are small numbers.
+        No sample is loaded for that, and memory does not depend on ``start``. Time does, about 0.5 us per position
+        before it, unless the weights are small numbers.
 
         Raises:
-            IndexError: the epoch is shorter than that.
+            IndexError: the epoch has fewer positions.
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
@@ -132,7 +132,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
 
     @property
     def once(self) -> bool:
-        """Whether an epoch gives every sample of the mixture exactly once."""
+        """Whether an epoch has every sample of the mixture exactly once."""
         mixture = self.data_source
         whole = self.num_replicas == 1 and mixture.num_samples == len(mixture)
         total = sum(mixture.shares)
@@ -144,7 +144,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
         """Set the mixture to the weights of an interrupted run.
 
         Raises:
-            ValueError: that was a mixture of other datasets.
+            ValueError: it had a mixture of other datasets.
         """
         if not isinstance(drawn, dict) or "next_shares" not in drawn:
             raise ValueError("the state is of a loader whose sampler was no MixtureSampler")
@@ -161,7 +161,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over this rank's indices of this epoch, also when another one is chosen meanwhile."""
-        blocks = _MixedBlocks(self, BEGINNING)  # now, not when it is first asked
+        blocks = _MixedBlocks(self, BEGINNING)  # made now, not at the first index
         return (index for block in blocks for index in block.tolist())
 
     def __len__(self) -> int:
@@ -184,19 +184,19 @@ class _MixedBlocks(Blocks):
             self._shares = tuple(start.drawn["shares"])
             begin, ranks = start.drawn["dealt"]
             if ranks != self.each:
-                begin = start.prefix  # the rest is dealt anew
+                begin = start.prefix  # what is left is split anew
         self._begin = begin
         order = _Order(self._shares, self._mixture.sizes, sampler.seed, sampler.epoch)
         done = skip + (start.prefix - begin) // self.each
         rounds = sampler._rounds(begin)
         if self.each == 1:
-            super().__init__(_undealt(order, begin + done, begin + rounds))
+            super().__init__(_blocks_of_all(order, begin + done, begin + rounds))
         else:
-            super().__init__(_dealt(order, begin, done, rounds, sampler.rank, self.each))
+            super().__init__(_blocks_of_rank(order, begin, done, rounds, sampler.rank, self.each))
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """What another order needs to go on: all numbers."""
+        """Plain numbers from which this order can be made again."""
         return {
             "shares": list(self._shares),
             "next_shares": list(self._mixture.shares),
@@ -205,9 +205,9 @@ class _MixedBlocks(Blocks):
         }
 
 
-def _undealt(order: _Order, begin: int, end: int) -> Iterator[Indices]:
+def _blocks_of_all(order: _Order, begin: int, end: int) -> Iterator[Indices]:
     # The first block is short, so that the first batch need not wait for a long one.
-    count = _FIRST
+    count = _FIRST_BLOCK
     while begin < end:
         count = min(count, end - begin)
         yield order.take(begin, count)[1]
@@ -215,22 +215,22 @@ def _undealt(order: _Order, begin: int, end: int) -> Iterator[Indices]:
         count = _BLOCK
 
 
-def _dealt(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: int) -> Iterator[Indices]:
-    each = max(1, _STRETCH // ranks)
+def _blocks_of_rank(order: _Order, begin: int, done: int, rounds: int, rank: int, ranks: int) -> Iterator[Indices]:
+    each = max(1, _RANKS_BLOCK // ranks)
     period = sum(order.shares)
     if period <= each:
-        each -= each % period  # then every rank has given exactly its shares
+        each -= each % period  # every rank then has exactly its shares
     for first in range(done // each * each, rounds, each):
         count = min(each, rounds - first)
         choices, indices = order.take(begin + first * ranks, count * ranks)
         names = np.empty(ranks, np.int64)
         _native.permute(ranks, order.key, order.epoch, 0, names)
-        own = indices[names[deal(choices, ranks)] == rank]
+        own = indices[names[assign_ranks(choices, ranks)] == rank]
         yield own[max(0, done - first) :]
 
 
 class _Order:
-    """An endless order of one epoch, which remembers where it was last."""
+    """The endless order of one epoch, which goes on from where it was read last."""
 
     def __init__(self, shares: tuple[int, ...], sizes: list[int], seed: int, epoch: int) -> None:
         self.shares, self._sizes = shares, sizes
@@ -246,7 +246,7 @@ class _Order:
         return choices, np.concatenate([part[1] for part in parts])
 
     def _seek(self, begin: int) -> None:
-        # After a multiple of the sum of all shares, every dataset has given exactly its share.
+        # At a multiple of the sum of all shares, every dataset has had exactly its share.
         total = sum(self.shares)
         periods = begin // total
         if not periods * total <= self._at <= begin:
@@ -256,7 +256,7 @@ class _Order:
 
     def _choose(self, count: int) -> Indices:
         key = self.key ^ (self.epoch * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-        choices = choose(self.shares, self._counts, self._at, count, key)
+        choices = choose_datasets(self.shares, self._counts, self._at, count, key)
         seen = np.bincount(choices, minlength=len(self.shares))
         self._counts = [int(n) for n in seen + self._counts]
         self._at += count
@@ -272,7 +272,7 @@ class _Order:
         return choices, indices
 
     def _samples(self, dataset: int, begin: int, end: int) -> Indices:
-        """Return a dataset's own samples: a permutation, and another one when that is through."""
+        """Return a dataset's samples in its own order: one permutation after another."""
         size = self._sizes[dataset]
         out = np.empty(end - begin, np.int64)
         passes = np.arange(begin // size, (end - 1) // size + 1, dtype=np.uint64)
@@ -283,17 +283,17 @@ class _Order:
         return out
 
 
-def choose(shares: tuple[int, ...], counts: list[int], begin: int, count: int, key: int) -> Indices:
+def choose_datasets(shares: tuple[int, ...], counts: list[int], begin: int, count: int, key: int) -> Indices:
     """Choose the dataset of each position from ``begin`` on.
 
     Args:
         shares: whole numbers in proportion to the weights, together under 2**49.
-        counts: how many samples each dataset has given before ``begin``.
+        counts: samples of each dataset before ``begin``.
         begin: the first position.
-        count: how many positions, at most 8192.
-        key: decides between samples whose windows end together.
+        count: the number of positions, at most 8192.
+        key: breaks ties between windows that end together.
 
-    >>> choose((3, 1), [0, 0], 0, 8, key=1).tolist().count(1)
+    >>> choose_datasets((3, 1), [0, 0], 0, 8, key=1).tolist().count(1)
     2
     """
     windows = [_windows(shares, i, counts[i], begin + count, key) for i in range(len(shares))]
@@ -316,7 +316,7 @@ def choose(shares: tuple[int, ...], counts: list[int], begin: int, count: int, k
 
 
 def _windows(shares: tuple[int, ...], dataset: int, given: int, until: int, key: int) -> tuple[Any, Any, Any]:
-    """List where each next sample of a dataset may come at the earliest, before where, and a random number."""
+    """Return the window of each next sample of a dataset: its first position, its end, and a random number."""
     share, total = shares[dataset], sum(shares)
     number = max(0, -(-until * share // total) - given)
     whole, rest = divmod(given * total, share)

@@ -24,14 +24,14 @@ def streaming_state(dataset: Any, samples: int, epoch: int) -> dict[str, Any]:
 
     Args:
         dataset: a ``StreamingDataset``.
-        samples: how many were delivered on this rank since the start of its iteration.
+        samples: delivered on this rank since its iteration began.
         epoch: its ``next_epoch`` before that.
     """
     from streaming.base.world import World
 
     given = samples * World.detect().num_ranks // (dataset.replication or 1)
     state: dict[str, Any] = dataset.state_dict(given, False)
-    if state["epoch"] < epoch:  # no sample of this epoch was asked for yet
+    if state["epoch"] < epoch:  # no sample of this epoch has been requested yet
         return {**state, "epoch": epoch, "sample_in_epoch": 0}
     return state
 

@@ -1,7 +1,7 @@
-"""Ranks swap samples within each global batch, so that each goes to a rank that keeps it.
+"""Which rank loads which sample: swaps between ranks within a global batch, and even shares of each kind.
 
-The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's share
-of it. Every rank works out the same swaps from the same numbers; nothing is sent.
+The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's part of
+it. Every rank computes the same swaps from the same numbers; nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 from foreload import _native
 from foreload.checks import Array, Indices
 
-__all__ = ["Router", "deal"]
+__all__ = ["Router", "assign_ranks"]
 
 
 class Router:
-    """Where each sample is at home.
+    """Swaps samples between ranks within each global batch, so that each sample goes to the rank that caches it.
 
-    A keyed permutation gives every sample a position; its home is the rank ``position % ranks``, and each rank
-    keeps the samples of lowest positions that are at home there.
+    A keyed permutation gives every sample a position; its owner is the rank ``position % ranks``. Each rank
+    caches the samples of lowest position that it owns.
 
     Args:
-        samples: how many there are.
-        ranks: how many ranks.
+        samples: the number of samples.
+        ranks: the number of ranks.
         seed: of the permutation; the same on every rank.
 
     >>> router = Router(8, ranks=2)
@@ -43,11 +43,11 @@ class Router:
         self._position[self.by_position] = np.arange(samples)
 
     def owned_by(self, rank: int) -> Indices:
-        """List the samples that are at home at ``rank``, those to be kept first at the beginning."""
+        """Return the samples that ``rank`` owns, in the order in which it caches them."""
         return self.by_position[rank :: self.ranks]
 
     def held(self, rank: int, capacity: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Tell for each sample whether ``rank`` keeps it, if it has room for ``capacity`` of them."""
+        """Return for each sample whether ``rank`` caches it, given room for ``capacity`` samples (bool)."""
         held = np.zeros(len(self.by_position), np.bool_)
         held[self.owned_by(rank)[:capacity]] = True
         return held
@@ -59,16 +59,16 @@ class Router:
             parts: what each rank would load.
 
         Returns:
-            What each rank loads instead: as many, the same ones together. Samples go home, those that are kept
-            first, until the rank has as many as it must have; what is left over fills the other places.
+            What each rank loads instead: as many samples as before, and together the same ones. Samples go to
+            their owners, lowest positions first, until each has its number; the others fill the places left.
         """
         batch = np.concatenate(parts)
         order = np.argsort(self._position[batch], kind="stable")
-        home = self._position[batch[order]] % self.ranks
+        owner = self._position[batch[order]] % self.ranks
         taken: list[Indices] = []
         left: list[Indices] = []
         for rank, part in enumerate(parts):
-            wanted = order[home == rank]
+            wanted = order[owner == rank]
             taken.append(wanted[: len(part)])
             left.append(wanted[len(part) :])
         rest = np.sort(np.concatenate(left))
@@ -80,30 +80,27 @@ class Router:
         return routed
 
 
-def deal(kinds: Array, ranks: int) -> Array:
-    """Deal positions to ranks, one of each round (``ranks`` positions) to each.
+def assign_ranks(kinds: Array, ranks: int) -> Array:
+    """Return the rank of each position: in each round of ``ranks`` positions, one for every rank.
 
-    After every round, the numbers of samples of a kind that two ranks have been given differ by one at most. For
-    that each run of ``ranks`` samples of one kind is dealt to all ranks too. Rounds and runs are the two sides of
-    a bipartite graph whose edges are the positions, and ranks are colours: by Koenig's theorem (1916) as many as
-    a node has edges are enough. An edge that finds no colour free at both ends gets one by exchanging two colours
-    along a path.
+    After every round, any two ranks have had the same number of samples of each kind, or numbers that differ by
+    one. To that end, each run of ``ranks`` samples of one kind is spread over all ranks too. Rounds and runs are
+    the two sides of a bipartite graph whose edges are the positions, and ranks are colours: by Koenig's theorem
+    (1916), as many colours as a node has edges are enough. An edge that finds no colour free at both ends gets one
+    by exchanging two colours along a path.
 
     Args:
-        kinds: the kind of each position; a multiple of ``ranks``.
-        ranks: how many ranks.
+        kinds: the kind of each position; their number is a multiple of ``ranks``.
+        ranks: the number of ranks.
 
-    Returns:
-        The rank of each position.
-
-    >>> deal(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # by turns, rank 0 would only ever see kind 0
+    >>> assign_ranks(np.array([0, 1, 0, 1, 0, 1]), 2).tolist()  # taking turns, rank 0 would only ever have kind 0
     [0, 1, 1, 0, 0, 1]
     """
     rounds, runs, labels = len(kinds) // ranks, 0, np.empty(len(kinds), np.int64)
     for kind in np.unique(kinds):
-        (where,) = np.nonzero(kinds == kind)
-        labels[where] = runs + np.arange(len(where)) // ranks
-        runs += -(-len(where) // ranks)
+        (positions,) = np.nonzero(kinds == kind)
+        labels[positions] = runs + np.arange(len(positions)) // ranks
+        runs += -(-len(positions) // ranks)
     colouring = _Colouring(labels.tolist(), rounds, runs, ranks)
     for edge in range(len(kinds)):
         colouring.add(edge)
@@ -111,12 +108,12 @@ def deal(kinds: Array, ranks: int) -> Array:
 
 
 class _Colouring:
-    """Colours of edges: position ``e`` joins round ``e // ranks`` and run ``run[e]``."""
+    """The colours of edges: position ``e`` joins round ``e // ranks`` and run ``run[e]``."""
 
     def __init__(self, run: list[int], rounds: int, runs: int, ranks: int) -> None:
         self.colour = [-1] * len(run)
         self._run, self._ranks = run, ranks
-        # The edge of each colour at a round, and at a run; as bits, the colours that are free there.
+        # The edge of each colour at each round and run, and the colours that are free there as bits.
         self._of_round, self._of_run = [[-1] * rounds * ranks, [-1] * runs * ranks]
         self._free_of_round, self._free_of_run = [(1 << ranks) - 1] * rounds, [(1 << ranks) - 1] * runs
 
@@ -130,7 +127,7 @@ class _Colouring:
         self._set(edge, colour)
 
     def _exchange(self, round_: int, taken: int, other: int) -> None:
-        """Exchange two colours along the path that leaves a round by ``taken``, so that this is free there."""
+        """Exchange two colours along the path that leaves a round by ``taken``, so that it becomes free there."""
         path, node, colour, at_run = [], round_, taken, False
         while (edge := (self._of_run if at_run else self._of_round)[node * self._ranks + colour]) >= 0:
             path.append(edge)
@@ -157,5 +154,5 @@ class _Colouring:
 
 
 def _lowest(bits: int) -> int:
-    """Find the lowest bit that is set; -1 where none is."""
+    """Return the number of the lowest bit that is set; -1 if none is."""
     return (bits & -bits).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Stage ``resume``: what an epoch has given so far, and how another one goes on from there."""
+"""The place where an interrupted epoch goes on, and the batches that were delivered before it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Start:
-    """Where an epoch begins that was begun before.
+    """The place where an interrupted epoch goes on.
 
     Attributes:
-        given: positions of the order that were given already, as sorted ranges from and to.
-        drawn: what its random order was made from.
+        given: positions of the order that were delivered before, as sorted ranges (begin, end).
+        drawn: what its random order was drawn from.
         drew: whether torch's base seed was drawn after that, from the same global generator.
     """
 
@@ -27,7 +27,7 @@ class Start:
 
     @property
     def prefix(self) -> int:
-        """How many positions at the beginning were given without a gap."""
+        """The number of positions that were delivered without a gap, from the first on."""
         return self.given[0][1] if self.given and self.given[0][0] == 0 else 0
 
 
@@ -35,12 +35,12 @@ BEGINNING = Start()
 
 
 class Given:
-    """Keeps account of the positions that have been given.
+    """The positions of an order that have been delivered.
 
     Args:
-        start: what was given before.
+        start: what was delivered before.
         size: positions per batch.
-        each: positions of the whole order for one of these, where ranks share it.
+        each: positions of the whole order per position: the number of ranks that share it.
 
     >>> given = Given(Start([(0, 4), (6, 8)]), size=2)
     >>> given.add(0); given.add(2); given.ranges()
@@ -51,11 +51,11 @@ class Given:
         self._start = start
         self._size = size
         self._each = each
-        self._batches = 0  # so many from the first on
+        self._batches = 0  # delivered without a gap
         self._later: set[int] = set()
 
     def add(self, batch: int) -> None:
-        """Note that a batch, counted from 0 at the start, was given."""
+        """Record that a batch was delivered; the first after the start has number 0."""
         if batch == self._batches and not self._later:
             self._batches += 1
             return
@@ -66,11 +66,11 @@ class Given:
 
     @property
     def first(self) -> int:
-        """Count the batches from the first on that were given without a gap."""
+        """The number of batches that were delivered without a gap, from the first on."""
         return self._batches
 
     def ranges(self) -> Ranges:
-        """List all that was given, before the start too."""
+        """Return all positions that were delivered, before the start too."""
         spans = [(0, self._batches * self._size), *((k * self._size, (k + 1) * self._size) for k in self._later)]
         given = list(self._start.given)
         for begin, end in spans:
@@ -84,7 +84,7 @@ class Given:
         return merged
 
     def _placed(self, begin: int, end: int) -> Ranges:
-        """Find where in the whole order these positions of what was left at the start lie."""
+        """Return the places in the whole order of positions counted in what was left at the start."""
         begin, end = begin * self._each, end * self._each
         placed: Ranges = []
         at = 0  # of the whole order
@@ -100,14 +100,14 @@ class Given:
 
 
 def has_state(thing: object) -> bool:
-    """Whether it can tell and take up its state, in the way of torchdata."""
-    tell, take = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
-    if not (callable(tell) and callable(take)):
+    """Whether an object saves and restores its state by ``state_dict()`` and ``load_state_dict(state)``."""
+    save, restore = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    if not (callable(save) and callable(restore)):
         return False
     try:
-        inspect.signature(tell).bind()
+        inspect.signature(save).bind()
     except TypeError:
-        return False  # it wants to be told something: another protocol
+        return False  # it has required arguments: another protocol
     except ValueError:
-        pass  # a builtin, which does not say
+        pass  # a builtin without a signature
     return True

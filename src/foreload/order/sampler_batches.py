@@ -23,13 +23,13 @@ __all__ = ["SamplerBatches", "generator_states", "set_generator_states"]
 class SamplerBatches(Iterator[Any]):
     """The batches of a user's sampler or batch sampler, iterated as torch iterates it.
 
-    One with ``state_dict`` and ``load_state_dict``, itself or its iterator, goes on from its state. Of any other
-    the first batches are drawn again, from the random numbers of then.
+    If it or its iterator has ``state_dict`` and ``load_state_dict``, it resumes from its state. From any other
+    sampler the first batches are drawn again, with the generators set back to their states of then.
 
     Attributes:
-        drawn: the states of the generators that it may have drawn from.
-        size: positions per batch: its samples, or 1 where batches are the user's own.
-        ready: how many batches can be had without asking the sampler: none.
+        drawn: the states that generators had when drawing began; None if the sampler has a state of its own.
+        size: positions per batch: its samples, or 1 if the user's own sampler makes the batches.
+        ready: batches that can be had without drawing from the sampler: none.
     """
 
     ready = 0
@@ -49,10 +49,10 @@ class SamplerBatches(Iterator[Any]):
         else:
             self.drawn = start.drawn
             self._whole = False
-            self._items = self._again(start)
+            self._items = self._resumed(start)
         self._stateful = self._items if has_state(self._items) else self._inner if stateful else None
 
-    def _again(self, start: Start) -> Iterator[Any]:
+    def _resumed(self, start: Start) -> Iterator[Any]:
         state = start.drawn.get("state")
         if start.drawn.get("over"):
             return iter(())
@@ -65,7 +65,7 @@ class SamplerBatches(Iterator[Any]):
                 items.load_state_dict(state)
                 return iter(items)
         warn_user(
-            f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it gave before is "
+            f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it yielded before is "
             "drawn again (no sample is loaded for that)"
         )
         now = generator_states(self._inner)
@@ -74,17 +74,17 @@ class SamplerBatches(Iterator[Any]):
         if start.drew:
             draw_seed()
         if hasattr(self._inner, "__len__"):
-            # Then nothing more is drawn from generators that others use.
+            # Draw the rest now: generators that others use can then be set back.
             items = iter(list(items))
             own = getattr(self._inner, "generator", None)
             kept = None if own is None else own.get_state()
             set_generator_states(self._inner, now)
             if own is not None:
                 own.set_state(kept)
-        return _left_out(items, start.given)
+        return _without(items, start.given)
 
     def __next__(self) -> Any:
-        """Give what the next batch is made of."""
+        """Return the indices of the next batch."""
         if self._whole or not self._cuts:
             batch = next(self._items)
         else:
@@ -95,13 +95,13 @@ class SamplerBatches(Iterator[Any]):
             over = self._cuts and len(batch) < self.size
             self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
         self._asked += 1
-        # A user's own batch sampler may yield anything that can be iterated, once perhaps.
+        # A user's own batch sampler may yield any iterable, which perhaps can be iterated only once.
         return iter(list(batch)) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
 
     def peek(self) -> Indices | None:
-        """Return all indices of an epoch whose sampler is torch's or foreload's own, which come all the same.
+        """Return all indices of the epoch without consuming them, before its first batch.
 
-        Before the first batch only; None for samplers of the user's.
+        None for samplers of the user's own, whose order is not known before it is drawn.
         """
         if type(self._inner) not in KNOWN_SAMPLERS:
             return None
@@ -115,7 +115,7 @@ class SamplerBatches(Iterator[Any]):
         return known[: len(known) // self.size * self.size] if self._cuts and self._sampler.drop_last else known
 
     def state(self, batches: int) -> Any:
-        """Give what it needs to go on after so many batches of this iteration."""
+        """Return what is needed to resume after the first ``batches`` batches of this iteration."""
         for number in [number for number in self._states if number < batches - 1]:
             del self._states[number]
         if self._stateful is None:
@@ -123,14 +123,14 @@ class SamplerBatches(Iterator[Any]):
         return self._states.get(batches - 1, {"state": None})
 
 
-def _left_out(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
+def _without(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
     for position, item in enumerate(items):
         if not any(begin <= position < end for begin, end in given):
             yield item
 
 
 def generator_states(sampler: Any) -> dict[str, Any]:
-    """Give the states of all generators that a sampler may draw from."""
+    """Return the states of all generators that a sampler may draw from."""
     own = getattr(sampler, "generator", None)
     return {
         "torch": torch.get_rng_state(),
@@ -141,7 +141,7 @@ def generator_states(sampler: Any) -> dict[str, Any]:
 
 
 def set_generator_states(sampler: Any, states: dict[str, Any]) -> None:
-    """Set them all back."""
+    """Set all generators that a sampler may draw from to these states."""
     torch.set_rng_state(states["torch"])
     random.setstate(_as_tuples(states["python"]))
     name, keys, *rest = states["numpy"]
@@ -152,5 +152,5 @@ def set_generator_states(sampler: Any, states: dict[str, Any]) -> None:
 
 
 def _as_tuples(state: Sequence[Any]) -> Any:
-    # Through JSON or a weights-only load they come back as lists.
+    # JSON and weights-only loads turn tuples into lists.
     return tuple(_as_tuples(part) if isinstance(part, (list, tuple)) else part for part in state)

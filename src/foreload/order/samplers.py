@@ -1,8 +1,4 @@
-"""Stage ``order``: which samples make up which batch. Torch's order exactly, or foreload's own from a seed.
-
-Samplers that torch's DataLoader builds are read as whole arrays, by the same draws from the same generators;
-anything else is iterated as torch iterates it.
-"""
+"""The orders that are known as arrays: a keyed permutation, and the order that ranks share."""
 
 from __future__ import annotations
 
@@ -46,14 +42,14 @@ class KeyedSampler(Sampler[int]):
         self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration gives."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def positions(self, start: int, count: int) -> Indices:
-        """Give the indices at positions ``start`` to ``start + count`` of this epoch, as int64.
+        """Return the indices at positions ``start`` to ``start + count`` of this epoch, as int64.
 
         Raises:
-            IndexError: the epoch is shorter than that.
+            IndexError: the epoch has fewer positions.
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
@@ -75,8 +71,8 @@ class Blocks(Iterator[Indices]):
     """An epoch's indices in blocks, from a position on.
 
     Attributes:
-        each: positions of the whole order for one that is given here; more than one under ranks.
-        drawn: what was drawn at random to make them, from which they can be made again.
+        each: positions of the whole order per index here: the number of ranks that share it.
+        drawn: what the blocks can be drawn from again.
     """
 
     each = 1
@@ -90,19 +86,19 @@ class Blocks(Iterator[Indices]):
         return next(self._blocks)
 
     def peek(self) -> Indices:
-        """Return all indices that are still to come, which come all the same."""
+        """Return all indices that are still to come, without consuming them."""
         blocks = list(self._blocks)
         self._blocks = iter(blocks)
         return concatenated(blocks)
 
 
 def concatenated(blocks: Iterable[Indices]) -> Indices:
-    """Put blocks of indices together; there may be none."""
+    """Return blocks of indices as one array; there may be none."""
     return np.concatenate([np.zeros(0, np.int64), *blocks])
 
 
 def keyed_blocks(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
-    # The epoch of now: a generator would look only when it is first asked.
+    # Of the present epoch: a generator would read it only at its first block.
     return _blocks_of_epoch(KeyedSampler(sampler.data_source, sampler.seed, sampler.epoch), start)
 
 
@@ -117,9 +113,9 @@ def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
 
 
 def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -> Indices:
-    """Give the samples of all ranks: rank r of R is given ``order[r::R]``, as torch's sampler deals them.
+    """Return the order that all ranks share: rank r of R loads ``order[r::R]``, as with torch's sampler.
 
-    From position ``begin`` on, which may have been reached by another number of ranks.
+    It begins at position ``begin``, which may have been reached with another number of ranks.
     """
     size = len(sampler.dataset)  # type: ignore[arg-type]
     if sampler.shuffle:
@@ -128,7 +124,7 @@ def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -
         order = torch.randperm(size, generator=generator).numpy()
     else:
         order = np.arange(size)
-    # What is missing for equal shares is taken from the beginning again; what is too much is left out.
+    # Equal shares: missing samples are taken from the beginning again, or those of an incomplete round left out.
     rest, ranks = max(0, size - begin), sampler.num_replicas
     shares = rest // ranks if sampler.drop_last else -(-rest // ranks)
     return np.resize(order, begin + shares * ranks)[begin:]
@@ -142,7 +138,7 @@ def global_batches(
     router: Router | None = None,
     begin: int = 0,
 ) -> Iterator[list[Indices]]:
-    """Iterate over an epoch's global batches: what each rank loads, after the swaps if there is a router."""
+    """Yield an epoch's global batches: what each rank loads, after the swaps if there is a router."""
     ranks = sampler.num_replicas
     order = global_order(sampler, epoch, begin)
     each = len(order) // ranks

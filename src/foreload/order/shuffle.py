@@ -1,8 +1,8 @@
-"""Stage ``shuffle``: samples that are read one after the other, in random order through a buffer.
+"""A shuffle buffer over samples that are read one after the other.
 
-What there is to read is dealt among ranks and workers; each of them reads its own part, holds so many samples of
-it, and gives a random one of those whenever it is asked. Everything random is a function of (seed, epoch, reader,
-number of the sample), so that a state is where the reading is and which samples are held, and no sample itself.
+The data is split among ranks and workers. Each reads its own part, holds a buffer of samples and yields a random
+one of them at a time. Everything random is a function of (seed, epoch, reader, number of the sample), so that a
+state consists of the place of reading and the names of the samples held, without the samples themselves.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from foreload.checks import Indices, check_int, check_seed
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
 
-_WORD = (1 << 64) - 1
-_EPOCHS = (1 << 32) - 1
+_UINT64_MAX = (1 << 64) - 1
+_UINT32_MAX = (1 << 32) - 1
 
-# Random numbers that are made at a time.
-_DRAWN = 1024
+# Random numbers that are drawn at a time.
+_NUM_DRAWN = 1024
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Who reads, and what decides the order.
+    """A reader, and what its order depends on.
 
     Attributes:
-        seed, epoch: of everything random.
-        rank, ranks, worker, workers: which part is this reader's.
-        buffer: how many samples are held.
+        seed, epoch: what random numbers are made from.
+        rank, ranks, worker, workers: the part of the data that is this reader's.
+        buffer: the number of samples to hold.
         shuffle: whether the order is random at all.
     """
 
@@ -53,29 +53,29 @@ class Reading:
 
 
 class Source(Protocol):
-    """What is read, one sample after the other."""
+    """Data that is read one sample after the other."""
 
     def next(self) -> tuple[Any, Any] | None:
-        """Read the next sample: what names it, and itself; None at the end.
+        """Return the name of the next sample and the sample; None at the end.
 
-        What it raises is the failure of one sample, or of a part; the next call goes on behind that.
+        An exception means that one sample failed, or a part; the next call goes on after it.
         """
 
     def finish(self, name: Any, sample: Any) -> Any:
-        """Do what is done to a sample when it leaves the buffer."""
+        """Return the sample as it leaves the buffer, after random transforms for instance."""
 
     def state(self) -> Any:
-        """Say where the reading is, in plain values."""
+        """Return the place of reading, in plain values."""
 
     def restore(self, state: Any, names: list[Any]) -> list[Any]:
-        """Go on behind where ``state`` was taken; read the samples of these names again."""
+        """Go on from where ``state`` was taken; return the samples of these names, read again."""
 
 
 def order_of(reading: Reading, count: int) -> Indices:
-    """Give the order of so many parts: random by (seed, epoch), or as they are (int64)."""
+    """Return the order of ``count`` parts (int64): random by (seed, epoch), or as they are."""
     order = np.arange(count, dtype=np.int64)
     if reading.shuffle and count:
-        _native.permute(count, reading.seed, reading.epoch & _EPOCHS, 0, order)
+        _native.permute(count, reading.seed, reading.epoch & _UINT32_MAX, 0, order)
     return order
 
 
@@ -83,8 +83,8 @@ class Shuffled(Iterator[Any]):
     """One pass of one reader, which can be interrupted after any sample.
 
     Args:
-        open_source: opens what is read.
-        reading: who reads.
+        open_source: opens the data.
+        reading: the reader.
     """
 
     def __init__(self, open_source: Callable[[Reading], Source], reading: Reading) -> None:
@@ -92,16 +92,16 @@ class Shuffled(Iterator[Any]):
         self._reading = reading
         self._source = open_source(reading)
         self._held: list[tuple[Any, Any]] = []
-        self._given = 0
-        self._over = False
+        self._num_given = 0
+        self._is_over = False
         self._random: list[int] = []
 
     def __next__(self) -> Any:
-        """Give a random one of the samples that are held, when there are as many as can be."""
-        while not self._over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
+        """Fill the buffer, and return a random one of the samples in it."""
+        while not self._is_over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
             found = self._source.next()
             if found is None:
-                self._over = True
+                self._is_over = True
             else:
                 self._held.append(found)
         if not self._held:
@@ -111,35 +111,35 @@ class Shuffled(Iterator[Any]):
         return self._source.finish(*self._held.pop())
 
     def _draw(self) -> int:
-        run, at = divmod(self._given, _DRAWN)
+        run, at = divmod(self._num_given, _NUM_DRAWN)
         if at == 0 or not self._random:
             self._random = self._numbers(run)
-        self._given += 1
+        self._num_given += 1
         return self._random[at]
 
     def _numbers(self, run: int) -> list[int]:
         reading = self._reading
         reader = reading.rank * reading.workers + reading.worker
-        key = np.array([reading.seed, (reading.epoch & _EPOCHS) | (reader & _EPOCHS) << 32], np.uint64)
+        key = np.array([reading.seed, (reading.epoch & _UINT32_MAX) | (reader & _UINT32_MAX) << 32], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, run, 0], np.uint64))
-        numbers: list[int] = bits.random_raw(_DRAWN).tolist()
+        numbers: list[int] = bits.random_raw(_NUM_DRAWN).tolist()
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """Say what is needed to go on from here: plain numbers, some for each sample that is held."""
+        """Return what is needed to go on from here: plain numbers, a few per sample in the buffer."""
         return {
             **asdict(self._reading),
-            "given": self._given,
-            "over": self._over,
+            "given": self._num_given,
+            "over": self._is_over,
             "at": self._source.state(),
             "held": [name for name, _ in self._held],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the samples that were held are read again.
+        """Go on from a state; the samples that were in the buffer are read again.
 
         Raises:
-            ValueError: the state is that of another reader, or of other data.
+            ValueError: the state is of another reader, or of other data.
         """
         for name in ("rank", "ranks", "worker", "workers", "buffer", "shuffle"):
             if state[name] != getattr(self._reading, name):
@@ -151,12 +151,12 @@ class Shuffled(Iterator[Any]):
         self._source = self._open(self._reading)
         names = state["held"]
         self._held = list(zip(names, self._source.restore(state["at"], names), strict=True))
-        self._given, self._over = state["given"], state["over"]
-        self._random = self._numbers(self._given // _DRAWN)
+        self._num_given, self._is_over = state["given"], state["over"]
+        self._random = self._numbers(self._num_given // _NUM_DRAWN)
 
 
 class ShuffledStream(IterableDataset[Any]):
-    """What streams have in common: the buffer, the seed, and the parts of ranks and workers."""
+    """A dataset that is streamed through a shuffle buffer, each rank and worker reading its own part."""
 
     def __init__(
         self,
@@ -180,16 +180,16 @@ class ShuffledStream(IterableDataset[Any]):
         self.seed = None if seed is None else check_seed(seed)
         self.shuffle = shuffle
         self._replicas = None if num_replicas is None or rank is None else (rank, num_replicas)
-        # Shared, so that workers which persist are told too.
+        # Shared memory, so that persistent workers see it too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration gives."""
+        """The epoch of the next iteration."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration gives, in workers too, persistent ones among them."""
+        """Set the epoch of the next iteration, in workers too, also persistent ones."""
         self._epoch.fill_(operator.index(epoch))
 
     def _ranks(self) -> tuple[int, int]:
@@ -208,15 +208,15 @@ class ShuffledStream(IterableDataset[Any]):
             seed = 0
         elif seed is None:
             seed = draw_seed() if info is None else info.seed - info.id
-        return Reading(seed & _WORD, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
+        return Reading(seed & _UINT64_MAX, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
 
     def _open(self, reading: Reading) -> Source:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass over this reader's part."""
+        """Return an iterator over this reader's part."""
         return Shuffled(self._open, self._reading())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tell a process that is being spawned which rank it belongs to, which it cannot know."""
+        """Give a process that is being spawned its rank, which it has no other way to know."""
         return {**self.__dict__, "_replicas": self._ranks() if get_spawning_popen() else self._replicas}

@@ -12,7 +12,7 @@ import torch
 
 from foreload import transforms
 from foreload.cache.forms import ENCODED
-from foreload.cache.opt import _roomy_store
+from foreload.cache.opt import make_largest_store
 from foreload.checks import check_int
 from foreload.datasets.folders import Labels
 from foreload.datasets.images.batches import ImageAssembly
@@ -116,7 +116,7 @@ class HighPerformanceDataset(ImageDataset):
         super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=most, labels=labels)
         # The native core and Python lay out what they keep differently.
         stores = 0 if preload or most == 0 else 2
-        self._kept = [_roomy_store(len(self), 0, most) for _ in range(stores)]
+        self._kept = [make_largest_store(len(self), 0, most) for _ in range(stores)]
         for store in self._kept:
             store.native.follow_rule("recent")
         self._forms = np.full(len(self), ENCODED, np.uint8)

@@ -10,12 +10,12 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch.utils.data import IterableDataset, Sampler
 
-from foreload.batch.assembly import Assembly
 from foreload.batch.buffers import Buffers
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import is_remote
 from foreload.datasets.native import native_assembly
+from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
 from foreload.tune.between_epochs import Retuner
