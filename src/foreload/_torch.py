@@ -25,6 +25,7 @@ __all__ = [
     "index_sampler",
     "is_collating_tensors",
     "item_sampler",
+    "name_worker_process",
     "patch_worker_info",
     "seed_worker",
     "set_process_worker_info",
@@ -102,6 +103,11 @@ def seed_worker(base: int, worker: int) -> None:
 def set_worker_signal_handlers() -> None:
     """Let a worker process say what killed it (bus error, segmentation fault), as torch's workers do."""
     signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+
+
+def name_worker_process() -> None:
+    """Name the calling process, in ``ps`` and the like, as torch names its workers."""
+    torch.multiprocessing._set_thread_name("pt_data_worker")
 
 
 def compute_alone() -> None:

@@ -205,7 +205,7 @@ class ProcessEpoch(Epoch):
         self._asked.clear()
         self._close.detach()
         # A worker that is stuck in a sample cannot be waited for.
-        self._pool.close(patient=False)
+        self._pool.close(wait=False)
         return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
 
     def close(self) -> None:
