@@ -1,4 +1,4 @@
-"""The part of a loader that begins its epochs: from its attributes to what each part of an epoch needs to know."""
+"""The base class of ``DataLoader`` that begins epochs, and hands its attributes down to their parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
@@ -37,9 +37,6 @@ from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew, CrewSpec, Workers
 from foreload.workers.processes import Restart
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["EpochSource"]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -47,7 +44,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass
 class _Open:
-    """All that a loader has open, and makes again if it is closed, copied, pickled or forked."""
+    """The state of a loader that it makes again after it was closed, copied, pickled or forked."""
 
     cache: LoaderCache | None = None
     buffers: Buffers | None = None
@@ -57,12 +54,11 @@ class _Open:
 class EpochSource(TorchDataLoader[T_co]):
     """A torch DataLoader whose epochs are foreload's.
 
-    :class:`foreload.DataLoader` adds the arguments, and what users ask of a loader. What the parts of an epoch
-    need to know of it is handed down as frozen specs, which are made anew for each epoch, since the attributes of
-    a torch DataLoader may be changed between epochs.
+    :class:`foreload.DataLoader` adds the arguments and the methods for users. The parts of an epoch get frozen
+    specs, made for each epoch, since the attributes of a torch DataLoader may change between epochs.
 
     Attributes:
-        recorder: what happened in all epochs.
+        recorder: records all epochs.
     """
 
     workers: Workers
@@ -77,19 +73,19 @@ class EpochSource(TorchDataLoader[T_co]):
     restarts: list[Restart]
     recorder: Recorder
     _memory: MemoryBudget
-    _auto_workers: bool  # whether their number is left to the loader
+    _auto_workers: bool  # whether the number of workers is left to the loader
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
-    _epoch: int  # the number of the next one
+    _epoch: int  # the number of the next epoch
     _resumed: dict[str, Any] | None
 
     def _begin_anew(self) -> None:
-        """Have nothing open, and nothing recorded."""
+        """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = _Open()
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
-        self._cursor: Cursor | None = None  # of the epoch begun last
+        self._cursor: Cursor | None = None  # of the latest epoch
 
     def _on_resize(self) -> Callable[[int], None]:
         own = weakref.ref(self)
@@ -145,7 +141,7 @@ class EpochSource(TorchDataLoader[T_co]):
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.
 
-        The first epoch does that otherwise. What loading costs is measured without a cache.
+        Otherwise the first epoch does that. Loading is measured without the cache.
         """
         if self._open.cache is None:
             self._crew.choose(self._crew_spec(), self._trial_batches)
@@ -160,7 +156,7 @@ class EpochSource(TorchDataLoader[T_co]):
                 num_workers=count,
                 collate_fn=self.collate_fn,
                 workers=kind,
-                in_order=False,  # one that takes long would let others look as if they took no time
+                in_order=False,  # or a slow batch would hide the time that others take
             )
         )
 
@@ -171,7 +167,7 @@ class EpochSource(TorchDataLoader[T_co]):
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None) -> Callable[[EpochOrder], None]:
-        """Return what plans with the order of an epoch before it is drawn."""
+        """Return the function that plans with the order of an epoch before it is drawn."""
         if cache is not None:
             spec = self._cache_spec()
             self._memory.begin(cache.store)
@@ -204,7 +200,7 @@ class EpochSource(TorchDataLoader[T_co]):
 
     @property
     def batch_spec(self) -> BatchSpec:
-        """What is needed to make the batches of this loader."""
+        """How the batches of this loader are made."""
         sampler, is_batched = index_sampler(self), auto_collates(self)
         size = getattr(sampler, "batch_size", None) if is_batched else None
         return BatchSpec(
@@ -263,16 +259,16 @@ class EpochSource(TorchDataLoader[T_co]):
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
 
     def _buffers(self) -> Buffers:
-        # In a fork, a thread that stayed behind may hold their lock.
+        # After a fork, a thread of the parent may hold their lock.
         if self._open.buffers is None or self._open.buffers.process != os.getpid():
             self._open.buffers = Buffers(pin=self._pin_device is not None, keep=self._spare_buffers)
         return self._open.buffers
 
     def _facts(self) -> LoaderFacts:
-        """Return what the loader says of itself for its stats."""
+        """Return the facts that the loader's stats are made from."""
         is_stream = isinstance(self.dataset, IterableDataset)
         size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
-        cache = self._open.cache  # which close() takes away
+        cache = self._open.cache  # close() may replace it meanwhile
         return LoaderFacts(
             self.recorder,
             None if cache is None else cache.stats(),
@@ -300,6 +296,6 @@ class EpochSource(TorchDataLoader[T_co]):
         return granted_cores()
 
     def _close(self) -> None:
-        """Let go of all that is open, but go on recording."""
+        """Close all that is open, but keep what was recorded."""
         self._crew.close()
         self._open = _Open()
