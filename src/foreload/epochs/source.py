@@ -32,6 +32,7 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
+from foreload.record.spans import Spans
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew, CrewSpec, Workers
@@ -80,7 +81,7 @@ class EpochSource(TorchDataLoader[T_co]):
     _epoch: int  # the number of the next epoch
     _resumed: dict[str, Any] | None
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = _Open()
         self.recorder = Recorder()
@@ -98,9 +99,36 @@ class EpochSource(TorchDataLoader[T_co]):
         return resized
 
     @property
+    def spans(self) -> Spans:
+        """The spans of all workers: what each did, and when."""
+        return self.recorder.spans
+
+    @property
+    def crew(self) -> Crew:
+        """The workers."""
+        return self._crew
+
+    @property
+    def sample_cache(self) -> LoaderCache | None:
+        """The cache of samples; None without ``cache=``, and before the first epoch."""
+        return self._open.cache
+
+    @property
     def by_processes(self) -> bool:
         """Whether worker processes load the samples."""
         return self._crew.kind(self.workers, self.num_workers) == "processes"
+
+    def _get_iterator(self) -> Any:
+        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+            return super()._get_iterator()
+        watch = self.recorder.begin()
+        try:
+            epoch = self._begin_epoch(watch)
+        except BaseException:
+            watch.end()
+            raise
+        watch.begun(epoch)
+        return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         if self.seed is not None:
@@ -137,6 +165,13 @@ class EpochSource(TorchDataLoader[T_co]):
         return open_epoch(
             spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
         )
+
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
+        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream):
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
 
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.
