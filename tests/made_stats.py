@@ -50,7 +50,7 @@ def stats(
         "workers": {
             "kind": kind,
             "count": workers,
-            "why": "as was asked for",
+            "why": "as requested",
             "samples_per_second": {},
             "choosing_seconds": 0.0,
             "depth": 2 * workers,

@@ -27,6 +27,7 @@ __all__ = [
     "index_sampler",
     "is_collating_tensors",
     "item_sampler",
+    "name_worker_process",
     "patch_worker_info",
     "plain_torch_function",
     "seed_worker",
@@ -114,6 +115,11 @@ def set_worker_signal_handlers() -> None:
 def default_store() -> Any:
     """Return the key-value store that all ranks of ``torch.distributed`` reach."""
     return distributed.distributed_c10d._get_default_store()
+
+
+def name_worker_process() -> None:
+    """Name the calling process, in ``ps`` and the like, as torch names its workers."""
+    torch.multiprocessing._set_thread_name("pt_data_worker")
 
 
 def compute_alone() -> None:

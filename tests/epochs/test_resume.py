@@ -459,7 +459,7 @@ def test_states_of_something_else_are_refused() -> None:
     next(iterator)
     state = loader.state_dict()
     for wrong in ({}, [], None, {"epoch": 3}):
-        with pytest.raises(ValueError, match=r"must be one that foreload.DataLoader.state_dict\(\) gave"):
+        with pytest.raises(ValueError, match=r"must come from foreload.DataLoader.state_dict\(\)"):
             loader.load_state_dict(wrong)  # type: ignore[arg-type]
     other: Any = fl.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=4)
     with pytest.raises(ValueError, match="seed = 3, but this one has 4"):

@@ -50,8 +50,8 @@ def test_what_is_not_there_is_not_told() -> None:
     none = {"median": 0.0, "p95": 0.0, "p99": 0.0}
     text = str(Report(stats(0, batch_seconds=none)))
     assert "batch time" not in text
-    assert "workers      none, as was asked for" in text
-    assert "2 threads, as was asked for" in str(Report(stats(2)))
+    assert "workers      none, as requested" in text
+    assert "2 threads, as requested" in str(Report(stats(2)))
 
 
 def test_there_are_colours_on_terminals_only() -> None:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
-from foreload.tune import choose
+from foreload.tune import choose, measure
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -208,7 +208,7 @@ def test_what_is_faster_is_chosen(rates: Any, asked: int | None, chosen: tuple[s
     assert (best.kind, best.count) == chosen
 
 
-def test_who_was_not_measured_may_be_the_best() -> None:
+def test_workers_that_were_not_measured_may_be_the_best() -> None:
     rates: Any = {("threads", 0): 100, ("threads", 3): 60}
     best = choose._best(rates, None, 3, 1000, [("processes", 3)], "they took too long")
     assert (best.kind, best.count) == ("threads", 3)
@@ -230,7 +230,7 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one() -> None
         loader.choose_workers()
         chosen = loader.stats()["workers"]
         assert set(chosen["samples_per_second"]) == {"none", *found}, chosen
-        assert ("find no room" in chosen["why"]) == (not found)
+        assert ("no room to try" in chosen["why"]) == (not found)
 
 
 def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +252,13 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
             turns.append("rest")
 
     now = [0.0]
-    monkeypatch.setattr(choose, "_Trial", Trial)
-    monkeypatch.setattr(choose, "_cost", lambda dataset, size: (0.01, 0.01))
-    monkeypatch.setattr(choose.time, "monotonic", lambda: now[0])
-    work = choose.Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()))
+    monkeypatch.setattr(measure, "_Trial", Trial)
+    monkeypatch.setattr(measure, "_cost", lambda dataset, size: (0.01, 0.01))
+    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
+    work = measure.Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()))
     for slow, rounds in ((False, 3), (True, 1)):
         turns.clear()
-        answers = list(choose._measure(work, 2, 2))
+        answers = list(measure._measure(work, 2, 2))
         who = [("threads", 2), ("processes", 2), ("threads", 0)]
         assert [turn for turn in turns if turn != "rest"] == [who[2], *who * rounds]
         assert turns.count("rest") == 3 * rounds
@@ -267,7 +267,7 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
         assert dict(answers)["candidates"] == who[:2]
 
 
-def test_who_waits_is_many_and_few_samples_are_not_asked() -> None:
+def test_waiting_threads_are_many_and_few_samples_are_not_measured() -> None:
     for size, least in ((1000, 8), (100, 1)):
         loader = fl.DataLoader(Waits(size), batch_size=8)
         next(iter(loader))
@@ -335,17 +335,17 @@ def test_what_choosing_took_is_said_where_it_is_most_of_the_time() -> None:
     assert report.verdict.kind == "startup-bound"
     assert any(line.startswith("choosing the workers took") for line in report.verdict.evidence)
     count = stats["workers"]["count"]
-    assert f'num_workers={count}, workers="threads": then nothing is measured' in str(report)
+    assert f'num_workers={count}, workers="threads": no time is spent on choosing' in " ".join(str(report).split())
     named = fl.DataLoader(Waits(300), batch_size=20, num_workers=count, workers="threads")
     list(named)
     assert named.stats()["workers"]["choosing_seconds"] == 0
 
 
-def test_nobody_is_asked_where_workers_were_named() -> None:
+def test_nothing_is_measured_if_workers_were_named() -> None:
     for arguments in ({"workers": "threads", "num_workers": 1}, {"num_workers": 0}):
         loader = fl.DataLoader(Breaks(1000), **arguments)
         loader.choose_workers()
-        assert loader.stats()["workers"]["why"] == "as was asked for"
+        assert loader.stats()["workers"]["why"] == "as requested"
 
 
 def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,8 @@ def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
             return torch.empty(100_000)
 
     for memory, most in ((1 << 40, 32), (8 * 2 * 8 * 400_000, 2), (1 << 20, 1)):
-        monkeypatch.setattr(choose, "granted_memory", lambda memory=memory: memory)
+        for module in (choose, measure):
+            monkeypatch.setattr(module, "granted_memory", lambda memory=memory: memory)
         loader = fl.DataLoader(Large(1000), batch_size=8)
         loader.choose_workers()
         chosen = loader.stats()["workers"]

@@ -22,20 +22,20 @@ __all__ = ["Epoch", "EpochSpec", "warn_of_length"]
 
 @dataclass(frozen=True)
 class EpochSpec:
-    """What one pass over a loader needs to know of it.
+    """A loader as one pass over it sees it.
 
     Attributes:
-        cursor: the order of its batches, and how far the loop has come.
-        batches: how they are made.
-        dataset: as the user gave it.
+        cursor: the order of the batches, and the loop's position in it.
+        batches: how batches are made.
+        dataset: the user's dataset.
         view: the dataset as workers see it: through the cache, with the loader's transform.
-        watch: records what happens.
-        memory: what the cache and the batches made ahead may take.
-        max_errors: how many samples may fail.
+        watch: records the epoch.
+        memory: the budget of the cache and the batches made ahead.
+        max_errors: the number of samples that may fail.
         timeout: seconds to wait for a batch; None: for ever.
         in_order: whether batches come in the order of their indices, not of their completion.
         prefetch_factor: batches made ahead per worker.
-        expected_length: what an iterable dataset said that its length is.
+        expected_length: the length that an iterable dataset reported.
     """
 
     cursor: Cursor
@@ -67,12 +67,12 @@ class Epoch(Iterator[Any]):
         self._memory, self._store = spec.memory, spec.store
         self._watch = spec.watch
         self._loop = spec.watch.loop
-        self._order_loop = spec.watch.loop  # which is told what drawing the order takes
+        self._order_loop = spec.watch.loop  # records the time that drawing the order takes
         self._lane = spec.watch.lane.native
-        self._together = 1  # batches that are given at once
+        self._together = 1  # batches that are delivered at once
         self._samples_of: Callable[[Any], int] = len if self._order.is_array else count
         self._watches_memory = self._store is not None or spec.memory.limit is not None
-        # (The samples of a stream are counted when they are there.)
+        # (Samples of a stream are counted when they have been loaded.)
         skips = spec.batches.on_error == "skip" and not isinstance(spec.dataset, IterableDataset)
         self._failures = FailureLimit(spec.batches.errors, spec.max_errors, skips=skips)
 
@@ -115,13 +115,13 @@ class Epoch(Iterator[Any]):
         """Wait for a batch.
 
         Returns:
-            Its number in the order of drawing, from 0; the number of its samples, or of all samples that are given
-            together with it; what returns the batch, or raises what it failed by.
+            Its number in the order of drawing, from 0; the number of its samples, or of all samples that are
+            delivered together with it; a function that returns the batch, or raises the error that it failed with.
         """
         raise NotImplementedError
 
     def _draw(self) -> Any:
-        """Draw the indices of the next batch, and record the time if that is more than cutting them off."""
+        """Draw the indices of the next batch, and record the time unless they were drawn before."""
         order = self._order
         if order.ready:
             return next(order)
@@ -137,14 +137,14 @@ class Epoch(Iterator[Any]):
         return self._watch
 
     def close(self) -> None:
-        """End the epoch early; its threads end and its buffers are free."""
+        """End the epoch early: its workers end, unless they persist, and its buffers are free."""
 
 
-def warn_of_length(dataset: Any, expected: int | None, given: int, workers: int) -> None:
-    """Say it, as torch does, where a stream gives more than its length said."""
-    if expected is not None and given > expected:
+def warn_of_length(dataset: Any, expected: int | None, num_delivered: int, workers: int) -> None:
+    """Warn, as torch does, if a stream yields more than its reported length."""
+    if expected is not None and num_delivered > expected:
         warn_user(
             f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
-            f"len(dataloader)), but {given} samples have been fetched. "
-            + ("Does each worker give its own part of the data only?" if workers else "")
+            f"len(dataloader)), but {num_delivered} samples have been fetched. "
+            + ("Does each worker yield its own part of the data only?" if workers else "")
         )

@@ -1,4 +1,4 @@
-"""A position in an epoch: what the loop has been given, and how another loader goes on from there."""
+"""The position of a loop in an epoch, its checkpoint, and resuming from that."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Cursor", "OrderSpec", "Resumption", "resume", "save"]
 
 @dataclass(frozen=True)
 class OrderSpec:
-    """What the order and the random numbers of a loader's epochs are drawn from.
+    """The sources of the order and the random numbers of a loader's epochs.
 
     Attributes:
-        dataset: as the user gave it.
-        sampler: what is asked for indices: a batch sampler, or a sampler without batching.
-        generator: torch's, as the user gave it.
-        seed: foreload's own, if there is one.
-        num_streams: the parts in which an iterable dataset is read.
-        base_seed: of persistent workers, which keep the seed that they were started with.
+        dataset: the user's dataset.
+        sampler: the source of indices: a batch sampler, or a sampler without batching.
+        generator: the user's torch generator.
+        seed: foreload's own seed, if there is one.
+        num_streams: the number of parts in which an iterable dataset is read.
+        base_seed: the seed of persistent workers, which keep the one that they were started with.
     """
 
     dataset: Any
@@ -50,18 +50,18 @@ class Cursor:
     """The position of the loop in an epoch's order, and the seeds of that epoch.
 
     Args:
-        spec: what the order is drawn from.
+        spec: the sources of the order.
         epoch: the number of the epoch.
-        state: of an epoch that was interrupted, from :meth:`state`, to go on with.
+        state: the state of an interrupted epoch, from :meth:`state`, to go on with.
         router: swaps samples between ranks.
 
     Attributes:
         order: the indices of the epoch's batches.
-        base_seed: of its workers, drawn as torch draws it.
-        key: of native random numbers: a seed and the number of the epoch.
+        base_seed: the base seed of its workers, drawn as torch draws it.
+        key: the key of native random numbers: a seed and the number of the epoch.
         finished: whether the epoch is over.
-        streams: of an iterable dataset: for each worker, how many batches it has given and its state after them.
-        turn: the worker that gives the next batch of an iterable dataset.
+        streams: for an iterable dataset, each worker's number of delivered batches and its state after them.
+        turn: the worker that delivers the next batch of an iterable dataset.
         mark_delivered: call it with the number of a batch, counted from 0, when the loop has it.
     """
 
@@ -72,10 +72,10 @@ class Cursor:
         self.finished = False
         self.streams: dict[int, tuple[int, Any]] = {}
         self.turn = 0
-        # How a MosaicML ``StreamingDataset`` numbers this epoch, if it begins it.
+        # The number that a MosaicML ``StreamingDataset`` gives this epoch, if it begins it.
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
-        epoch_teller = spec.dataset if spec.is_stream else spec.sampler
-        self._sampler_epoch = getattr(getattr(epoch_teller, "sampler", epoch_teller), "epoch", None)
+        numbered = spec.dataset if spec.is_stream else spec.sampler
+        self._sampler_epoch = getattr(getattr(numbered, "sampler", numbered), "epoch", None)
         start = BEGINNING
         if state is not None:
             if not spec.is_stream:  # which has no positions, only its own state
@@ -103,7 +103,7 @@ class Cursor:
         self._drew = spec.base_seed is None and spec.generator is None
 
     def state(self) -> dict[str, Any]:
-        """Return what another cursor needs to go on after the batches that the loop has been given."""
+        """Return the state from which another cursor goes on after the delivered batches."""
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._sampler_epoch,
@@ -120,7 +120,7 @@ class Cursor:
 
 
 def save(spec: OrderSpec, cursor: Cursor) -> dict[str, Any]:
-    """Return the state of a loader that is at ``cursor``."""
+    """Return the state of a loader at ``cursor``."""
     dataset = spec.dataset
     own = {}
     if is_streaming(dataset):
@@ -138,12 +138,12 @@ def save(spec: OrderSpec, cursor: Cursor) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where a loader goes on.
+    """The point at which a loader goes on.
 
     Attributes:
         epoch: the number of its next epoch.
-        sampler_epoch: what its samplers are told; None: nothing.
-        state: what the next :class:`Cursor` goes on from; None: the epoch begins anew.
+        sampler_epoch: the epoch to set in its samplers; None: leave them alone.
+        state: the state for the next :class:`Cursor`; None: the epoch starts from its beginning.
     """
 
     epoch: int
@@ -152,16 +152,16 @@ class Resumption:
 
 
 def resume(spec: OrderSpec, state: Any) -> Resumption:
-    """Read a state that :func:`save` gave.
+    """Return the point at which a loader goes on from a state that :func:`save` returned.
 
     Raises:
-        ValueError: it is not one of a loader like this one.
+        ValueError: the state is not one of a loader like this one.
     """
     if not isinstance(state, dict) or state.get("foreload") != 1:
-        raise ValueError("state_dict must be one that foreload.DataLoader.state_dict() gave")
+        raise ValueError("state_dict must come from foreload.DataLoader.state_dict()")
     own: dict[str, Any] = {"seed": spec.seed}
     if is_streaming(spec.dataset):
-        pass  # it deals what is left anew
+        pass  # it divides the remaining samples between any number of workers
     elif spec.is_stream:
         own["workers"] = spec.num_streams
     elif isinstance(spec.dataset, Sized):
@@ -178,11 +178,11 @@ def resume(spec: OrderSpec, state: Any) -> Resumption:
     if state["finished"]:
         return Resumption(state["epoch"] + 1, state["epoch"] + 1)
     if "drawn" not in state:
-        return Resumption(state["epoch"], state.get("sampler_epoch"))  # nothing had been given
+        return Resumption(state["epoch"], state.get("sampler_epoch"))  # nothing had been delivered
     if any(given and known is None for _, given, known in state["streams"]):
         warnings.warn(
-            f"{type(spec.dataset).__name__} has no state_dict() and load_state_dict(): what it gave before is "
-            "read again",
+            f"{type(spec.dataset).__name__} has no state_dict() and load_state_dict(): the samples that were "
+            "delivered before are read again and skipped",
             stacklevel=3,
         )
     return Resumption(state["epoch"], state.get("sampler_epoch"), dict(state))

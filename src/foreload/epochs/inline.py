@@ -1,4 +1,4 @@
-"""Epochs whose batches are made in the calling thread, one by one or several small ones at once."""
+"""Epochs without workers: the calling thread makes batches, one by one or several small ones at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GatherEpoch", "InlineEpoch"]
 
 
 class InlineEpoch(Epoch):
-    """Makes each batch in the calling thread, when it is asked for."""
+    """Makes each batch in the calling thread, when it is requested."""
 
     def __init__(self, spec: EpochSpec, assembly: Assembly) -> None:
         super().__init__(spec)
@@ -40,20 +40,20 @@ class InlineEpoch(Epoch):
 class GatherEpoch(Epoch):
     """Gathers several small batches of rows in one native call, in the calling thread."""
 
-    _BYTES = 256 << 10
-    _MOST = 32
+    _MAX_BYTES = 256 << 10
+    _MAX_BATCHES = 32
 
     def __init__(self, spec: EpochSpec, assembly: TensorAssembly) -> None:
         super().__init__(spec)
         self._assembly = assembly
         self._ready: list[Any] = []
-        self._asked: deque[Any] = deque()
+        self._pending: deque[Any] = deque()
         self._number = -1
         self._one_by_one = self._watches_memory
 
     def __next__(self) -> Any:
-        """Give the next batch."""
-        # A small batch takes about as long as the calls that it would go through otherwise.
+        """Return the next batch."""
+        # A small batch takes no longer than the calls of the general way would.
         if not self._ready or self._one_by_one:
             return super().__next__()
         self._number += 1
@@ -62,21 +62,21 @@ class GatherEpoch(Epoch):
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         samples, self._together = 0, 1
-        if not self._ready and not self._asked:
+        if not self._ready and not self._pending:
             together = self._indices()
             try:
                 samples = self._gather(together)
             except IndexError:
-                # Only one of them has an index that is not there.
-                self._asked.extend(together)
+                # One of these batches has an index out of range; the others are still delivered.
+                self._pending.extend(together)
         self._number += 1
         if self._ready:
             return self._number, samples or count_samples(self._ready[-1]), self._ready.pop
-        indices = self._asked.popleft()
+        indices = self._pending.popleft()
         return self._number, len(indices), lambda: self._alone(indices)
 
     def _gather(self, together: list[Any]) -> int:
-        """Gather batches; give how many samples are in those that are given together, as far as the clock goes."""
+        """Gather batches; return the number of samples to count together, 0 if batches are counted one by one."""
         batches = len(together)
         samples = (batches - 1) * len(together[0]) + len(together[-1])
         self._ready = list(self._assembly.gather(together))
@@ -104,5 +104,7 @@ class GatherEpoch(Epoch):
         if not self._order.ready:
             return [first]
         size = max(1, len(first) * self._assembly.sample_bytes)
-        most = min(self._loop.pays_together, self._MOST, self._BYTES // size, self._order.ready + 1)
-        return [first, *islice(self._order, max(0, most - 1))]
+        num_batches = min(
+            self._loop.pays_together, self._MAX_BATCHES, self._MAX_BYTES // size, self._order.ready + 1
+        )
+        return [first, *islice(self._order, max(0, num_batches - 1))]

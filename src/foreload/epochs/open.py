@@ -1,4 +1,4 @@
-"""Opening an epoch: driven by the calling thread, by worker threads or processes, or by readers of a stream."""
+"""Choice of the kind of epoch: by the calling thread, worker threads or processes, or readers of a stream."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["open_epoch"]
 
-# From this size on, copying a batch of rows ahead of its use pays for the hand-over.
-_WORTH_A_THREAD = 1 << 20
+# From this size on, copying a batch of rows ahead of its use pays for handing it over.
+_MIN_THREAD_BYTES = 1 << 20
 
 
 def open_epoch(
@@ -35,12 +35,12 @@ def open_epoch(
     """Begin an epoch.
 
     Args:
-        spec: what is known of it.
+        spec: the loader as the epoch sees it.
         crew: the loader's workers.
-        workers: what the loader asks of them.
-        buffers: where batches of this process are put.
-        restarts: takes up the worker processes that were killed and replaced.
-        max_restarts: how many may be.
+        workers: the workers that the loader needs.
+        buffers: the memory of batches that this process makes.
+        restarts: the list for worker processes that are killed and replaced.
+        max_restarts: the number that may be replaced.
     """
     cursor, batches, count = spec.cursor, spec.batches, workers.count
     if crew.kind(workers.workers, count) == "processes":
@@ -70,4 +70,4 @@ def _is_cheap(assembly: TensorAssembly, spec: EpochSpec, workers: CrewSpec) -> b
     if spec.batches.pin_device is not None:
         return False
     size = (spec.batches.batch_size or 1) * assembly.sample_bytes
-    return workers.count == 0 or (workers.is_auto and size < _WORTH_A_THREAD)
+    return workers.count == 0 or (workers.is_auto and size < _MIN_THREAD_BYTES)

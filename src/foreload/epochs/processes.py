@@ -1,4 +1,4 @@
-"""One pass by worker processes: batches are asked for in order, made elsewhere, and handed over."""
+"""Epochs whose batches are made by worker processes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ProcessEpoch(Epoch):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     Args:
-        spec: what is known of the loader.
+        spec: the loader as the epoch sees it.
         pool: the workers.
         owner: ends persistent workers; if there is none, they end with the epoch.
-        restarts: takes up the workers that were killed and replaced.
-        max_restarts: how many may be.
+        restarts: the list for workers that are killed and replaced.
+        max_restarts: the number that may be replaced.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ProcessEpoch(Epoch):
         self._pool = pool
         self._owner = owner
         self._is_stream = isinstance(spec.dataset, IterableDataset)
-        self._given = 0
+        self._num_delivered = 0
         self._pin_device = spec.batches.pin_device
         self._errors = spec.batches.errors
         self._restarts = restarts
@@ -59,20 +59,20 @@ class ProcessEpoch(Epoch):
         self._first = pool.next_number
         self._turns = cycle([*range(cursor.turn, len(pool.workers)), *range(cursor.turn)])
         self._active = [True] * len(pool.workers)
-        self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and whose they are
+        self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and their workers
         self._answers: dict[int, Result] = {}
-        self._sizes: dict[int, int] = {}  # of the jobs, in samples
+        self._sizes: dict[int, int] = {}  # of jobs, in samples
         ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
-        self._most = self._watch.depth = max(len(pool.workers), ahead)
+        self._depth = self._watch.depth = max(len(pool.workers), ahead)
         self._begin = Begin(cursor.key, self._order.is_array, self._first)
-        # How far each stream was read, which whoever replaces its worker must know.
+        # The position of each stream, from which a replacement of its worker goes on.
         self._streams = dict(cursor.streams)
         self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
         pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker, self._streams))
-        for _ in range(self._most):
+        for _ in range(self._depth):
             self._ask()
 
     def _begin_of(self, worker: Worker, streams: dict[int, tuple[int, Any]]) -> Begin:
@@ -91,18 +91,21 @@ class ProcessEpoch(Epoch):
                 continue
             result = self._answers.pop(number)
             samples = self._sizes.pop(number, result.samples)
-            whose = self._asked.pop(number)
-            self._cursor.turn = next(iter(self._asked.values()), whose)
+            owner = self._asked.pop(number)
+            self._cursor.turn = next(iter(self._asked.values()), owner)
             if result.is_end:
-                self._active[whose] = False
+                self._active[owner] = False
                 self._ask()
                 continue
             self._ask()
-            self._given += 1
+            self._num_delivered += 1
             if self._is_stream:
-                self._cursor.streams[whose] = (self._cursor.streams.get(whose, (0, None))[0] + 1, result.state)
+                self._cursor.streams[owner] = (
+                    self._cursor.streams.get(owner, (0, None))[0] + 1,
+                    result.state,
+                )
                 warn_of_length(
-                    self._spec.dataset, self._spec.expected_length, self._given, len(self._pool.workers)
+                    self._spec.dataset, self._spec.expected_length, self._num_delivered, len(self._pool.workers)
                 )
             return number - self._first, samples, partial(self._take, result)
         self.close()
@@ -123,10 +126,10 @@ class ProcessEpoch(Epoch):
             indices = None if self._is_stream else self._draw()
         except StopIteration:
             return
-        share = self._most // sum(self._active)
+        share = self._depth // sum(self._active)
         for turn in self._turns:
             worker = self._pool.workers[turn]
-            # Where order does not matter, nobody waits for who is slow.
+            # If order does not matter, a slow worker gets no more than its share.
             if self._active[turn] and (self._spec.in_order or len(worker.asked) < share):
                 break
         number = self._pool.next_number
@@ -137,7 +140,7 @@ class ProcessEpoch(Epoch):
         worker.ask(number, indices)
 
     def _next_answered(self) -> int | None:
-        """Wait for the next job's answer, or for any where order does not matter; None after other news."""
+        """Wait for the next job's answer, or any answer if order does not matter; None: call it again."""
         number = next(iter(self._asked))
         if self._spec.in_order and not self._active[self._asked[number]] and number not in self._answers:
             # The stream ended with an earlier job of this worker.
@@ -149,16 +152,16 @@ class ProcessEpoch(Epoch):
             return next(iter(self._answers))
         if self._pool.closed:
             raise RuntimeError(
-                "this epoch's workers have ended, or belong to the process before a fork; begin another epoch"
+                "this epoch's workers have ended, or belong to the parent of a fork; begin another epoch"
             )
         if self._pool.first != self._first:
             raise RuntimeError(
-                "this epoch ended when another one was begun with the same persistent workers; go on with that"
+                "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
         wanted = [self._pool.workers[self._asked[number]]] if self._spec.in_order else self._pool.workers
-        nothing = True
+        timed_out = True
         for worker, result in self._pool.wait(wanted, self._spec.timeout):
-            nothing = False
+            timed_out = False
             if result is None:
                 self._replace(worker)
             elif result.number in self._asked:
@@ -166,7 +169,7 @@ class ProcessEpoch(Epoch):
                 if self._is_stream:
                     before = self._streams.get(worker.number, (0, None))[0]
                     self._streams[worker.number] = (before + 1, result.state)
-        if nothing:
+        if timed_out:
             raise self._give_up(wanted)
         return None
 
@@ -205,7 +208,7 @@ class ProcessEpoch(Epoch):
         self._asked.clear()
         self._close.detach()
         # A worker that is stuck in a sample cannot be waited for.
-        self._pool.close(patient=False)
+        self._pool.close(wait=False)
         return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The part of a loader that begins its epochs: from its attributes to what each part of an epoch needs to know."""
+"""The base class of ``DataLoader`` that begins epochs, and hands its attributes down to their parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
@@ -32,13 +32,11 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
+from foreload.record.spans import Spans
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew, CrewSpec, Workers
 from foreload.workers.processes import Restart
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["EpochSource"]
 
@@ -47,7 +45,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass
 class _Open:
-    """All that a loader has open, and makes again if it is closed, copied, pickled or forked."""
+    """The state of a loader that it makes again after it was closed, copied, pickled or forked."""
 
     cache: LoaderCache | None = None
     buffers: Buffers | None = None
@@ -57,12 +55,11 @@ class _Open:
 class EpochSource(TorchDataLoader[T_co]):
     """A torch DataLoader whose epochs are foreload's.
 
-    :class:`foreload.DataLoader` adds the arguments, and what users ask of a loader. What the parts of an epoch
-    need to know of it is handed down as frozen specs, which are made anew for each epoch, since the attributes of
-    a torch DataLoader may be changed between epochs.
+    :class:`foreload.DataLoader` adds the arguments and the methods for users. The parts of an epoch get frozen
+    specs, made for each epoch, since the attributes of a torch DataLoader may change between epochs.
 
     Attributes:
-        recorder: what happened in all epochs.
+        recorder: records all epochs.
     """
 
     workers: Workers
@@ -77,19 +74,19 @@ class EpochSource(TorchDataLoader[T_co]):
     restarts: list[Restart]
     recorder: Recorder
     _memory: MemoryBudget
-    _auto_workers: bool  # whether their number is left to the loader
+    _auto_workers: bool  # whether the number of workers is left to the loader
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
-    _epoch: int  # the number of the next one
+    _epoch: int  # the number of the next epoch
     _resumed: dict[str, Any] | None
 
-    def _begin_anew(self) -> None:
-        """Have nothing open, and nothing recorded."""
+    def _reset(self) -> None:
+        """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = _Open()
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
-        self._cursor: Cursor | None = None  # of the epoch begun last
+        self._cursor: Cursor | None = None  # of the latest epoch
 
     def _on_resize(self) -> Callable[[int], None]:
         own = weakref.ref(self)
@@ -102,9 +99,36 @@ class EpochSource(TorchDataLoader[T_co]):
         return resized
 
     @property
+    def spans(self) -> Spans:
+        """The spans of all workers: what each did, and when."""
+        return self.recorder.spans
+
+    @property
+    def crew(self) -> Crew:
+        """The workers."""
+        return self._crew
+
+    @property
+    def sample_cache(self) -> LoaderCache | None:
+        """The cache of samples; None without ``cache=``, and before the first epoch."""
+        return self._open.cache
+
+    @property
     def by_processes(self) -> bool:
         """Whether worker processes load the samples."""
         return self._crew.kind(self.workers, self.num_workers) == "processes"
+
+    def _get_iterator(self) -> Any:
+        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+            return super()._get_iterator()
+        watch = self.recorder.begin()
+        try:
+            epoch = self._begin_epoch(watch)
+        except BaseException:
+            watch.end()
+            raise
+        watch.begun(epoch)
+        return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         if self.seed is not None:
@@ -142,10 +166,17 @@ class EpochSource(TorchDataLoader[T_co]):
             spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
         )
 
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
+        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream):
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.
 
-        The first epoch does that otherwise. What loading costs is measured without a cache.
+        Otherwise the first epoch does that. Loading is measured without the cache.
         """
         if self._open.cache is None:
             self._crew.choose(self._crew_spec(), self._trial_batches)
@@ -160,7 +191,7 @@ class EpochSource(TorchDataLoader[T_co]):
                 num_workers=count,
                 collate_fn=self.collate_fn,
                 workers=kind,
-                in_order=False,  # one that takes long would let others look as if they took no time
+                in_order=False,  # or a slow batch would hide the time that others take
             )
         )
 
@@ -171,7 +202,7 @@ class EpochSource(TorchDataLoader[T_co]):
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None) -> Callable[[EpochOrder], None]:
-        """Return what plans with the order of an epoch before it is drawn."""
+        """Return the function that plans with the order of an epoch before it is drawn."""
         if cache is not None:
             spec = self._cache_spec()
             self._memory.begin(cache.store)
@@ -204,7 +235,7 @@ class EpochSource(TorchDataLoader[T_co]):
 
     @property
     def batch_spec(self) -> BatchSpec:
-        """What is needed to make the batches of this loader."""
+        """How the batches of this loader are made."""
         sampler, is_batched = index_sampler(self), auto_collates(self)
         size = getattr(sampler, "batch_size", None) if is_batched else None
         return BatchSpec(
@@ -263,16 +294,16 @@ class EpochSource(TorchDataLoader[T_co]):
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
 
     def _buffers(self) -> Buffers:
-        # In a fork, a thread that stayed behind may hold their lock.
+        # After a fork, a thread of the parent may hold their lock.
         if self._open.buffers is None or self._open.buffers.process != os.getpid():
             self._open.buffers = Buffers(pin=self._pin_device is not None, keep=self._spare_buffers)
         return self._open.buffers
 
     def _facts(self) -> LoaderFacts:
-        """Return what the loader says of itself for its stats."""
+        """Return the facts that the loader's stats are made from."""
         is_stream = isinstance(self.dataset, IterableDataset)
         size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
-        cache = self._open.cache  # which close() takes away
+        cache = self._open.cache  # close() may replace it meanwhile
         return LoaderFacts(
             self.recorder,
             None if cache is None else cache.stats(),
@@ -300,6 +331,6 @@ class EpochSource(TorchDataLoader[T_co]):
         return granted_cores()
 
     def _close(self) -> None:
-        """Let go of all that is open, but go on recording."""
+        """Close all that is open, but keep what was recorded."""
         self._crew.close()
         self._open = _Open()

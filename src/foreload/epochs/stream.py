@@ -1,4 +1,4 @@
-"""One pass over an iterable dataset: its items in their own order, batch by batch."""
+"""Epochs over an iterable dataset, read by the calling thread or by threads that take turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["StreamEpoch"]
 
 
 class _End:
-    """What a worker says when its stream is over, or broken for good."""
+    """The last item of a worker: its stream is over, or has failed for good."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -44,10 +44,10 @@ class _Worker:
     """A thread that reads one stream at most ``ahead`` batches ahead.
 
     Args:
-        task: what it reads.
+        task: its part of the dataset.
         ahead: the number of batches.
-        skip: batches of the stream that were given before.
-        state: of the stream after them, if it can tell it.
+        skip: batches of the stream that were delivered before.
+        state: the state of the stream after them, if it has one.
     """
 
     def __init__(self, task: _WorkerTask, ahead: int, skip: int, state: Any) -> None:
@@ -95,11 +95,11 @@ class StreamEpoch(Epoch):
     """Reads an iterable dataset in the calling thread, or in threads that take turns, as torch's workers do.
 
     Args:
-        spec: what is known of the loader.
-        buffers: where batches are put.
-        copies: for each thread, the dataset that it iterates over; none: the calling thread reads.
-        identity: what ``get_worker_info()`` says in each thread, which tells it the part that is its own.
-        spans: where the threads record what they do.
+        spec: the loader as the epoch sees it.
+        buffers: the memory of batches.
+        copies: the dataset of each thread; none: the calling thread reads.
+        identity: sets ``get_worker_info()`` in each thread, by which the dataset knows which part to yield.
+        spans: where the threads record spans.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class StreamEpoch(Epoch):
     ) -> None:
         super().__init__(spec)
         streams = spec.cursor.streams
-        self._given = 0
+        self._num_delivered = 0
         self._inline: StreamBatches | None = None
         self._workers: list[_Worker] = []
         self._count = len(copies)
@@ -141,7 +141,7 @@ class StreamEpoch(Epoch):
         else:
             worker, batch, error = 0, None, None
             try:
-                with _native.Work(self._lane, self._given):
+                with _native.Work(self._lane, self._num_delivered):
                     batch = next(self._inline)
             except StopIteration:
                 raise
@@ -149,21 +149,21 @@ class StreamEpoch(Epoch):
                 error = failure
             state, samples = self._inline.state(), self._inline.samples
         self._cursor.streams[worker] = (self._cursor.streams.get(worker, (0, None))[0] + 1, state)
-        self._given += 1
+        self._num_delivered += 1
 
         def take() -> Any:
             if error is not None:
                 raise error
-            warn_of_length(self._spec.dataset, self._spec.expected_length, self._given, self._count)
+            warn_of_length(self._spec.dataset, self._spec.expected_length, self._num_delivered, self._count)
             return batch
 
-        return self._given - 1, samples, take
+        return self._num_delivered - 1, samples, take
 
     def _from_worker(self) -> tuple[int, Any, int, BaseException | None, Any]:
         while self._workers:
             if self._process != os.getpid():
                 raise RuntimeError(
-                    "this epoch was begun before a fork, and its threads stayed there; begin another"
+                    "this epoch was begun before a fork, and its threads belong to the parent; begin another epoch"
                 )
             worker = self._workers[self._turn % len(self._workers)]
             try:
@@ -195,7 +195,7 @@ class StreamEpoch(Epoch):
 
 def _stop(workers: list[_Worker], process: int, spans: Spans | None, *, wait: bool = True) -> None:
     if process != os.getpid():
-        return  # after a fork; the threads, and whatever they have locked, stayed behind
+        return  # after a fork, there are no threads, and locks that they held stay locked
     for worker in workers:
         worker.stop()
     if wait:

@@ -1,4 +1,4 @@
-"""An epoch whose batches are made by worker threads."""
+"""Epochs whose batches are made by worker threads, with or without tuning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["ThreadEpoch", "TunedEpoch"]
 
 
 class ThreadEpoch(Epoch):
-    """Keeps ``depth`` batches in the making by the threads of a pool.
+    """Keeps ``depth`` batches queued for the threads of a pool, or made by them.
 
     Args:
-        spec: what is known of the loader.
-        assembly: how a batch is made.
+        spec: the loader as the epoch sees it.
+        assembly: makes batches.
         pool: the threads.
-        depth: the number of batches in the making.
+        depth: the number of batches made ahead.
         owner: ends persistent threads; if there is none, they end with the epoch.
     """
 
@@ -38,13 +38,13 @@ class ThreadEpoch(Epoch):
         self._assembly = assembly
         self._pool = pool
         self._depth = depth
-        self.copies = 2 if isinstance(assembly, SampleAssembly) else 1  # of a batch in the making
+        self.copies = 2 if isinstance(assembly, SampleAssembly) else 1  # of a batch while it is made
         self._owner = owner
         self._timeout = spec.timeout or 0
         self._in_order = spec.in_order
         self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
-        self._numbers: dict[_native.Job, tuple[int, int]] = {}  # of the batch, and its samples
+        self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
         self._finished: set[_native.Job] = set()
         self._exhausted = False
         # Also runs when the interpreter exits while an epoch is open.
@@ -57,12 +57,12 @@ class ThreadEpoch(Epoch):
         self._fill(depth)
         if not self._making:
             self.close()
-            # It may have come too late for any batch.
+            # A worker may have failed to start after the last batch was made.
             if self._pool.failure is not None:
                 raise self._pool.failure
             raise StopIteration
         batch = self._await()
-        # The caller still holds the batch before this one, whose memory the last in the making could use.
+        # The caller still holds the previous batch, whose memory the last batch ahead could use.
         self._fill(max(1, depth - 1), ahead=True)
         return *self._numbers.pop(batch.job), batch.take
 
@@ -91,7 +91,7 @@ class ThreadEpoch(Epoch):
             self._pool.submit(batch.job, self._completions, number)
 
     def _fail(self, error: BaseException) -> None:
-        """Let the error come up when its batch would."""
+        """Raise the error in place of its batch."""
 
         def take() -> Any:
             raise error
@@ -102,7 +102,7 @@ class ThreadEpoch(Epoch):
         self._finished.add(batch.job)
 
     def _await(self) -> Batch:
-        """Wait for the oldest batch, or for any where order does not matter."""
+        """Wait for the oldest batch, or for any batch if order does not matter."""
         while True:
             for batch in [self._making[0]] if self._in_order else self._making:
                 if batch.job in self._finished:
@@ -111,7 +111,7 @@ class ThreadEpoch(Epoch):
                     return batch
             if self._pool.closed:
                 raise RuntimeError(
-                    "this epoch's threads have ended, or stayed behind in a fork; begin another epoch"
+                    "this epoch's threads have ended, or belong to the parent of a fork; begin another epoch"
                 )
             job = self._completions.wait(self._timeout, self._watch.lock)
             if self._pool.failure is not None:
@@ -132,7 +132,7 @@ class ThreadEpoch(Epoch):
         return RuntimeError(f"DataLoader timed out after {self._timeout} seconds{where}")
 
     def _where(self) -> str:
-        """Say which samples the threads were at last, and where the threads are."""
+        """Describe which samples the threads are loading, with their stacks."""
         if not isinstance(self._assembly, SampleAssembly):
             return ""
         stacks = self._pool.stacks()
@@ -151,19 +151,19 @@ class ThreadEpoch(Epoch):
 
 
 class TunedEpoch(ThreadEpoch):
-    """Lets a tuner look at it now and then, between two batches, and change its threads and its depth.
+    """An epoch whose number of threads and depth a tuner may change between two batches.
 
     Args:
-        crew: whose threads they are.
+        crew: the owner of the threads.
         tuner: proposes and judges changes.
-        others: as :class:`ThreadEpoch` has them.
+        others: the arguments of :class:`ThreadEpoch`.
     """
 
     def __init__(self, crew: Crew, tuner: Tuner, *others: Any, **options: Any) -> None:
         super().__init__(*others, **options)
         self._crew = crew
         self._tuner = tuner
-        self._due = self._left = tuner.begin()  # batches until the next look; 0: there is none
+        self._due = self._left = tuner.begin()  # batches until the next look; 0: no more looks
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         number, samples, take = super()._next()
@@ -174,7 +174,7 @@ class TunedEpoch(ThreadEpoch):
         return number, samples, take
 
     def _look(self, take: Callable[[], Any]) -> Any:
-        self._left = 1  # if this batch turns out to be an error, the next one is looked at
+        self._left = 1  # if this batch fails, the tuner looks at the next one
         batch = take()
         self._left = 0
         observed = Observed(self._crew.recorder, "threads", self._tuner.setting.threads, self._spec.batches.cache)
@@ -182,15 +182,15 @@ class TunedEpoch(ThreadEpoch):
         return batch
 
     def resize(self, threads: int, depth: int) -> None:
-        """Go on with another number of threads and of batches in the making."""
+        """Go on with another number of threads and of batches made ahead."""
         self._depth = depth
         before = self._crew.count
         self._crew.set_count(self._pool.resize(threads))
         if threads < before:
-            _native.release_freed()  # what samples of the threads that rest left behind
+            _native.release_freed()  # memory that samples of the resting threads left
 
     def most_depth(self) -> int | None:
-        """Return the number of batches that the memory budget has room for; None: as many as wanted."""
+        """Return the number of batches that the memory budget has room for; None: no limit."""
         return self._memory.most(self._store, copies=self.copies)
 
 

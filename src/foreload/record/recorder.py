@@ -1,4 +1,4 @@
-"""Who records what a loader's epochs do: a watch for each of them."""
+"""The recorder of a loader: counters and spans of its epochs, through a watch for each epoch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Watch:
     """Watches one epoch, and the loop over it.
 
     Attributes:
-        lane: what the thread of the loop writes to.
+        lane: the lane of the thread of the loop.
         loop: counts batches, and the time between them.
-        depth: how many batches are kept in the making.
+        depth: the number of batches made ahead.
         lock: looks at the interpreter's lock while the loop waits for threads.
     """
 
@@ -37,47 +37,47 @@ class Watch:
         self.loop.begin()
 
     def make_ready(self, ready: list[Any], batches: int) -> None:
-        """Take note of batches that are about to be counted together, and that the loop takes one by one."""
+        """Register batches that are about to be counted together, and that the loop takes one by one."""
         self._ready = ready, self.loop.batches + batches
 
     def untaken(self, counted: int) -> tuple[int, int]:
-        """Count the samples and batches that are among the ``counted`` ones, and were not taken by the loop."""
+        """Return the numbers of samples and batches among ``counted`` batches that the loop has not taken."""
         batches, counted_then = self._ready
         ready = list(batches) if counted >= counted_then else []
         return sum(map(count_samples, ready)), len(ready)
 
     def count_at_consumer(self) -> _native.Loop:
-        """Give what counts in the place of ``loop`` from here on: somebody is between the epoch and the loop."""
+        """Return the counters of the epoch from here on; ``loop`` is left to a wrapper between epoch and loop."""
         self._inner = self._recorder.inner(self.lane)
         self._inner.begin()
         self._passed = self._inner.sums[2]
         return self._inner
 
     def passed(self) -> int:
-        """Count the samples of the batch that the epoch gave last, to who is between it and the loop."""
+        """Return the number of samples in the last batch that the wrapper took from the epoch."""
         before = self._passed
         self._passed = 0 if self._inner is None else self._inner.sums[2]
         return self._passed - before
 
     def begun(self, epoch: Any) -> None:
-        """Take note that the epoch is ready; when it is gone, the watch ends."""
+        """Mark the epoch as ready; when it is garbage-collected, the watch ends."""
         self.loop.begun()
         weakref.finalize(epoch, self._recorder.end, self).atexit = False
 
     def end(self) -> None:
-        """Let another epoch have the lane; what comes after that does not count."""
+        """Free the lane for another epoch; nothing after that counts."""
         self._recorder.end(self)
 
 
 class Recorder:
-    """What is known of the epochs of a loader.
+    """Records the epochs of a loader.
 
     Attributes:
-        spans: what each worker did.
-        last: the epoch begun last.
+        spans: the spans of all workers.
+        last: the watch of the latest epoch.
         since: when the first epoch began (``time.time()``); None before.
-        children_before: CPU seconds of processes that had ended by then.
-        lock: what was seen of the interpreter's lock while loops waited for threads.
+        children_before: CPU seconds of child processes that had ended by then.
+        lock: looks at the interpreter's lock while loops wait for threads.
     """
 
     def __init__(self) -> None:
@@ -93,18 +93,18 @@ class Recorder:
         _all.add(self)
 
     def loop(self, lane: Lane) -> _native.Loop:
-        """Give what counts for the loops that write to a lane."""
+        """Return the counters of the loops that write to a lane."""
         loop = self._loops.get(lane.name)
         if loop is None:
             loop = self._loops[lane.name] = _native.Loop(lane.native)
         return loop
 
     def inner(self, lane: Lane) -> _native.Loop:
-        """Give what counts for an epoch that writes to a lane, where somebody is between it and the loop."""
+        """Return the counters of epochs that write to a lane, if a wrapper counts for the loop."""
         return self._inner.setdefault(lane.name, null_loop())
 
     def begin(self) -> Watch:
-        """Watch the epoch that begins now."""
+        """Return a watch for the epoch that begins now."""
         if self.since is None:
             self.since = time.time()
             self.children_before = ended_children()
@@ -114,7 +114,7 @@ class Recorder:
         return watch
 
     def end(self, watch: Watch) -> None:
-        """Let another epoch have the watch's lane."""
+        """Free the lane of a watch for another epoch."""
         with self._lock:
             if self._open.get(watch.lane.name) is not watch:
                 return
@@ -129,7 +129,7 @@ class Recorder:
             return sum(loop.seconds for loop in self._loops.values())
 
     def sums(self) -> dict[str, Any]:
-        """Give what was counted in all epochs; times in nanoseconds."""
+        """Return the sums of all epochs; times in nanoseconds."""
         names = ("epochs", "batches", "samples", "wait", "loop", "loop_cpu", "process_cpu")
         sums = dict.fromkeys(names, 0)
         first = (0, 0)
@@ -146,10 +146,10 @@ class Recorder:
         return {**sums, "first": first[1]}
 
     def __reduce__(self) -> Any:
-        """Begin anew in another loader."""
+        """Pickle without what was recorded."""
         return Recorder, ()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self.since = None
         self.lock = _native.LockWatch()
@@ -159,15 +159,15 @@ class Recorder:
 
 
 def null_loop() -> _native.Loop:
-    """Give what counts, and nobody reads."""
-    return _native.Loop(_ASIDE)
+    """Return counters that are never read."""
+    return _native.Loop(_NULL_LANE)
 
 
-_ASIDE = _native.Lane()
+_NULL_LANE = _native.Lane()
 
 
 def ended_children() -> float:
-    """Give the CPU seconds of processes that were children of this one and have ended."""
+    """Return the CPU seconds of child processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -176,9 +176,9 @@ _all: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    # What the parent has recorded is its own; an epoch that goes on here is recorded here.
+    # The records are the parent's; an epoch that goes on in the child is recorded from here on.
     for recorder in list(_all):
-        recorder._begin_anew()
+        recorder._reset()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,4 +1,4 @@
-"""What has happened so far, in figures: :meth:`foreload.DataLoader.stats`."""
+"""The figures that :meth:`foreload.DataLoader.stats` returns: pace, waits, stages, memory and cores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LoaderFacts", "Stats", "collect"]
 
 
 class BatchSeconds(TypedDict):
-    """From one batch that was given to the next one: of the last 4,096 of a loop at most."""
+    """Times from one batch to the next, over at most the last 4,096 batches of a loop."""
 
     median: float
     p95: float
@@ -30,78 +30,78 @@ class StageStats(TypedDict):
     """The sums of a stage's spans over all workers; see :class:`~foreload.record.spans.Stage`."""
 
     count: int
-    seconds: float  # without those of stages within it
-    cpu_seconds: float  # of these on a core; measured now and then. Less than ``seconds`` where it waits
+    seconds: float  # without those of stages inside it
+    cpu_seconds: float  # of ``seconds``, on a core; sampled. Less than ``seconds`` if the stage waits
     samples: int
     bytes: int
 
 
 class MemoryStats(TypedDict):
-    """Memory, in bytes."""
+    """Memory figures, in bytes."""
 
-    limit: int | None  # as it was asked for
-    batch_bytes: int  # of the largest batch, where that matters
+    limit: int | None  # the loader's ``memory=``
+    batch_bytes: int  # of the largest batch, if there is a limit or a cache
     decisions: list[str]
-    tree_bytes: int  # of this process and those below it; what they share counts once (PSS)
+    tree_bytes: int  # of this process and its descendants; memory that they share counts once (PSS)
     container_bytes: int | None  # the container's limit; None: there is none
     granted_bytes: int  # the machine's memory, or the container's limit if that is less
 
 
 class CpuStats(TypedDict):
-    """Cores."""
+    """Use of the cores."""
 
-    cores: int  # granted
-    share: float  # of their time that this process and its workers used while epochs ran, 0 to 1
-    queued_seconds: float  # summed over worker threads: ready to run, while others had the cores
+    cores: int  # that this process may use
+    share: float  # of their time, used by this process and its workers while epochs ran; 0 to 1
+    queued_seconds: float  # summed over worker threads that were ready to run, and had no core
 
 
 class GpuStats(TypedDict):
-    """The GPU that batches go to, or the one in use."""
+    """The GPU that batches go to, or else the one in use."""
 
     idle_share: float  # of the time, 0 to 1
 
 
 class LockStats(TypedDict):
-    """The interpreter's lock (GIL), looked at now and then while the loop waited for threads."""
+    """The interpreter's lock (GIL), sampled while the loop waited for threads."""
 
     looks: int
-    held_share: float  # of the looks, those that found it taken, 0 to 1
+    held_share: float  # of the looks, those that found it held; 0 to 1
 
 
 class WorkersStats(TypedDict):
-    """Who loads, and why."""
+    """The workers, and why they were chosen."""
 
     kind: str
     count: int
     why: str
     samples_per_second: dict[str, float]
-    choosing_seconds: float  # what measuring that took, once
-    depth: int  # batches kept in the making
+    choosing_seconds: float  # the time that measuring took, once
+    depth: int  # batches made ahead
     tuning: list[str]
 
 
 class LoaderStats(TypedDict):
-    """What the loader is."""
+    """The kind of loader."""
 
     batch_size: int | None
     iterable: bool  # an ``IterableDataset``
     pin_memory: bool
-    native: bool  # batches were made without code of the dataset's, by foreload's own
-    stock: bool  # torch's own DataLoader
+    native: bool  # foreload made batches natively, without the dataset's Python code
+    stock: bool  # it is torch's own DataLoader
     dataset: str
 
 
 class Stats(TypedDict):
-    """What has happened in all epochs of a loader so far. Times are in seconds."""
+    """Figures of all epochs of a loader so far. Times are in seconds."""
 
     epochs: int
     batches: int
     samples: int
-    seconds: float  # from iter() to the last batch given; time between epochs is not in it
+    seconds: float  # from iter() to the last batch; without the time between epochs
     batches_per_second: float
     samples_per_second: float
     batch_seconds: BatchSeconds
-    first_batch_seconds: float  # from iter() to the first batch, of the last epoch that gave one
+    first_batch_seconds: float  # from iter() to the first batch, in the last epoch that had one
     wait_share: float
     wait_seconds: float
     loop_seconds: float
@@ -112,7 +112,7 @@ class Stats(TypedDict):
     memory: MemoryStats
     cpu: CpuStats
     gpu: GpuStats | None
-    lock: LockStats | None  # None: nobody looked
+    lock: LockStats | None  # None: never looked at
     errors: int
     restarts: list[dict[str, Any]]
     workers: WorkersStats
@@ -121,17 +121,17 @@ class Stats(TypedDict):
 
 @dataclass(frozen=True)
 class LoaderFacts:
-    """What a loader says of itself, for its stats.
+    """The facts about a loader that its stats are made from.
 
     Attributes:
-        recorder: what its epochs recorded.
+        recorder: the recorder of its epochs.
         cache: figures of its cache, if it has one.
         memory: figures of its memory budget.
-        device: where batches go; None: they stay.
-        num_errors: the samples that failed.
+        device: the device that batches are copied to, if any.
+        num_errors: the number of samples that failed.
         restarts: the workers that were replaced.
         workers: which workers load, and why.
-        loader: what the loader is; whether it is native is found out from the spans.
+        loader: the kind of loader; ``native`` is filled in from the spans.
     """
 
     recorder: Recorder
@@ -145,7 +145,7 @@ class LoaderFacts:
 
 
 def collect(facts: LoaderFacts) -> Stats:
-    """Return what :meth:`foreload.DataLoader.stats` returns."""
+    """Return the stats of a loader, for :meth:`foreload.DataLoader.stats`."""
     recorder = facts.recorder
     sums = recorder.sums()
     wait, loop = sums["wait"] * 1e-9, sums["loop"] * 1e-9
@@ -193,10 +193,10 @@ def collect(facts: LoaderFacts) -> Stats:
 
 
 def _plain(value: Any) -> Any:
-    """Give indices, which may be anything, as JSON has them."""
+    """Return indices, which may be of any type, as values that JSON has."""
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
-    if hasattr(value, "tolist"):  # of NumPy or torch
+    if hasattr(value, "tolist"):  # NumPy or torch
         return value.tolist()
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
@@ -208,7 +208,7 @@ def _lock(recorder: Recorder) -> LockStats | None:
 
 def _stages(spans: Spans) -> dict[str, StageStats]:
     totals = spans.totals()
-    # Where a few short spans stand for many, either may come out a little too large.
+    # Either is estimated from a few short spans, and may come out a little too large.
     on_cores = np.minimum(totals["cpu_ns"], totals["wall_ns"])
     return {
         stage.name: {
@@ -223,7 +223,7 @@ def _stages(spans: Spans) -> dict[str, StageStats]:
 
 
 def _batch_seconds(spans: Spans) -> BatchSeconds:
-    """Give percentiles of the time from batch to batch, by the waits that are still in the rings."""
+    """Return percentiles of the time from batch to batch, by the waits that are still in the rings."""
     seconds, weights = [np.zeros(0)], [np.zeros(0)]
     recent = spans.recent()
     recent = recent[recent["stage"] == Stage.wait]
@@ -233,7 +233,7 @@ def _batch_seconds(spans: Spans) -> BatchSeconds:
         batches = after["batch"].astype(np.int64) - before["batch"]
         ours = batches > 0  # otherwise another epoch has begun
         before, after, batches = before[ours], after[ours], batches[ours]
-        # Of batches that were given together, the others took only what the loop did with them.
+        # Of batches that were made together, only the first has a wait.
         work = (after["begin"] - before["end"]) * 1e-9 / batches
         seconds += [work + (after["end"] - after["begin"]) * 1e-9, work]
         weights += [np.ones(len(batches)), batches - 1.0]
@@ -242,7 +242,7 @@ def _batch_seconds(spans: Spans) -> BatchSeconds:
 
 
 def _percentiles(values: Array, weights: Array, shares: tuple[float, ...]) -> list[float]:
-    """Give the least value with so great a share of the weight at or below it; 0 where there is no weight.
+    """Return, for each share, the least value with that share of the weight at or below it; 0 without weight.
 
     >>> _percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 8.0]), (0.05, 0.5, 0.95))
     [1.0, 2.0, 3.0]
@@ -251,6 +251,6 @@ def _percentiles(values: Array, weights: Array, shares: tuple[float, ...]) -> li
     if not len(values):
         return [0.0] * len(shares)
     order = np.argsort(values, kind="stable")
-    heaped = np.cumsum(weights[order])
-    places = np.searchsorted(heaped, np.array(shares) * heaped[-1] * (1 - 1e-12))
+    cumulated = np.cumsum(weights[order])
+    places = np.searchsorted(cumulated, np.array(shares) * cumulated[-1] * (1 - 1e-12))
     return [float(value) for value in values[order][places]]

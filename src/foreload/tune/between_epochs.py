@@ -1,8 +1,8 @@
-"""Between epochs: how many worker processes, whether threads after all, and how a memory budget is split.
+"""Tuning between epochs: the number of worker processes, and the split of a memory budget.
 
 These cannot change while an epoch runs: worker processes know how many they are, and a cache is planned for an
-epoch. Whether workers are threads or processes stays as it was chosen before the dataset was first used, since one
-that was used (with an open file, a connection) must not be forked afterwards.
+epoch. The kind of workers stays as it was chosen before the dataset was first used, since a dataset that was used
+(with an open file, a connection) must not be forked afterwards.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from foreload.tune.trials import Trial, Trials
 
 __all__ = ["Retuner"]
 
-# Less than these seconds of epochs say nothing.
+# The fewest seconds of epochs that say anything.
 _MIN_SECONDS = 1.0
 
-# Worker processes per core, which mostly wait, and of what memory is left what they may take.
-_PER_CORE = 4
-_SHARE_LEFT = 0.5
+# The most worker processes per core (many only wait), and the share of the available memory that they may take.
+_MAX_PER_CORE = 4
+_AVAILABLE_SHARE = 0.5
 
-# How near to the best is as good, with fewer workers.
-_AS_FAST = 0.98
+# Fewer workers are preferred if their pace is at least this share of the best.
+_AS_GOOD = 0.98
 
 
 class Retuner:
-    """Changes what can change only between a loader's epochs: one thing at a time, each kept if it helped.
+    """Tunes a loader between its epochs: one change at a time, kept if it helped.
 
     Args:
-        changes: where it says what it changed and why.
+        changes: the list for the changes that it makes and their reasons, in words.
     """
 
     def __init__(self, changes: list[str]) -> None:
@@ -45,17 +45,17 @@ class Retuner:
         self._began: Reading | None = None
 
     def begin(self, observed: Observed, budget: MemoryBudget, prefetch_factor: int | None) -> int:
-        """Look at the past epochs before another one begins, and change what is worth it.
+        """Look at the past epochs before another one begins, and change what is worth changing.
 
         Args:
-            observed: the loader, as it ran.
-            budget: its memory, of which the cache's share may change.
+            observed: the loader as it ran.
+            budget: its memory budget, of which the cache's share may change.
             prefetch_factor: batches made ahead per worker.
 
         Returns:
             The number of workers for the coming epoch.
         """
-        # Most epochs are too short to say anything, and many of them shorter than a reading would take.
+        # Most epochs are too short to say anything, and many are shorter than taking a reading.
         since = self._began
         by_processes = observed.kind == "processes"
         if since is not None and observed.recorder.seconds - since.seconds < _MIN_SECONDS:
@@ -81,18 +81,18 @@ class Retuner:
         kind = observed.kind
 
         def propose(count: int, tried: set[int]) -> tuple[int, float] | None:
-            most = _PER_CORE * granted_cores()
+            most = _MAX_PER_CORE * granted_cores()
             others = {1 << power for power in range(most.bit_length())} | {granted_cores()}
             if kind == "processes":
                 each = tree_bytes() / (1 + count)
-                room = count + _SHARE_LEFT * available_memory() / each
+                room = count + _AVAILABLE_SHARE * available_memory() / each
                 others = {other for other in others if other <= room}
             return _best({other: predict(stats, workers=other, kind=kind) for other in others - tried}, stats)
 
         trials = self._workers
         done = len(trials.done)
         changed = trials.observe(stats["samples"], stats["seconds"], propose)
-        self._tell(trials, done, lambda count: workers(count, kind) if count else "no worker")
+        self._describe_new(trials, done, lambda count: workers(count, kind) if count else "no worker")
         return trials.setting if changed else observed.count
 
     def _split(
@@ -113,25 +113,25 @@ class Retuner:
         if trials.observe(stats["samples"], stats["seconds"], propose):
             budget.reserve = trials.setting
             self._began = None  # the cache has to be filled, or emptied, first
-        self._tell(
+        self._describe_new(
             trials, done, lambda reserve: f"a cache that leaves room for {quantity(reserve, 'batch', 'batches')}"
         )
 
-    def _tell(self, trials: Trials[int], done: int, named: Any) -> None:
+    def _describe_new(self, trials: Trials[int], done: int, named: Any) -> None:
         for trial in trials.done[done:]:
-            self.changes.append(_told(trial, named))
+            self.changes.append(_describe(trial, named))
 
 
 def _best(paces: dict[int, float], stats: dict[str, Any]) -> tuple[int, float] | None:
     if not paces:
         return None
     most = max(paces.values())
-    best = min(other for other, pace in paces.items() if pace >= _AS_FAST * most)
+    best = min(other for other, pace in paces.items() if pace >= _AS_GOOD * most)
     return best, paces[best] / predict(stats)
 
 
 def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], reserve: int, other: int) -> float:
-    """Predict the samples per second where the cache leaves room for another number of batches."""
+    """Predict the samples per second if the cache leaves room for another number of batches."""
     now, then = (budget.beside(batches) for batches in (reserve, other))
     rate = stats["cache"]["hit_rate"]
     costs = Costs.of(stats)
@@ -139,7 +139,7 @@ def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], reserve: int, oth
     return smoother * predict(stats, cache=min(1.0, rate * then / now) if now else 0.0)
 
 
-def _told(trial: Trial[int], named: Any) -> str:
-    told = f"{named(trial.tried)} instead of {named(trial.before)}: {number(trial.predicted)} times the samples/s "
-    told += f"predicted, {trial.measured:.2f} times measured"
-    return told if trial.kept else f"{told}, and taken back"
+def _describe(trial: Trial[int], named: Any) -> str:
+    text = f"{named(trial.tried)} instead of {named(trial.before)}: {number(trial.predicted)} times the samples/s "
+    text += f"predicted, {trial.measured:.2f} times measured"
+    return text if trial.kept else f"{text}, and taken back"

@@ -1,4 +1,4 @@
-"""What a loader did between two moments, as figures that its costs can be taken from."""
+"""Readings of a recorder, and the figures of the interval between two of them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Observed", "Reading", "between"]
 
 
 class CacheStats(Protocol):
-    """A cache that says what it did."""
+    """A cache with counters."""
 
     def stats(self) -> dict[str, Any]:
-        """Return its figures since the start."""
+        """Return its counters since the start."""
         ...
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A running loader, as far as tuning looks at it.
+    """A running loader, as tuning sees it.
 
     Attributes:
-        recorder: what its epochs recorded.
-        kind: of its workers.
+        recorder: the recorder of its epochs.
+        kind: the kind of its workers.
         count: the number of its workers.
         cache: its cache, if it has one.
     """
@@ -43,13 +43,13 @@ class Observed:
 
 
 class Reading(NamedTuple):
-    """What a recorder has counted until now.
+    """The counters of a recorder at one moment.
 
     Attributes:
-        sums: of the loops.
-        totals: of the spans: stages x (count, wall ns, cpu ns, samples, bytes).
-        cpu: seconds of the process on cores, and of its workers.
-        looks, held: at the interpreter's lock.
+        sums: the sums of the loops.
+        totals: the sums of the spans: stages x (count, wall ns, cpu ns, samples, bytes).
+        cpu: CPU seconds of the process and its workers.
+        looks, held: looks at the interpreter's lock, and those that found it held.
         queued: seconds in which worker threads waited for a core.
     """
 
@@ -62,7 +62,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, recorder: Recorder, *, processes: bool = False) -> Reading:
-        """Take it; with what worker ``processes`` took of the cores, which takes a millisecond."""
+        """Take a reading; with ``processes``, their CPU seconds count too, which takes a millisecond."""
         totals = np.array([lane.native.totals() for lane in list(recorder.spans.lanes)], np.int64)
         cpu = time.process_time()
         if processes and recorder.since is not None:
@@ -78,9 +78,9 @@ class Reading(NamedTuple):
 
 
 def between(observed: Observed, before: Reading, after: Reading, depth: int) -> dict[str, Any]:
-    """Give what happened between two readings in the form of :class:`~foreload.record.stats.Stats`.
+    """Return the figures between two readings, like :class:`~foreload.record.stats.Stats`.
 
-    There is as much of that as :mod:`foreload.tune.costs` needs.
+    Only those are there that :mod:`foreload.tune.costs` needs.
     """
     sums = {
         name: after.sums[name] - before.sums[name] for name in ("batches", "samples", "wait", "loop", "loop_cpu")

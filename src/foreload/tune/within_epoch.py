@@ -1,8 +1,7 @@
-"""How many threads, and how many batches ahead: changed while an epoch runs, where the model says that it pays.
+"""Tuning of the threads and the depth of prefetching while an epoch runs, if the queueing model says that it pays.
 
-Only the loop's own thread decides, between two batches, and only who loads what and when: the order of the
-samples and what is in a batch are the same whatever is changed. Why it ends: see
-:class:`~foreload.tune.trials.Trials`.
+Only the thread of the loop decides, between two batches, and only which thread loads what and when: the order of
+samples and the contents of batches stay the same. :class:`~foreload.tune.trials.Trials` says why tuning ends.
 """
 
 from __future__ import annotations
@@ -19,38 +18,39 @@ from foreload.tune.trials import Trial, Trials
 
 __all__ = ["Setting", "Tuner"]
 
-# Seconds and batches for one pace; after a change, batches begun before it are not counted.
-_WINDOW, _BATCHES = 0.15, 4
+# The least seconds and batches of a window, over which the pace is measured. After a change, batches that were
+# begun before it are not counted.
+_WINDOW_SECONDS, _MIN_WINDOW_BATCHES = 0.15, 4
 
-# Seconds for one where nothing is tried any more.
-_FROZEN_WINDOW = 1.0
+# The seconds of a window when no setting is tried any more.
+_FROZEN_WINDOW_SECONDS = 1.0
 
-# Between two looks.
-_MOST_BATCHES = 1024
+# The most batches between two looks.
+_MAX_BATCHES = 1024
 
 # Threads wait without taking a core, so there may be many of them.
-_MOST_THREADS = 32
+_MAX_THREADS = 32
 
-# Batches in the making, and the shares of the memory and of what is left of it that they may take.
-_MOST_DEPTH = 128
-_SHARE, _SHARE_LEFT = 0.25, 0.5
+# The most batches made ahead, and the shares of the memory, and of the available memory, that they may take.
+_MAX_DEPTH = 128
+_MEMORY_SHARE, _AVAILABLE_SHARE = 0.25, 0.5
 
-# Of the time: nothing to be gained, or lost.
-_LITTLE = 0.05
+# A share of the time too small to matter.
+_NEGLIGIBLE_SHARE = 0.05
 
-# At the interpreter's lock, before their share means anything.
-_LOOKS = 10
+# The fewest looks at the interpreter's lock from which a share is taken.
+_MIN_LOCK_LOOKS = 10
 
-# Fewer threads will do where they are as fast but for this.
-_AS_FAST = 0.98
+# Fewer threads are preferred if their gain is at least this share of the best.
+_AS_GOOD = 0.98
 
 
 class Setting(NamedTuple):
-    """What is tuned while an epoch runs.
+    """A setting that can change while an epoch runs.
 
     Attributes:
-        threads: that work.
-        depth: batches in the making.
+        threads: the number of threads.
+        depth: the number of batches made ahead.
     """
 
     threads: int
@@ -58,16 +58,16 @@ class Setting(NamedTuple):
 
 
 class Tuned(Protocol):
-    """An epoch, as it is tuned."""
+    """An epoch, as tuning sees it."""
 
-    copies: int
+    copies: int  # of a batch while it is made
 
     def resize(self, threads: int, depth: int) -> None:
-        """Go on with another number of threads and of batches in the making."""
+        """Go on with another number of threads and of batches made ahead."""
         ...
 
     def most_depth(self) -> int | None:
-        """Give how many batches the memory budget has room for; None: as many as one likes."""
+        """Return the number of batches that the memory budget has room for; None: no limit."""
         ...
 
 
@@ -75,10 +75,10 @@ class Tuner:
     """Tunes the threads of a loader's epochs, one after the other.
 
     Args:
-        setting: to begin with.
-        each: batches in the making per thread; None: their number is the assembly's, whatever the threads.
-        changes: where it says what it changed and why.
-        deeper: whether more of them may be made ahead.
+        setting: the first setting.
+        each: batches made ahead per thread; None: the depth does not depend on the number of threads.
+        changes: the list for the changes that it makes and their reasons, in words.
+        deeper: whether more batches may be made ahead.
     """
 
     def __init__(self, setting: Setting, each: int | None, changes: list[str], *, deeper: bool) -> None:
@@ -87,32 +87,32 @@ class Tuner:
         self._each = each
         self._deeper = deeper
         self._why = ""
-        self._batch = 0  # bytes
+        self._batch = 0  # bytes of the largest batch
         self._began: Reading | None = None  # with the present setting
         self._since: tuple[int, float] | None = None  # samples and seconds when the window began
         self._batches = 0  # of the window
 
     @property
     def setting(self) -> Setting:
-        """The present one."""
+        """The present setting."""
         return self.trials.setting
 
     def begin(self) -> int:
-        """Begin an epoch; give after how many batches to look, 0 for never."""
+        """Begin an epoch; return after how many batches to look, 0 for never."""
         self._began = self._since = None
-        return 0 if self.trials.over else _BATCHES
+        return 0 if self.trials.over else _MIN_WINDOW_BATCHES
 
     def look(self, observed: Observed, epoch: Tuned, batch: Any, batches: int) -> int:
-        """Look what has become of the pace, and change what is worth it.
+        """Measure the pace, and change the setting if that is worth it.
 
         Args:
-            observed: the loader, as it runs.
-            epoch: the present one.
-            batch: the last one given.
-            batches: given since the last look.
+            observed: the running loader.
+            epoch: the present epoch.
+            batch: the last batch.
+            batches: the number of batches since the last look.
 
         Returns:
-            After how many batches to look again; 0: never.
+            The number of batches until the next look; 0: never.
         """
         sums = observed.recorder.sums()
         samples, seconds = sums["samples"], (sums["wait"] + sums["loop"]) * 1e-9
@@ -120,26 +120,26 @@ class Tuner:
             return self._start(observed, samples, seconds)
         self._batches += batches
         took = seconds - self._since[1]
-        window = _FROZEN_WINDOW if self.trials.frozen else _WINDOW
+        window = _FROZEN_WINDOW_SECONDS if self.trials.frozen else _WINDOW_SECONDS
         if took < window:
             left = self._batches * (window / max(took, 1e-6) - 1)
-            return int(min(_MOST_BATCHES, self._batches, left)) + 1
+            return int(min(_MAX_BATCHES, self._batches, left)) + 1
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
         done = len(self.trials.done)
         is_other = self.trials.observe(
             samples - self._since[0], took, lambda setting, tried: self._propose(observed, epoch, setting, tried)
         )
         for trial in self.trials.done[done:]:
-            self.changes.append(self._told(trial))
+            self.changes.append(self._describe(trial))
         if is_other:
             setting = self.setting
             epoch.resize(*setting)
             self._began = self._since = None
-            # What was begun before is given first.
-            return max(_BATCHES, setting.depth)
+            # Batches that were begun before come first.
+            return max(_MIN_WINDOW_BATCHES, setting.depth)
         if self.trials.over:
             return 0
-        following = max(self._fewest, min(_MOST_BATCHES, self._batches))
+        following = max(self._fewest, min(_MAX_BATCHES, self._batches))
         self._since, self._batches = (samples, seconds), 0
         return following
 
@@ -151,13 +151,13 @@ class Tuner:
 
     @property
     def _fewest(self) -> int:
-        """Batches that a window has at least: what is made together comes together."""
-        return max(_BATCHES, self.setting.depth // 2)
+        """The fewest batches of a window: batches that are made together come together."""
+        return max(_MIN_WINDOW_BATCHES, self.setting.depth // 2)
 
     def _propose(
         self, observed: Observed, epoch: Tuned, setting: Setting, tried: set[Setting]
     ) -> tuple[Setting, float] | None:
-        """Give the setting that is best by the model, and how many times as fast it is."""
+        """Return the best setting by the model, and the gain in pace that it predicts."""
         assert self._began is not None
         stats = between(observed, self._began, Reading.of(observed.recorder), setting.depth)
         room = self._room(epoch)
@@ -178,63 +178,67 @@ class Tuner:
         if not found:
             return None
         most = max(found.values())
-        best = min(other for other, gain in found.items() if gain >= _AS_FAST * most)
+        best = min(other for other, gain in found.items() if gain >= _AS_GOOD * most)
         self._why = _why(costs)
         return best, found[best]
 
     def _others(self, setting: Setting, room: int, stats: Any, copies: int = 1) -> set[Setting]:
-        """Give the settings that may be better at all."""
-        if stats["wait_seconds"] < _LITTLE * stats["seconds"]:
-            return set()  # nothing can help a loop that does not wait
-        numbers = {1 << power for power in range(_MOST_THREADS.bit_length())} | {granted_cores()}
+        """Return the settings that may be better."""
+        if stats["wait_seconds"] < _NEGLIGIBLE_SHARE * stats["seconds"]:
+            return set()  # a loop that does not wait cannot get faster
+        numbers = {1 << power for power in range(_MAX_THREADS.bit_length())} | {granted_cores()}
         lock = stats["lock"]
-        # One lock is as much as one core, whoever asks for it.
-        is_locked = lock is not None and lock["looks"] >= _LOOKS and lock["held_share"] >= LOCK_FULL
+        # However many threads there are, one lock is no more than one core.
+        is_locked = lock is not None and lock["looks"] >= _MIN_LOCK_LOOKS and lock["held_share"] >= LOCK_FULL
         if is_locked:
             numbers = {number for number in numbers if number < setting.threads}
-        elif stats["cpu"]["share"] > 1 - _LITTLE:
+        elif stats["cpu"]["share"] > 1 - _NEGLIGIBLE_SHARE:
             numbers = set()
         else:
             numbers = {number for number in numbers if number > setting.threads}
         others = set()
         for count in numbers - {setting.threads}:
-            # Each thread's part of the heap may keep what a batch of samples took; there is room for both only.
+            # Each new thread's heap may keep the memory of a batch of samples, which takes room from batches.
             left = room - max(0, count - setting.threads) // copies
             depth = setting.depth if self._each is None else max(1, min(self._each * count, left))
             if count < setting.threads or depth >= setting.depth <= left:
                 others.add(Setting(count, depth))
         busy = sum(stats["stages"][name]["seconds"] for name in WORK)
-        if self._deeper and setting.depth < room and busy < (1 - _LITTLE) * setting.threads * stats["seconds"]:
+        if (
+            self._deeper
+            and setting.depth < room
+            and busy < (1 - _NEGLIGIBLE_SHARE) * setting.threads * stats["seconds"]
+        ):
             others.add(Setting(setting.threads, min(2 * setting.depth, room)))
         return others
 
     def _room(self, epoch: Tuned) -> int:
-        """Give how many batches may be in the making."""
-        most = _MOST_DEPTH
+        """Return the number of batches that may be made ahead."""
+        depth = _MAX_DEPTH
         if self._batch:
-            share = min(_SHARE * granted_memory(), _SHARE_LEFT * available_memory())
-            most = min(most, int(share / (self._batch * epoch.copies)))
+            share = min(_MEMORY_SHARE * granted_memory(), _AVAILABLE_SHARE * available_memory())
+            depth = min(depth, int(share / (self._batch * epoch.copies)))
         limit = epoch.most_depth()
-        return max(1, most if limit is None else min(most, limit))
+        return max(1, depth if limit is None else min(depth, limit))
 
-    def _told(self, trial: Trial[Setting]) -> str:
+    def _describe(self, trial: Trial[Setting]) -> str:
         before, tried = trial.before, trial.tried
-        what = quantity(tried.threads, "thread", "threads") + f" instead of {before.threads}"
+        change = quantity(tried.threads, "thread", "threads") + f" instead of {before.threads}"
         if tried.threads == before.threads:
-            what = quantity(tried.depth, "batch", "batches") + f" made ahead instead of {before.depth}"
-        told = f"{what}: {self._why}; {number(trial.predicted)} times the samples/s predicted, "
-        told += f"{trial.measured:.2f} times measured"
-        return told if trial.kept else f"{told}, and taken back"
+            change = quantity(tried.depth, "batch", "batches") + f" made ahead instead of {before.depth}"
+        text = f"{change}: {self._why}; {number(trial.predicted)} times the samples/s predicted, "
+        text += f"{trial.measured:.2f} times measured"
+        return text if trial.kept else f"{text}, and taken back"
 
 
 def _changed(costs: Costs, setting: Setting, other: Setting) -> Costs | None:
-    """Give what samples cost with another setting; None where nothing speaks for it."""
+    """Return the costs of samples with another setting; None if it cannot be better."""
     cores = costs.servers.cores
-    # Who finds no sample in the batches that are in the making has nothing to do.
+    # More threads than samples in unfinished batches would be idle.
     threads = max(1, min(other.threads, int(other.depth * costs.batch)))
     changed = replace(costs, servers=make_servers(threads, "threads", cores, other.depth), depth=other.depth)
     if other.threads < setting.threads:
-        # All that fewer of them save is what is lost by handing a lock around that is always taken.
+        # All that fewer threads save is the loss by passing around a lock that is always taken.
         return replace(changed, gain=1.0) if costs.gain < 1 and _by_lock(costs) else None
     if other.threads == setting.threads:
         return costs.deeper(setting.depth, other.depth)

@@ -1,1 +1,1 @@
-"""Who makes the batches: the calling thread, or threads of a pool."""
+"""Worker threads and worker processes, and the choice between them."""

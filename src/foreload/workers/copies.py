@@ -10,19 +10,19 @@ import torch
 __all__ = ["own_copy"]
 
 
-# Of a dataset's attribute: with more objects in it than this, it is shared and not copied for each thread.
-_MOST_OBJECTS = 20_000
+# An attribute of a dataset that holds more objects than this is shared between threads, not copied.
+_MAX_OBJECTS = 20_000
 
 
-# Arrays, tensors and tables from this size on are shared.
-_LARGE = 1 << 20
+# Arrays, tensors and tables of at least this size are shared too.
+_SHARED_BYTES = 1 << 20
 
 
 def own_copy(dataset: Any) -> Any:
     """Copy a dataset so that what a thread does to it (counters, generators, stages) stays its own.
 
-    What is large, what worker processes would share too (tensors in shared memory), and what cannot be copied
-    (locks, files, queues) is shared.
+    Large attributes, attributes that worker processes would share too (tensors in shared memory), and attributes
+    that cannot be copied (locks, files, queues) are shared.
 
     >>> class Numbers:
     ...     def __init__(self):
@@ -35,7 +35,7 @@ def own_copy(dataset: Any) -> Any:
     own = copy.copy(dataset)
     if not hasattr(own, "__dict__"):
         return own
-    # A __setstate__ may have taken over the very dict that __getstate__ gave.
+    # A __setstate__ may have kept the very dict that __getstate__ returned.
     known = own.__dict__ = dict(own.__dict__)
     copies: dict[int, Any] = {id(dataset): own}
     for name, value in known.items():
@@ -46,16 +46,16 @@ def own_copy(dataset: Any) -> Any:
         trial = {**copies, **shared}
         try:
             known[name] = copy.deepcopy(value, trial)
-        except Exception:  # whatever a class says that is not made for it; it is shared then
+        except Exception:  # a class may raise anything if it cannot be copied; then it is shared
             continue
         copies = trial
     return own
 
 
 def _shared(value: Any, seen: set[int]) -> dict[int, Any] | None:
-    """Find what is to be shared of a value, by id; None where there is too much in it that was not seen before."""
+    """Return the parts of a value to share, by id; None if it has too many parts that are not in ``seen``."""
     shared: dict[int, Any] = {}
-    most = len(seen) + _MOST_OBJECTS
+    limit = len(seen) + _MAX_OBJECTS
     left = [value]
     while left:
         part = left.pop()
@@ -68,7 +68,7 @@ def _shared(value: Any, seen: set[int]) -> dict[int, Any] | None:
         inner: Any = part if isinstance(part, (list, tuple, set, frozenset)) else ()
         if isinstance(part, dict):
             inner = part.values()
-        if len(seen) + len(left) + len(inner) > most:
+        if len(seen) + len(left) + len(inner) > limit:
             return None
         left += inner
         if not isinstance(part, type):
@@ -80,6 +80,6 @@ def _is_shared(part: Any) -> bool:
     if isinstance(part, torch.Tensor) and part.is_shared():  # type: ignore[no-untyped-call]
         return True
     try:
-        return int(part.nbytes) >= _LARGE
-    except Exception:  # no such attribute, or one that means something else
+        return int(part.nbytes) >= _SHARED_BYTES
+    except Exception:  # no such attribute, or one with another meaning
         return False

@@ -1,4 +1,4 @@
-"""The workers of a loader: their kind, their number, the pool that they form, and its lifetime."""
+"""The workers of a loader: their kind, their number, their pool and its lifetime."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
 from foreload.tune.between_epochs import Retuner
-from foreload.tune.choose import Choice, Workload, choose_workers, waiters
+from foreload.tune.choose import Choice, choose_workers, remote_threads
 from foreload.tune.costs import WorkerKind
 from foreload.tune.interval import Observed
+from foreload.tune.measure import Workload
 from foreload.tune.within_epoch import Setting, Tuner
 from foreload.workers.copies import own_copy
 from foreload.workers.processes import ProcessPool
@@ -48,14 +49,14 @@ def check_workers(workers: Any, num_workers: Any) -> Workers:
 
 
 class Pool(Protocol):
-    """Workers, of whichever kind."""
+    """A pool of workers of either kind."""
 
     def close(self) -> None:
-        """End them."""
+        """End the workers."""
 
 
 class PoolOwner:
-    """Ends persistent workers when neither the loader nor an epoch that they work for holds it any more.
+    """Ends persistent workers once neither the loader nor an epoch holds it any more.
 
     >>> class Workers:
     ...     def close(self): print("ended")
@@ -72,23 +73,23 @@ class PoolOwner:
 
 @dataclass(frozen=True)
 class CrewSpec:
-    """What a loader asks of its workers, when an epoch begins.
+    """The workers that a loader needs for an epoch.
 
     Attributes:
-        dataset: as the user gave it.
-        view: as workers see it: through the cache, with the loader's transform.
-        batches: how a batch is made.
-        workers: the kind that is asked for.
+        dataset: the user's dataset.
+        view: the dataset as workers see it: through the cache, with the loader's transform.
+        batches: how batches are made.
+        workers: the kind that the user requested.
         count: the number of workers.
         is_auto: whether their number is left to the loader.
         persistent: whether they outlive an epoch.
         init: ``worker_init_fn``.
-        context: of ``multiprocessing``; None: torch's.
+        context: the context of ``multiprocessing``; None: torch's.
         prefetch_factor: batches made ahead per worker.
-        prefetch_given: whether the user said that.
+        prefetch_given: whether the user chose ``prefetch_factor``.
         deepens: whether tuning may make more batches ahead.
-        reuses_memory: whether memory that samples free is kept for those to come.
-        memory: what the cache and the batches made ahead may take.
+        reuses_memory: whether memory that samples free is kept for later samples.
+        memory: the budget of the cache and the batches made ahead.
     """
 
     dataset: Any
@@ -113,7 +114,7 @@ class CrewSpec:
 
     @property
     def is_tuned(self) -> bool:
-        """Whether the number of workers may change: it is left to the loader, and samples do not show it."""
+        """Whether the number of workers may change: it is left to the loader, and does not change samples."""
         return self.is_auto and self.init is None and not self.is_stream and not is_remote(self.dataset)
 
 
@@ -121,16 +122,16 @@ class Crew:
     """The workers of one loader.
 
     Args:
-        recorder: of the loader.
+        recorder: the loader's recorder.
         resized: called with the number of workers when it changes.
 
     Attributes:
-        recorder: as given.
-        choice: the workers that were chosen by measuring; None where nothing was left to choose, or not yet.
+        recorder: the loader's recorder.
+        choice: the workers that were chosen by measuring; None if there is nothing to choose, or not yet.
         count: the number of workers of the present epoch.
-        changes: what tuning changed and why, in words.
-        tuner: of the threads, within an epoch.
-        pool: the workers that persist, if there are any.
+        changes: the changes that tuning made and their reasons, in words.
+        tuner: tunes the threads within an epoch.
+        pool: the persistent workers, if there are any.
     """
 
     def __init__(self, recorder: Recorder, resized: Callable[[int], None]) -> None:
@@ -143,24 +144,24 @@ class Crew:
         self._retuner = Retuner(self.changes)
         self.pool: ThreadPool | ProcessPool | None = None
         self._owner: PoolOwner | None = None
-        self._copies: list[Any] | None = None  # of an iterable dataset, for threads that persist
+        self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
 
     def kind(self, asked: Workers, count: int) -> WorkerKind:
-        """Return who loads the samples if the user asked for ``asked`` and there are ``count`` workers."""
+        """Return the kind of ``count`` workers if the user requested ``asked``."""
         kind = asked if self.choice is None else self.choice.kind
         return "processes" if kind == "processes" and count > 0 else "threads"
 
     def set_count(self, count: int) -> None:
-        """Change the number of workers, and tell the loader."""
+        """Change the number of workers, here and in the loader."""
         self.count = count
         self._resized(count)
 
     def choose(self, spec: CrewSpec, batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]) -> None:
-        """Choose the workers once, before they are first needed, if that is left to the loader.
+        """Choose the workers once, before they are first needed, if the choice is left to the loader.
 
         Args:
-            spec: what is asked for.
-            batches: begins to load with workers that are tried; see :class:`~foreload.tune.choose.Workload`.
+            spec: the loader's needs.
+            batches: begins to load with trial workers; see :class:`~foreload.tune.measure.Workload`.
         """
         dataset = spec.dataset
         if spec.workers == "processes" or self.choice is not None or spec.count == 0:
@@ -169,7 +170,7 @@ class Crew:
             return
         batch_size = spec.batches.batch_size
         if is_remote(dataset):
-            count = waiters(batch_size) if spec.is_auto else spec.count
+            count = remote_threads(batch_size) if spec.is_auto else spec.count
             self.choice = Choice("threads", count, "samples come from a server, and waiting takes no core")
             self.set_count(count)
             return
@@ -182,7 +183,7 @@ class Crew:
             self.set_count(self.choice.count)
 
     def retune(self, spec: CrewSpec) -> None:
-        """Change what can change between epochs only, if past epochs say that it pays."""
+        """Change the number of workers or the cache's budget between epochs, if past epochs say that it pays."""
         if spec.is_tuned and not spec.persistent:
             kind = self.kind(spec.workers, spec.count)
             observed = Observed(self.recorder, kind, spec.count, spec.batches.cache)
@@ -191,8 +192,8 @@ class Crew:
                 self.set_count(count)
 
     def tune(self, spec: CrewSpec, assembly: Assembly) -> int:
-        """Return the number of batches that threads make ahead; prepare tuning if it is left to the loader."""
-        # So many for each thread, or as many as the assembly says.
+        """Return the number of batches that threads make ahead; prepare tuning if that is left to the loader."""
+        # Per thread; None: the assembly says how many in all.
         each = (spec.prefetch_factor or 0) if assembly.depth is None or spec.prefetch_given else None
         depth = (assembly.depth or 1) if each is None else max(1, each * spec.count)
         if not spec.is_tuned:
@@ -203,7 +204,7 @@ class Crew:
         return depth if self.tuner is None else self.tuner.setting.depth
 
     def thread_pool(self, spec: CrewSpec, seed: int) -> tuple[ThreadPool, PoolOwner | None]:
-        """Return the threads for an epoch: new ones, or those that persist, with what ends them."""
+        """Return the threads for an epoch, new or persistent, and the owner that ends persistent ones."""
         if not isinstance(self.pool, ThreadPool) or self.pool.closed:
             identity = WorkerIdentity(spec.count, seed, spec.dataset, spec.init)
             self._keep(spec, pool := ThreadPool(spec.count, identity, self.recorder.spans))
@@ -211,9 +212,9 @@ class Crew:
         return self.pool, self._owner
 
     def process_pool(self, spec: CrewSpec, seed: int) -> tuple[ProcessPool, PoolOwner | None]:
-        """Return the processes for an epoch: new ones, or those that persist, with what ends them."""
+        """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
         if not isinstance(self.pool, ProcessPool) or self.pool.closed:
-            # What pins memory is this process; the workers' dataset is seen through the cache already.
+            # This process pins memory, and the view has the cache in it already.
             batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
             task = WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)
             pool = ProcessPool(task, spec.context or torch.multiprocessing, self.recorder.spans)
@@ -225,10 +226,10 @@ class Crew:
         self.pool, self._owner = (pool, PoolOwner(pool)) if spec.persistent else (None, None)
 
     def copies(self, spec: CrewSpec) -> list[Any]:
-        """Return the iterable dataset once for each thread that reads it.
+        """Return the iterable dataset for each thread that reads it.
 
-        As in worker processes, what a worker does to its dataset stays its own. If the number of workers was left
-        to the loader, its only reader does what torch does without workers: the dataset keeps what it learns.
+        Each thread has a copy, as worker processes do. If the number of workers is left to the loader, one thread
+        reads the dataset itself, as torch does without workers: changes to it stay.
         """
         copies = self._copies or [
             spec.dataset if spec.is_auto else own_copy(spec.dataset) for _ in range(spec.count)
@@ -238,7 +239,7 @@ class Crew:
         return copies
 
     def stats(self, workers: Workers, count: int, *, is_auto: bool, is_stream: bool) -> WorkersStats:
-        """Return which workers load, and why; the arguments are what the loader asks for."""
+        """Return which workers load, and why; the arguments are what the user requested."""
         last, choice = self.recorder.last, self.choice
         return {
             "kind": self.kind(workers, count),
@@ -251,12 +252,12 @@ class Crew:
         }
 
     def _why(self, workers: Workers, count: int, is_auto: bool, is_stream: bool) -> str:
-        """Say why there are such workers, and so many, if nothing was measured."""
+        """Return the reason for the kind and number of workers, if nothing was measured."""
         if count == 0 or not (is_auto or workers == "auto"):
-            return "as was asked for"
+            return "as requested"
         if is_stream:
             by_threads = is_auto and self.kind(workers, count) == "threads"
-            return "one stream, read ahead" if by_threads else "as was asked for"
+            return "one stream, read ahead" if by_threads else "as requested"
         if workers == "auto" and self.recorder.last is None:
             return "to be chosen when an epoch begins"
         why = ["native code needs no processes"] if workers == "auto" else []

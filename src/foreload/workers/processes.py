@@ -1,4 +1,4 @@
-"""Worker processes as their consumer sees them: asked, waited for, and replaced when they are killed."""
+"""The consumer's side of worker processes: jobs, answers, and replacement of workers that were killed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ import numpy as np
 from foreload.machine import open_memory
 from foreload.record.spans import Lane, Spans
 from foreload.workers.slots import ConsumerSlots, SharedHeader
-from foreload.workers.worker import WHERE, Begin, Result, WorkerTask, work
+from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
 __all__ = ["ProcessPool", "Restart", "Worker", "death"]
 
-# Seconds that torch, too, gives a worker to end by itself.
-_PATIENCE = 5.0
+# Seconds for a worker to end by itself, as in torch.
+_END_SECONDS = 5.0
 
-# Seconds that a worker has to say where it is, and the silence after which it has said all.
-_ANSWER, _SILENCE = 2.0, 0.1
+# Seconds for a worker to begin writing its stacks, and the pause after which they are taken to be complete.
+_STACKS_SECONDS, _STACKS_PAUSE_SECONDS = 2.0, 0.1
 
-# Bytes that a pipe takes without waiting for its reader, where the system allows that.
-_PIPE = 1 << 20
+# The capacity of a pipe, if the system allows it.
+_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Restart:
 
     Attributes:
         worker: its number.
-        pid: its process.
-        exitcode: minus the signal that killed it, or what it exited with.
-        indices: what it was to load, batch by batch; that was loaded again.
+        pid: the id of its process.
+        exitcode: minus the signal that killed it, or its exit code.
+        indices: the indices of its unfinished batches, which were loaded again.
     """
 
     worker: int
@@ -53,12 +53,12 @@ class Restart:
 
 
 class Worker:
-    """One worker process as its consumer sees it.
+    """The consumer's side of one worker process.
 
     Attributes:
         process: the process.
         asked: the jobs that it has not answered, in order: number and indices.
-        lane: what it writes to what it does.
+        lane: where it records spans.
     """
 
     def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
@@ -98,21 +98,21 @@ class Worker:
             send_stacks.close()
 
     def tell(self, message: Begin | None) -> None:
-        """Begin an epoch, or end."""
-        with suppress(OSError):  # it is gone, which is seen elsewhere
+        """Send a message: begin an epoch, or end."""
+        with suppress(OSError):  # if it is gone, the wait for its answers notices
             self._jobs.send_bytes(pickle.dumps(message, protocol=5))
 
     def ask(self, number: int, indices: Any) -> None:
-        """Give it a job."""
+        """Send a job."""
         self.asked[number] = indices
         freed = []
         while self._lent.freed:
             freed.append(self._lent.freed.popleft())
-        with suppress(OSError):  # as above; the job is done again by who comes after it
+        with suppress(OSError):  # as above; its replacement does the job again
             self._jobs.send_bytes(pickle.dumps((number, indices, freed), protocol=5))
 
     def receive(self) -> Result | None:
-        """Take its next answer; None where it is gone."""
+        """Return its next answer; None if it is gone."""
         try:
             result: Result = pickle.loads(self.results.recv_bytes())
         except (EOFError, OSError):
@@ -123,38 +123,38 @@ class Worker:
         self._lent.forget(result.dropped or ())
         return result
 
-    def end(self, patience: float = _PATIENCE) -> Any:
-        """Wait until the process has ended, and end it if it does not; give the process."""
-        self.process.join(max(0.0, patience))
+    def end(self, seconds: float = _END_SECONDS) -> Any:
+        """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""
+        self.process.join(max(0.0, seconds))
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
         return self.process
 
     def skip_to(self, number: int) -> None:
-        """Leave alone the jobs before this one."""
+        """Let the worker skip the jobs before this one."""
         self._header.first = number
         self.asked.clear()
 
     def where(self) -> str:
-        """Say which sample it is at, and how it came there."""
+        """Describe which sample the worker is loading, with its stacks."""
         if not self.asked:
-            return f"worker {self.number} (pid {self.process.pid}) has nothing to do"
+            return f"worker {self.number} (pid {self.process.pid}) is idle"
         indices = next(iter(self.asked.values()))
-        said = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._header.position)}"
+        text = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._header.position)}"
         with suppress(OSError):
-            os.kill(self.process.pid or 0, WHERE)
-            text, patience = b"", _ANSWER
-            while self._stacks.poll(patience):
-                said_more = os.read(self._stacks.fileno(), 1 << 16)
-                if not said_more:
+            os.kill(self.process.pid or 0, STACKS_SIGNAL)
+            stacks, seconds = b"", _STACKS_SECONDS
+            while self._stacks.poll(seconds):
+                part = os.read(self._stacks.fileno(), 1 << 16)
+                if not part:
                     break
-                text, patience = text + said_more, _SILENCE
-            said += f"\n{text.decode(errors='replace')}"
-        return said
+                stacks, seconds = stacks + part, _STACKS_PAUSE_SECONDS
+            text += f"\n{stacks.decode(errors='replace')}"
+        return text
 
     def close(self) -> None:
-        """Let go of the pipes and of the memory that no batch holds."""
+        """Close the pipes, and free the memory that no batch holds."""
         for pipe in (self._jobs, self.results, self._stacks):
             pipe.close()
         if self._file >= 0:
@@ -170,7 +170,7 @@ def _sample(indices: Any, position: int) -> str:
 
 
 class _Descriptor:
-    """A descriptor on its way to a worker, which finds it under the same number or gets a copy."""
+    """A file descriptor for a worker: the same number after a fork, a duplicate otherwise."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -180,7 +180,7 @@ class _Descriptor:
 
     def __reduce__(self) -> Any:
         if get_spawning_popen() is None:
-            raise TypeError("a descriptor can be given to a process that is being started only")
+            raise TypeError("a descriptor can only be sent to a process while it is started")
         return _received, (multiprocessing.reduction.DupFd(self._file),)
 
 
@@ -193,19 +193,19 @@ def _widen(pipe: int) -> None:
 
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class ProcessPool:
-    """Worker processes, and the wait for what they answer.
+    """Worker processes, and the wait for their answers.
 
     Args:
-        task: what they are started with.
-        context: of ``multiprocessing``.
-        spans: where they write what they do.
+        task: the arguments that they are started with.
+        context: the context of ``multiprocessing``.
+        spans: where they record spans.
 
     Attributes:
-        next_number: of the next job.
+        next_number: the number of the next job.
         first: the first job of the present epoch.
     """
 
@@ -228,11 +228,11 @@ class ProcessPool:
 
     @property
     def closed(self) -> bool:
-        """Whether they have been ended, or belong to the process that this one was forked from."""
+        """Whether the workers have been ended, or belong to the process that this one was forked from."""
         return self._closed or self._process != os.getpid()
 
     def replace(self, worker: Worker) -> Worker:
-        """Start another process in the place of one that is gone; it has yet to be told what to do."""
+        """Start another process in the place of one that is gone; it has no epoch and no jobs yet."""
         worker.end()
         worker.close()
         other = Worker(worker.number, self._task, self._context, self._spans, worker.lane)
@@ -240,9 +240,9 @@ class ProcessPool:
         return other
 
     def wait(self, wanted: Iterable[Worker], timeout: float | None) -> Iterator[tuple[Worker, Result | None]]:
-        """Wait for answers of ``wanted``, or the end of any worker; give what has come, None for an end.
+        """Wait for answers of ``wanted``, or the end of any worker; yield the answers, and None for an end.
 
-        Nothing is given after ``timeout`` seconds.
+        Nothing is yielded after ``timeout`` seconds.
         """
         poll = select.poll()
         found: dict[int, Worker] = {}
@@ -258,7 +258,7 @@ class ProcessPool:
         for worker in answered:
             yield worker, worker.receive()
         for file, _ in events:
-            # What it had answered before comes first.
+            # Answers that it sent before come first.
             if file in ends and ends[file] not in answered:
                 worker = ends[file]
                 while worker.results.poll():
@@ -268,15 +268,15 @@ class ProcessPool:
                     yield worker, result
                 yield worker, None
 
-    def close(self, *, patient: bool = True) -> None:
-        """End them all, after the batches that they are at; otherwise at once."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the workers, after their present batches; ``wait=False`` kills them at once."""
         if self.closed:
             return
         self._closed = True
         for worker in self.workers:
             worker.skip_to(sys.maxsize)
             worker.tell(None)
-        deadline = time.monotonic() + (_PATIENCE if patient else 0)
+        deadline = time.monotonic() + (_END_SECONDS if wait else 0)
         for worker in self.workers:
             worker.end(deadline - time.monotonic())
             worker.close()
@@ -284,7 +284,7 @@ class ProcessPool:
 
 
 def death(process: Any) -> str:
-    """Say how a process ended, in torch's words."""
+    """Describe how a process ended, in torch's words."""
     code = process.exitcode
     if code is not None and code < 0:
         return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code)}. "

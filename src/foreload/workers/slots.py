@@ -1,9 +1,9 @@
-"""Memory that a worker process writes batches to and the consumer reads them from, used again and again.
+"""Shared memory slots, through which batches pass from a worker process to the consumer.
 
-A slot is a part of one file in memory that both have mapped. The worker takes slots and names them in its
-messages; the consumer lends them to the batch and, when nobody holds that any more, tells the worker so with the
-next job. One descriptor per worker, however many tensors a batch has; and when a worker is killed, whatever it
-was writing is gone with its file.
+A slot is a part of one file in memory that both sides map. The worker takes slots and names them in its messages;
+the consumer lends them to the batch and, when nothing holds the batch any more, sends them back with the next job.
+There is one descriptor per worker, however many tensors a batch has; and when a worker is killed, whatever it was
+writing is gone with its file.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ __all__ = ["ConsumerSlots", "Piece", "SharedHeader", "Slots"]
 
 _ALIGNMENT = 64
 
-# What is smaller travels in the message itself.
-_INLINE = 4096
+# Smaller parts travel in the message itself.
+_INLINE_BYTES = 4096
 
 
 class SharedHeader:
     """The first page of the file: two numbers that both sides see at once.
 
     Attributes:
-        first: the job from which on answers are wanted; those before it need not be done.
-        position: which sample of its batch the worker is at.
+        first: the first job whose answer is wanted; jobs before it need not be done.
+        position: the position, in its batch, of the sample that the worker is loading.
     """
 
     def __init__(self, file: int) -> None:
         if os.fstat(file).st_size == 0:
             os.ftruncate(file, mmap.PAGESIZE)
-        self._words = _native.Mapping(file, 0, mmap.PAGESIZE).memory.data.cast("q")
+        self._numbers = _native.Mapping(file, 0, mmap.PAGESIZE).memory.data.cast("q")
 
     @property
     def first(self) -> int:
-        return self._words[0]
+        return self._numbers[0]
 
     @first.setter
     def first(self, number: int) -> None:
-        self._words[0] = number
+        self._numbers[0] = number
 
     @property
     def position(self) -> int:
-        return self._words[1]
+        return self._numbers[1]
 
     @position.setter
     def position(self, number: int) -> None:
-        self._words[1] = number
+        self._numbers[1] = number
 
 
 class Piece(NamedTuple):
-    """Where a part of a batch lies: in which slot, where that slot is in the file, and where in the slot."""
+    """The place of a part of a batch: its slot, where that slot is in the file, and where it is in the slot."""
 
     slot: int
     offset: int
@@ -104,13 +104,13 @@ class Slots(Buffers):
         self._file = file
         self._end = mmap.PAGESIZE
         self._number = 0
-        self._taken: list[_Slot] = []  # for the batch in the making
+        self._taken: list[_Slot] = []  # for the present batch
         self._sent: dict[int, _Slot] = {}
-        self._idle: dict[int, list[_Slot]] = {}  # by size, the size used last at the end
+        self._idle: dict[int, list[_Slot]] = {}  # by size, the most recently used size last
         self._dropped: list[int] = []
 
     def take_bytes(self, size: int) -> Array:
-        """Lend ``size`` bytes, for the batch in the making."""
+        """Lend ``size`` bytes for the present batch."""
         rounded = -(-round_up(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         idle = self._idle[rounded] = self._idle.pop(rounded, [])
         slot = idle.pop() if idle else self._allocate(rounded)
@@ -125,16 +125,15 @@ class Slots(Buffers):
         return slot
 
     def send(self, parts: Sequence[memoryview]) -> tuple[list[Piece | bytes], list[int]]:
-        """Name what a batch is made of: pieces of slots, or bytes where that is cheaper.
+        """Return the parts of a batch as pieces of slots, or as bytes if they are small; and the slots to forget.
 
-        What lies in memory of :meth:`take_bytes` stays where it is, the rest is copied to a slot. Returns also
-        the slots that are no longer used at all.
+        Parts in memory of :meth:`take_bytes` stay where they are, the others are copied to a slot.
         """
         taken, self._taken = self._taken, []
         arrays = [np.frombuffer(part, np.uint8) for part in parts]
         found: list[_Slot | None] = [_holder(taken, array) for array in arrays]
         copied = [
-            -(-len(array) // _ALIGNMENT) * _ALIGNMENT if slot is None and len(array) > _INLINE else 0
+            -(-len(array) // _ALIGNMENT) * _ALIGNMENT if slot is None and len(array) > _INLINE_BYTES else 0
             for array, slot in zip(arrays, found, strict=True)
         ]
         if any(copied):
@@ -162,7 +161,7 @@ class Slots(Buffers):
         return pieces, dropped
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Use these slots again."""
+        """Take back slots, to be used again."""
         for number in slots:
             slot = self._sent.pop(number)
             self._idle.setdefault(len(slot.memory), []).append(slot)
@@ -206,10 +205,10 @@ class _SlotLease:
 
 
 class ConsumerSlots:
-    """The consumer's side: the same slots, as memory of batches.
+    """The consumer's side: the same slots, as the memory of batches.
 
     Attributes:
-        freed: the slots that no batch holds any more, for :meth:`Slots.give_back`.
+        freed: slots that no batch holds any more, for :meth:`Slots.give_back`.
     """
 
     def __init__(self, file: int) -> None:
@@ -218,7 +217,7 @@ class ConsumerSlots:
         self.freed: deque[int] = deque()
 
     def take(self, pieces: Sequence[Piece | bytes]) -> list[Any]:
-        """Give the memory of a batch's parts."""
+        """Return the memory of a batch's parts."""
         leases: dict[int, Array] = {}
         parts: list[Any] = []
         for piece in pieces:
@@ -234,12 +233,12 @@ class ConsumerSlots:
     def _map(self, piece: Piece) -> Array:
         memory = self._mapped.get(piece.slot)
         if memory is None:
-            # (Python's own mmap keeps a descriptor for each.)
+            # Not Python's own mmap, which keeps a descriptor for each.
             memory = _native.Mapping(self._file, piece.offset, piece.room).memory
             self._mapped[piece.slot] = memory
         return memory
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Let go of slots that the worker uses no more."""
+        """Unmap slots that the worker does not use any more."""
         for slot in slots:
             self._mapped.pop(slot, None)

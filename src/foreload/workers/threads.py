@@ -14,19 +14,17 @@ from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["ThreadPool", "no_job"]
 
-# Seconds that torch, too, gives a worker to end by itself.
-
 
 class ThreadPool:
-    """``count`` threads which take runs of samples from the oldest unfinished batch.
+    """``count`` threads that take runs of samples from the oldest unfinished batch.
 
-    They are Python threads (visible in ``threading.enumerate()``, with thread-local state that lasts), which
-    wait and do native work without the GIL.
+    They are Python threads (visible in ``threading.enumerate()``, with lasting thread-local state). They wait and
+    do native work without the GIL.
 
     Args:
-        count: how many.
-        identity: what each thread becomes in the eyes of ``get_worker_info()``.
-        spans: where they write what they do.
+        count: the number of threads.
+        identity: sets the answer of ``get_worker_info()`` in each thread.
+        spans: where they record spans.
     """
 
     def __init__(self, count: int, identity: WorkerIdentity, spans: Spans) -> None:
@@ -62,10 +60,10 @@ class ThreadPool:
         self._threads.append(thread)
 
     def resize(self, count: int) -> int:
-        """Let ``count`` threads work from here on: more are started, too many rest after what they are at.
+        """Go on with ``count`` threads: missing ones are started, surplus ones rest after their present samples.
 
         Returns:
-            How many there are: fewer than ``count`` where the system gives no more.
+            The number of threads, less than ``count`` if the system allows no more.
         """
         with self._lock:
             if self.closed:
@@ -82,7 +80,7 @@ class ThreadPool:
 
     @property
     def closed(self) -> bool:
-        """Whether there are no threads: they have been ended, or stayed behind in a fork."""
+        """Whether there are no threads: they were ended, or did not survive a fork."""
         return self._closed or self._process != os.getpid()
 
     def _work(self, worker: int, identity: WorkerIdentity, lane: _native.Lane) -> None:
@@ -102,7 +100,7 @@ class ThreadPool:
             watcher.push(no_job())
 
     def watch(self, completions: _native.Completions) -> None:
-        """Wake ``completions`` with an unknown job, now or later, when a worker fails to start."""
+        """Push an unknown job to ``completions`` when a worker fails to start, or if one has."""
         with self._lock:
             self._watchers.append(completions)
             failed = self.failure is not None
@@ -110,21 +108,21 @@ class ThreadPool:
             completions.push(no_job())
 
     def submit(self, job: _native.Job, completions: _native.Completions, number: int) -> None:
-        """Queue the job of batch ``number``, which is pushed to ``completions`` when it is finished."""
-        if self._process == os.getpid():  # in a fork, threads that stayed behind may have locked the queue
+        """Queue the job of batch ``number``; it is pushed to ``completions`` when it is finished."""
+        if self._process == os.getpid():  # after a fork, a thread of the parent may have locked the queue
             self._native.submit(job, completions, number)
 
     def forget(self, completions: _native.Completions) -> None:
-        """Drop what is queued for ``completions``."""
+        """Drop the jobs that are queued for ``completions``."""
         if self._process != os.getpid():
-            return  # after a fork; the threads, and whatever they have locked, stayed behind
+            return  # after a fork, there are no threads, and locks that they held stay locked
         self._native.cancel(completions)
         with self._lock:
             if completions in self._watchers:
                 self._watchers.remove(completions)
 
     def stacks(self) -> dict[int, str]:
-        """Tell for each thread that runs, by its identity, how it came where it is."""
+        """Return the stack of each running thread, by its identity."""
         frames = sys._current_frames()
         return {
             thread.ident: f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
@@ -133,7 +131,7 @@ class ThreadPool:
         }
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads, after the samples that they are at; ``wait=False`` does not wait for that."""
+        """End the threads after their present samples; ``wait=False`` does not wait for that."""
         if self.closed:
             return
         self._closed = True
@@ -146,5 +144,5 @@ class ThreadPool:
 
 
 def no_job() -> _native.Job:
-    """Make a job that is nothing to do."""
+    """Return a job that does nothing."""
     return _native.PythonJob(1, 1, lambda begin, end: None, lambda: None)

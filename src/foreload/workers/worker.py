@@ -1,4 +1,4 @@
-"""What runs in a worker process, and what it is told and answers."""
+"""The main function of a worker process, and the messages that it receives and sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ import torch
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload._torch import seed_worker, set_process_worker_info, set_worker_signal_handlers, worker_info
+from foreload._torch import (
+    name_worker_process,
+    seed_worker,
+    set_process_worker_info,
+    set_worker_signal_handlers,
+    worker_info,
+)
 from foreload.batch.failure import EmptyBatch, SampleError
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
@@ -26,23 +32,27 @@ from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
 from foreload.workers.slots import SharedHeader, Slots
 
-__all__ = ["WHERE", "Begin", "Result", "WorkerTask", "work"]
+__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerTask", "work"]
 
-# Makes a worker say where it is, also where it holds the interpreter's lock.
-WHERE = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
+# Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
+STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
+
+
+# The pickled exception, or None if it cannot be pickled; a summary; its traceback as text.
+PickledError = tuple[bytes | None, str, str]
 
 
 @dataclass
 class WorkerTask:
-    """What a worker process is started with.
+    """The arguments that a worker process is started with.
 
     Attributes:
         spec: how batches are made.
-        dataset: as the loader prepares it.
+        dataset: the dataset as workers see it.
         init: ``worker_init_fn``.
-        count: how many workers there are.
+        count: the number of workers.
         seed: the base seed.
-        reuses: whether memory that samples free is kept for those to come.
+        reuses: whether memory that samples free is kept for later samples.
     """
 
     spec: BatchSpec
@@ -58,11 +68,11 @@ class Begin:
     """The start of an epoch.
 
     Attributes:
-        key: of what is random in native transforms.
+        key: the key of random numbers in native transforms.
         arrays: whether indices come as arrays.
         first: the number of the epoch's first job.
-        skip: batches of a stream that were given before.
-        state: of the stream after them, if it can tell it.
+        skip: batches of a stream that were delivered before.
+        state: the state of the stream after them, if it has one.
     """
 
     key: tuple[int, int]
@@ -74,43 +84,43 @@ class Begin:
 
 @dataclass
 class Result:
-    """What a worker answers.
+    """A worker's answer to a job.
 
     Attributes:
-        number: of the job.
-        parts: what the batch is made of, if it could be made; where that lies, and then the memory itself.
-        error: the exception, pickled, and its traceback as text.
+        number: the number of the job.
+        parts: the parts of the batch, if it could be made: their places in slots; for the consumer, their memory.
+        error: the exception that it raised.
         dropped: slots that are not used any more.
-        state: of the stream, after this batch.
-        samples: of a stream, that the batch is made of.
+        state: the state of the stream after this batch.
+        samples: the number of samples in a batch of a stream.
         failures: samples that failed and were left out or replaced.
-        nothing: whether none was left.
+        is_empty: whether no sample of the batch was left.
     """
 
     number: int
     parts: list[Any] | None = None
-    error: tuple[bytes | None, str, str] | None = None
+    error: PickledError | None = None
     dropped: list[int] | None = None
     state: Any = None
     samples: int = 0
     failures: list[SampleError] | None = None
-    nothing: bool = False
+    is_empty: bool = False
 
     @property
     def is_end(self) -> bool:
         """Whether the stream is over."""
-        return self.parts is None and self.error is None and not self.nothing
+        return self.parts is None and self.error is None and not self.is_empty
 
     def batch(self) -> Any:
         """Put the batch together; its tensors are views of the worker's slots.
 
         Raises:
-            BaseException: the one that the worker caught; EmptyBatch where no sample was left.
+            BaseException: the one that the worker caught; EmptyBatch if no sample was left.
         """
-        if self.nothing:
+        if self.is_empty:
             raise EmptyBatch
         if self.error is not None:
-            raise raised(self.error)
+            raise unpickle_error(self.error)
         assert self.parts is not None
         return restore(self.parts)
 
@@ -125,39 +135,27 @@ def work(
     lane: tuple[Any, int],
     parent: int,
 ) -> None:
-    """Run a worker until it is told to end."""
-    from threadpoolctl import threadpool_limits  # only a worker needs it
+    """Run worker ``worker`` in this process until it is told to end.
 
+    Args:
+        worker: its number.
+        task: what it is started with.
+        jobs: the pipe that messages come from: a :class:`Begin`, a job, or None to end.
+        results: the pipe for each :class:`Result`.
+        stacks: the pipe for stack traces, after :data:`STACKS_SIGNAL`.
+        memory: the descriptor of the file with its slots.
+        lane: where it records spans: the descriptor of the file, and the offset.
+        parent: the process that started it, with which it ends.
+    """
     _native.end_with(parent, jobs.fileno())
-    faulthandler.register(WHERE, file=stacks.fileno(), all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
-    words = SharedHeader(file)
+    header = SharedHeader(file)
     spans = lane[0].detach()
-    own = _native.Lane(spans, lane[1])
+    own_lane = _native.Lane(spans, lane[1])
     os.close(spans)
-    # What was there before stays shared with the parent as long as nobody writes to it; the collector would.
-    gc.freeze()
-    if task.reuses:
-        reuse_freed()
-    set_worker_signal_handlers()
-    with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
-    torch.multiprocessing._set_thread_name("pt_data_worker")
-    torch.set_num_threads(1)
-    threadpool_limits(1, "blas")  # NumPy's threads would take the cores of other workers, and wait for each other
-    seed_worker(task.seed, worker)
-    set_process_worker_info(
-        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
-    )
-    failure: tuple[bytes | None, str, str] | None = None
-    try:
-        if task.init is not None:
-            task.init(worker)
-    except Exception as error:
-        failure = _described(error, worker)
-    slots = Slots(file)
-    batches: Any = None
-    first = 0
+    _set_up_process(worker, task)
+    state = _WorkerState(worker, task, header, file, own_lane)
     while True:
         try:
             message = pickle.loads(jobs.recv_bytes())
@@ -166,49 +164,96 @@ def work(
         if message is None:
             return
         if isinstance(message, Begin):
-            first = message.first
-            if failure is None:
-                try:
-                    batches = _batches(task, message, slots, words)
-                except Exception as error:
-                    failure = _described(error, worker)
-            continue
-        number, indices, freed = message
-        slots.give_back(freed)
-        if number < words.first:
-            continue
+            state.begin(message)
+        elif (result := state.load(*message)) is not None:
+            results.send_bytes(pickle.dumps(result, protocol=5))
+
+
+def _set_up_process(worker: int, task: WorkerTask) -> None:
+    """Make this process a worker as torch does: signals, threads, seeds, ``get_worker_info()``."""
+    from threadpoolctl import threadpool_limits  # only a worker needs it
+
+    # What was there before stays shared with the parent until it is written to, which the collector would do.
+    gc.freeze()
+    if task.reuses:
+        reuse_freed()
+    set_worker_signal_handlers()
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
+    name_worker_process()
+    torch.set_num_threads(1)
+    threadpool_limits(1, "blas")  # NumPy's threads would take the cores of other workers, and wait for each other
+    seed_worker(task.seed, worker)
+    set_process_worker_info(
+        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
+    )
+
+
+class _WorkerState:
+    """A worker between two messages."""
+
+    def __init__(self, worker: int, task: WorkerTask, header: SharedHeader, file: int, lane: _native.Lane) -> None:
+        self._worker = worker
+        self._task = task
+        self._header = header
+        self._lane = lane
+        self._failure: PickledError | None = None  # the answer to every job
+        self._batches: Any = None
+        self._first = 0
+        try:
+            if task.init is not None:
+                task.init(worker)
+        except Exception as error:
+            self._failure = _pickle_error(error, worker)
+        self._slots = Slots(file)
+
+    def begin(self, begin: Begin) -> None:
+        """Begin an epoch."""
+        self._first = begin.first
+        if self._failure is None:
+            try:
+                self._batches = _batches(self._task, begin, self._slots, self._header)
+            except Exception as error:
+                self._failure = _pickle_error(error, self._worker)
+
+    def load(self, number: int, indices: Any, freed: list[int]) -> Result | None:
+        """Do a job, after taking back the slots that were freed; None if its answer is not wanted any more."""
+        self._slots.give_back(freed)
+        if number < self._header.first:
+            return None
         result = Result(number)
-        if failure is not None:
-            result.error = failure
+        if self._failure is not None:
+            result.error = self._failure
         else:
             try:
-                with _native.Work(own, number - first):
-                    batch, result.state, result.samples = batches(indices)
-                result.parts, result.dropped = slots.send(flatten(batch))
+                with _native.Work(self._lane, number - self._first):
+                    batch, result.state, result.samples = self._batches(indices)
+                result.parts, result.dropped = self._slots.send(flatten(batch))
                 del batch
             except StopIteration:
-                pass  # none of these: the stream is over
+                pass  # the stream is over: there are no parts
             except EmptyBatch:
-                result.nothing = True
-                slots.send([])
+                result.is_empty = True
+                self._slots.send([])
             except Exception as error:
-                result.error = _described(error, worker)
-                slots.send([])
-        if task.spec.errors:
-            result.failures = list(task.spec.errors)
-            task.spec.errors.clear()
-        results.send_bytes(pickle.dumps(result, protocol=5))
+                result.error = _pickle_error(error, self._worker)
+                self._slots.send([])
+        errors = self._task.spec.errors
+        if errors:
+            result.failures = list(errors)
+            errors.clear()
+        return result
 
 
-def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: SharedHeader) -> Any:
-    """Give what makes a batch of indices, or the next batch of a stream."""
+def _batches(task: WorkerTask, begin: Begin, slots: Slots, header: SharedHeader) -> Any:
+    """Return a function that makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
         stream = StreamBatches(task.spec, task.dataset, slots, begin.skip, begin.state)
         return lambda _: (next(stream), stream.state(), stream.samples)
     assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
     if assembly is None:
         assembly = SampleAssembly(task.spec, task.dataset, 1, slots, arrays=begin.arrays)
-        assembly.now = _Now(words)
+        assembly.now = _Position(header)
 
     def make(indices: Any) -> Any:
         batch = assembly.start(indices)
@@ -218,29 +263,29 @@ def _batches(task: WorkerTask, begin: Begin, slots: Slots, words: SharedHeader) 
     return make
 
 
-class _Now:
-    """Where the consumer looks up which sample a worker is at."""
+class _Position:
+    """Shows the consumer which sample of its batch the worker is loading."""
 
-    def __init__(self, words: SharedHeader) -> None:
-        self._header = words
+    def __init__(self, header: SharedHeader) -> None:
+        self._header = header
 
     def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
         self._header.position = place[1]
 
 
-def _described(error: Exception, worker: int) -> tuple[bytes | None, str, str]:
+def _pickle_error(error: Exception, worker: int) -> PickledError:
     text = "".join(traceback.format_exception(error))
     summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # anything may be raised by what a class does when it is pickled
+    except Exception:  # a class may raise anything when it is pickled
         return None, summary, text
     return pickled, summary, text
 
 
-def raised(error: tuple[bytes | None, str, str]) -> BaseException:
-    """Make the exception that a worker caught: its own, with the worker's traceback as a note."""
+def unpickle_error(error: PickledError) -> BaseException:
+    """Return the exception that a worker caught, with the worker's traceback as a note."""
     pickled, summary, text = error
     try:
         if pickled is None:

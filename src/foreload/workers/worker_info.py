@@ -15,23 +15,22 @@ _thread = threading.local()
 
 def _info() -> Any:
     info = getattr(_thread, "info", None)
-    # Torch's own collate asks only to allocate shared memory, a file descriptor per tensor, for another process.
-    # A thread's memory is the loop's already.
+    # If there is a worker, torch's own collate allocates shared memory, a file descriptor per tensor, for another
+    # process. The loop has a thread's memory already.
     if info is not None and is_collating_tensors(2):
         return None
     return info
 
 
 class WorkerIdentity:
-    """Makes the calling thread a worker as ``get_worker_info()`` sees it, and runs ``worker_init_fn``.
+    """Makes the calling thread a worker for ``get_worker_info()``, and runs ``worker_init_fn``.
 
-    What torch computes in a worker is computed by its thread alone, as in torch's own workers: the other cores are
-    for the other workers.
+    Torch computes with one thread per worker, as in its own workers: other cores are for other workers.
 
     Args:
         count: the number of workers.
         seed: the base seed; worker ``i`` has ``seed + i``.
-        dataset: as the workers see it.
+        dataset: the dataset as workers see it.
         init: ``worker_init_fn``.
     """
 
@@ -44,7 +43,7 @@ class WorkerIdentity:
         self._infos: list[Any] = []
 
     def resize(self, count: int) -> None:
-        """Let workers know that there are ``count`` of them from now on."""
+        """Change the number of workers, for the threads that are workers already too."""
         self._count = count
         for info in list(self._infos):
             object.__setattr__(info, "num_workers", count)  # torch makes its fields read-only

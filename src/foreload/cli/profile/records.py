@@ -178,7 +178,7 @@ class StockLoader:
             "workers": {
                 "kind": "processes",
                 "count": about["workers"],
-                "why": "as was asked for",
+                "why": "as requested",
                 "samples_per_second": {},
                 "choosing_seconds": 0.0,
                 "depth": about["depth"],
