@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mutated JPEGs through the image path under ASan and UBSan:  scripts/fuzz.sh [SECONDS [SEED [FILE...]]]
+# Load mutated JPEGs through the image path under ASan and UBSan:  scripts/fuzz.sh [SECONDS [SEED [FILE...]]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build/native-address,undefined

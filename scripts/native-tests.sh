@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The core's own tests: plain, under ASan and UBSan, and under TSan.
+# Run the core's own tests: plain, under ASan and UBSan, and under TSan.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for sanitizers in "" address,undefined thread; do

@@ -13,7 +13,11 @@ for name in "$@"; do
 done
 
 requirements() { cat pyproject.toml constraints.txt scripts/setup.sh; }
-sources() { cat CMakeLists.txt && find native -name '*.[ch]pp' -print0 | sort -z | xargs -0 cat; }
+# (An editable install knows the Python files by name: it is made again when one comes or goes.)
+sources() {
+  cat CMakeLists.txt && find native -name '*.[ch]pp' -print0 | sort -z | xargs -0 cat
+  find src -name '*.py' | sort
+}
 packages=$(requirements | sha256sum)
 build=$({ requirements && sources; } | sha256sum)
 stamp() { echo ".venv/.foreload-setup-$1"; }

@@ -113,24 +113,23 @@ def kill(pids: set[int]) -> None:
 
 def wait_until_none(left: Callable[[], set[Any]]) -> set[Any]:
     """Return what is left in the end; collect garbage and wait for a while if there is something."""
-    deadline = time.monotonic() + PATIENCE
+    deadline, pause = time.monotonic() + PATIENCE, 0.01
     while (found := left()) and time.monotonic() < deadline:
         gc.collect()  # which does nothing while another thread is at it
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1, 1.5 * pause)
     return found
 
 
 def shared_memory() -> set[str]:
-    """Return the names in /dev/shm of this library, and of torch for this process or ones that are dead."""
-    found = set()
+    """Return the names in /dev/shm of this library, and those that torch gave memory of this process."""
     with suppress(OSError):
-        for name in os.listdir("/dev/shm"):
-            owner = name.split("_")[1] if name.startswith("torch_") else ""
-            if "foreload" in name or (
-                owner.isdigit() and (int(owner) == os.getpid() or not Path(f"/proc/{owner}").exists())
-            ):
-                found.add(name)
-    return found
+        return {
+            name
+            for name in os.listdir("/dev/shm")
+            if "foreload" in name or name.startswith(f"torch_{os.getpid()}_")
+        }
+    return set()
 
 
 def temporary_files(folder: Path) -> set[str]:

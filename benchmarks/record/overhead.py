@@ -29,9 +29,7 @@ from common import Record
 
 from foreload import _native
 from foreload.batch.samples import SampleAssembly
-from foreload.epochs import base as epoch
-from foreload.epochs import cursor as state
-from foreload.epochs import processes as handover
+from foreload.epochs import base, inline, processes, threads
 from foreload.loader import DataLoader
 from foreload.record.spans import Lane
 from foreload.workers.threads import ThreadPool
@@ -136,7 +134,7 @@ class _Watch:
 
 # What records, and what is there in its place.
 _LINES = [
-    (r"^ *(self\._?)?loop\.(asked|mark|ordered|gathered|gave)\(.*\)$", ""),
+    (r"^ *self\._(order_)?loop\.(mark_requested|mark|ordered|gathered|mark_delivered)\(.*\)$", ""),
     (r"^ *self\._watch\..*$", ""),
     (r"self\._samples_of\(indices\)|count\(indices\)", "0"),
     (r"self\.source\(\)", "self._dataset"),
@@ -158,14 +156,14 @@ class Quiet:
             *(
                 (owner, name, _without(vars(owner)[name], _LINES))
                 for owner, name in (
-                    (epoch.Epoch, "__next__"),
-                    (epoch.InlineEpoch, "_next"),
-                    (epoch.GatherEpoch, "_gather"),
-                    (epoch.GatherEpoch, "_indices"),
-                    (epoch.ThreadEpoch, "_next"),
-                    (epoch.ThreadEpoch, "_fill"),
-                    (handover.ProcessEpoch, "_ask"),
-                    (state.Order, "__next__"),
+                    (base.Epoch, "__next__"),
+                    (base.Epoch, "_draw"),
+                    (inline.InlineEpoch, "_next"),
+                    (inline.GatherEpoch, "_gather"),
+                    (inline.GatherEpoch, "_indices"),
+                    (threads.ThreadEpoch, "_next"),
+                    (threads.ThreadEpoch, "_fill"),
+                    (processes.ProcessEpoch, "_ask"),
                     (SampleAssembly, "_one_by_one"),
                 )
             ),

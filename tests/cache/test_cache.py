@@ -15,11 +15,8 @@ import torch
 from PIL import Image
 from torch.utils.data import (
     Dataset,
-    DistributedSampler,
     IterableDataset,
     RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 import foreload as fl
@@ -54,20 +51,9 @@ def room_for(count: int, dataset: Dataset[Any] | None = None) -> int:
     return count * block((dataset or Counted())[0])
 
 
-Orders = dict[str, Callable[[Dataset[Any], torch.Generator | None], dict[str, Any]]]
-ORDERS: Orders = {
-    "sequential": lambda d, g: {},
+ORDERS: dict[str, Callable[[Dataset[Any], torch.Generator | None], dict[str, Any]]] = {
     "shuffle": lambda d, g: {"shuffle": True, "generator": g},
     "replacement": lambda d, g: {"sampler": RandomSampler(d, replacement=True, generator=g)},
-    "replacement and base seed": lambda d, g: {
-        "sampler": RandomSampler(d, replacement=True, num_samples=77, generator=g),
-        "generator": g,
-    },
-    "weighted": lambda d, g: {"sampler": WeightedRandomSampler(range(1, SIZE + 1), 150, generator=g)},
-    "subset": lambda d, g: {"sampler": SubsetRandomSampler(range(0, SIZE, 2), generator=g)},
-    "distributed": lambda d, g: {"sampler": DistributedSampler(d, num_replicas=3, rank=1, seed=2)},
-    "own sampler": lambda d, g: {"sampler": [5, 3, 5, 5, 3, 100]},
-    "own batches": lambda d, g: {"batch_sampler": [[1, 2], [2, 3], [3, 1]]},
 }
 WORKERS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},
@@ -76,18 +62,6 @@ WORKERS: dict[str, dict[str, Any]] = {
     "processes": {"num_workers": 2, "workers": "processes"},
     "persistent processes": {"num_workers": 2, "workers": "processes", "persistent_workers": True},
 }
-
-
-def run(make: Any, dataset: Any, order: str, own: bool, epochs: int = 3, **arguments: Any) -> Any:
-    torch.manual_seed(1)
-    generator = torch.Generator().manual_seed(4) if own else None
-    chosen = ORDERS[order](dataset, generator)
-    if "batch_sampler" not in chosen:
-        chosen["batch_size"] = 8
-    loader = make(dataset, **chosen, **arguments)
-    got = [[batch[1].tolist() for batch in loader] for _ in range(epochs)]
-    states = torch.get_rng_state(), None if generator is None else generator.get_state()
-    return got, states, loader
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -357,8 +331,16 @@ def photos(folder: Path, count: int = 24) -> Path:
 
 
 @pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
-@pytest.mark.parametrize("budget", ["20KB", "300KB", "10MB"])
-@pytest.mark.parametrize("workers", ["none", "threads", "processes"])
+@pytest.mark.parametrize(
+    ("workers", "budget"),
+    [
+        pytest.param(
+            workers, budget, marks=pytest.mark.slow if workers == "processes" and budget != "300KB" else ()
+        )
+        for workers in ("none", "threads", "processes")
+        for budget in ("20KB", "300KB", "10MB")
+    ],
+)
 def test_images_are_the_same_from_the_cache(tmp_path: Path, keep: Any, budget: str, workers: str) -> None:
     for transform in (fl.transforms.train(48), fl.transforms.val(48), fl.transforms.resize(50)):
         images = fl.ImageDataset(

@@ -717,7 +717,7 @@ def test_a_mosaic_stream_goes_on_with_other_workers(streamed: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.filterwarnings("ignore:.with_length")
 def test_webdataset_pipelines_are_as_in_torch(tmp_path: Path, workers: int, kind: Any) -> None:
     wds = pytest.importorskip("webdataset")

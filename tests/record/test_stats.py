@@ -214,7 +214,7 @@ def test_batches_that_are_gathered_together_are_never_taken_back() -> None:
 
 
 def test_an_epoch_that_goes_on_in_a_fork_is_counted_there_from_its_beginning() -> None:
-    loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
+    loader = fl.DataLoader(fl.CachedDataset(torch.randn(200, 4)), batch_size=2, num_workers=0)
     list(loader)
     epoch = iter(loader)
     for _ in range(20):
@@ -226,13 +226,13 @@ def test_an_epoch_that_goes_on_in_a_fork_is_counted_there_from_its_beginning() -
             check(loader.stats())
             assert loader.stats()["batches"] == loader.stats()["samples"] == 0
             for _ in epoch:
-                assert 0 <= loader.stats()["batches"] <= 480
+                assert 0 <= loader.stats()["batches"] <= 80
                 str(loader.report())
             check(loader.stats())
             failed = False
         os._exit(failed)
     assert os.waitpid(child, 0)[1] == 0
-    assert loader.stats()["batches"] == 520
+    assert loader.stats()["batches"] == 120
 
 
 class Triples:
@@ -475,6 +475,7 @@ def test_a_process_that_is_gone_meanwhile_does_not_matter(monkeypatch: pytest.Mo
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     ghost = psutil.Process(gone.pid)
     gone.wait()
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: [])
     expected = tree.tree_bytes()
     monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: [ghost])
     assert tree.tree_bytes() == pytest.approx(expected, rel=0.1)
