@@ -1,4 +1,4 @@
-"""JPEG training input: against stock torch, the fastest peer, and what libjpeg-turbo allows."""
+"""JPEG training input: against stock torch, the fastest peer, and the limit of libjpeg-turbo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``import foreload``: what it adds to ``import torch``, each time in a fresh process."""
+"""Time that ``import foreload`` adds to ``import torch``, each time in a fresh process."""
 
 from __future__ import annotations
 

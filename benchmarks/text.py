@@ -1,6 +1,6 @@
 """1 GB of lines in one file, batch 256, random access: against stock torch; the index; memory.
 
-Stock's dataset does the same with a list of line starts, seek and readline. Both load what is in the page cache.
+Stock's dataset does the same with a list of line starts, seek and readline. Both read from the page cache.
 Each contestant for memory runs in a process of its own; this program, called with --child, is that process.
 """
 

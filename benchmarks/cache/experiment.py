@@ -1,4 +1,4 @@
-"""What the experiments on the cache share: records and plots beside those of the other benchmarks."""
+"""Records and plots of the experiments on the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hit rates over the cache's size, for every policy and order; and what loaders then really hit."""
+"""Hit rates over the cache's size, for every policy and order; and the hits of real loaders."""
 
 from __future__ import annotations
 

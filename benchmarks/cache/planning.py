@@ -1,4 +1,4 @@
-"""How fast `opt` is planned, and in how much memory: 1e7 accesses over 1e6 samples, on one thread."""
+"""Speed and memory of planning `opt`: 1e7 accesses over 1e6 samples, on one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When caching is not worth it: the cost of a hit against that of loading, over the sample's size."""
+"""The size from which caching pays: the cost of a hit against that of loading, over the sample's size."""
 
 from __future__ import annotations
 

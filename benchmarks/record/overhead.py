@@ -1,12 +1,12 @@
-"""What recording spans costs: the same loaders, in one process, with recording and without it.
+"""The cost of recording spans: the same loaders, in one process, with recording and without it.
 
-Nobody can switch it off, so "without" is this very code less the lines that record: it is compiled once more
-without them (`Quiet`), and the workers have no lane to write to. Both take turns of some hundredths of a second,
-hundreds of them; each pair of turns makes one ratio. In two processes, two versions of a program would lie
-differently in memory, which alone makes one a tenth faster than the other.
+Recording cannot be switched off, so "without" is the same code minus the lines that record: it is compiled again
+without them (`Quiet`), and the workers have no lane to write to. Both take hundreds of turns of some hundredths of
+a second; each pair of turns gives one ratio. In two processes, two versions of a program would differ in memory
+layout, which alone makes one up to a tenth faster.
 
-Photos are what people load. The others are as small as samples get: a batch of them takes microseconds, and every
-call is a part of the whole.
+Photos are a usual load. The other samples are as small as possible: a batch of them takes microseconds, so that
+every call counts.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _native.Work = lambda lane, number: nullcontext() if _is_quiet.value else _recor
 
 
 class _Watch:
-    """Watches nothing."""
+    """A watch that records nothing."""
 
     def __init__(self) -> None:
         self.lane = Lane("nobody", "consumer", _native.Lane())
@@ -239,7 +239,7 @@ def main() -> None:
     options.add_argument("--pairs", type=int, default=200, help="of turns, of each loader")
     options.add_argument("--only", default="", help="what the names begin with")
     chosen = options.parse_args()
-    record = Record("observe_overhead")
+    record = Record("record_overhead")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_data(folder)

@@ -1,4 +1,4 @@
-"""What is predicted for other settings, held against what is then measured with them."""
+"""Predictions for other settings, against what is then measured with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foreload.tune.costs import Costs
 from foreload.tune.predict import predict
 
 LOW, HIGH = 0.85, 1.15
-FILE = RESULTS / "observe_predict.json"
+FILE = RESULTS / "record_predict.json"
 
 
 def run(pipeline: Pipeline, settings: dict[str, Any], cores: int, warm: int = 0) -> tuple[float, Any]:

@@ -1,4 +1,4 @@
-"""The workers that ``"auto"`` chooses, against all fixed choices, on eight datasets."""
+"""The choices of ``workers="auto"``, against all fixed choices, on eight datasets."""
 
 from __future__ import annotations
 

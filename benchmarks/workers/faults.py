@@ -1,4 +1,4 @@
-"""Workers that are killed at random, and runs that crash at random and go on."""
+"""Workers that are killed at random, and runs that crash at random and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to hand batches from worker processes to the loop, and how soon a second epoch begins."""
+"""The cost of handing batches from worker processes to the loop, and the delay of a second epoch's first batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The loader that tunes itself, against the best of all fixed settings, on eight datasets.
 
-Samples per second once it has run for 3 seconds; how often it changed its mind after that; what it takes of a
-memory budget.
+Samples per second after the first 3 seconds; the number of changes after that; the use of a memory budget.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python fast_dataloader.py data/profiling
 
-Only make_loader differs, and the copies to the GPU, which are the loader's now. What was changed is numbered as
-the mistakes are there. The model is a stand-in for a GPU: a step takes --step-ms, and the CPU is free meanwhile.
+Only make_loader differs, and the copies to the GPU, which the loader makes now. The changes are numbered as
+the mistakes there. The model is a stand-in for a GPU: a step takes --step-ms, and the CPU is free meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scripts here share: a loop over batches that watches the clock, and what to call it with."""
+"""A timed loop over batches, and its arguments, shared by the scripts of this folder."""
 
 from __future__ import annotations
 

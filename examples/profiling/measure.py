@@ -1,10 +1,10 @@
-"""Run the scripts of this folder, keep what they measured, and write analysis.md from it.
+"""Run the scripts of this folder, keep their figures, and write analysis.md from them.
 
     python measure.py data/profiling      # measure, keep the figures in measured.json, write analysis.md
     python measure.py --render            # write analysis.md from the figures that are kept
 
-The text is in analysis.template.md, where figures stand as {slow.later.samples_per_second:,.0f}: no figure of
-analysis.md is written by hand. The machine should have nothing else to do.
+The text is in analysis.template.md, with placeholders such as {slow.later.samples_per_second:,.0f}: no figure of
+analysis.md is written by hand. The machine should be otherwise idle.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Is it the storage or the CPU? Load with a planted cause, and see what tells them apart.
+"""Load with a planted cause, slow storage or CPU work, to see what tells them apart.
 
     python which_cause.py data/profiling --io-ms 20 --workers 0 2 8
     python which_cause.py data/profiling --cpu-ms 20 --workers 0 2 8
 
-Nothing is done with the batches: this is how fast data comes. Storage that is slow to answer leaves the cores
-idle, and more workers than cores help; work for the CPU keeps them busy, and no number of workers makes it less.
+Nothing is done with the batches: this is the speed of loading alone. Slow storage leaves the cores idle,
+and more workers than cores help; work for the CPU keeps them busy, and no number of workers makes it less.
 """
 
 from __future__ import annotations

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Literal, SupportsIndex, get_args
 
-from foreload.checks import check_int
+from foreload.checks import Array, Indices, check_int
 from foreload.machine import granted_memory
 
-__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "OnError", "Policy", "parse_bytes"]
+__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "OnError", "Policy", "PolicyFunction", "parse_bytes"]
 
 Keep = Literal["auto", "encoded", "decoded"]
 
@@ -88,7 +89,8 @@ class Cache:
         budget: bytes, or ``"8GiB"``, or ``"50%"`` of the memory that this process may use. Each sample takes its
             size, rounded up to 64 bytes, and 64 more; 0 keeps nothing.
         policy: ``"opt"``, the best possible for the order; or ``"fixed"``, ``"lru"``, ``"lfu"``, ``"fifo"``,
-            ``"random"``, for comparison. See :func:`foreload.cache.plan.compile_plan`.
+            ``"random"``, for comparison; or a function of your own, which is called if the order is known ahead
+            (``docs/extending.md``). See :func:`foreload.cache.plan.compile_plan`.
         keep: whether to keep images as the bytes of their file or as pixels; ``"auto"`` decides for each image by
             the time that it saves per byte.
         spill: a folder on a local disk for samples that memory does not hold. The next run with the same dataset
@@ -105,7 +107,7 @@ class Cache:
     """
 
     budget: SupportsIndex | str
-    policy: Policy = "opt"
+    policy: Policy | PolicyFunction = "opt"
     keep: Keep = "auto"
     spill: str | Path | None = None
     route: bool = False
@@ -114,8 +116,10 @@ class Cache:
     def __post_init__(self) -> None:
         """Check the arguments."""
         wanted = parse_bytes(self.budget, name="cache budget")
-        if self.policy not in POLICIES:
-            raise ValueError(f"cache policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if not callable(self.policy) and self.policy not in POLICIES:
+            raise ValueError(
+                f"cache policy must be one of {', '.join(POLICIES)}, or a function, got {self.policy!r}"
+            )
         if self.keep not in get_args(Keep):
             raise ValueError(f"cache keep must be one of {', '.join(get_args(Keep))}, got {self.keep!r}")
         if self.spill is not None and not isinstance(self.spill, (str, os.PathLike)):
@@ -142,3 +146,7 @@ class Cache:
 Policy = Literal["opt", "fixed", "lru", "lfu", "fifo", "random"]
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+# Returns a bool for each access: whether the sample stays cached until its next one. The arguments are the samples
+# in the order of access (int64), the bytes of each sample (int64), and the budget.
+PolicyFunction = Callable[[Indices, Array, int], Array]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from foreload import _native
+from foreload._native import GatherJob, PythonJob
 from foreload.checks import Array, Indices
 from foreload.options import Keep, OnError
 
@@ -31,11 +32,13 @@ __all__ = [
     "BatchOptions",
     "BlockStorage",
     "EpochListener",
+    "GatherJob",
     "ImageForms",
     "LoaderDefaults",
     "NativeBatches",
     "OrderBlocks",
     "OrderStart",
+    "PythonJob",
     "SampleCache",
     "SampleSource",
     "SampleStore",

@@ -18,7 +18,16 @@ from foreload.cache.plan import compile_plan
 from foreload.options import POLICIES
 from tests.cache.varied import ORDERS, SIZE, Varied, block, epochs_of, listed
 
-every_policy = pytest.mark.parametrize("policy", POLICIES)
+
+def largest(accesses: Any, sizes: Any, budget: int) -> Any:
+    """A policy of the user's own: keep the largest samples."""
+    order = np.argsort(-sizes, kind="stable")
+    members = np.zeros(len(sizes), np.bool_)
+    members[order[np.cumsum(sizes[order]) <= budget]] = True
+    return members[accesses]
+
+
+every_policy = pytest.mark.parametrize("policy", [*POLICIES, largest])
 
 BUDGET = 80_000  # for about half of the samples
 WORKERS: dict[str, dict[str, Any]] = {
@@ -49,7 +58,7 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
 @pytest.mark.parametrize(
     ("workers", "policy"),
     [
-        *itertools.product(("none", "threads"), POLICIES),
+        *itertools.product(("none", "threads"), (*POLICIES, largest)),
         ("persistent threads", "opt"),
         ("persistent threads", "lru"),
     ],

@@ -69,6 +69,49 @@ def test_what_must_hold(
         assert sum(sizes[i] for i in held) <= budget
 
 
+@given(traces, sizes_of_8, st.integers(0, 30), st.booleans(), st.integers(0, 2**32))
+def test_a_policy_of_ones_own_is_executed_bit_by_bit(
+    accesses: list[int], sizes: list[int], budget: int, begun: bool, seed: int
+) -> None:
+    resident = (np.cumsum(sizes) <= budget) & begun
+    wanted: list[bool] = []
+
+    def whenever_it_fits(trace: Any, bytes_each: Any, most: int) -> Any:
+        assert trace.tolist() == [*np.flatnonzero(resident), *accesses]
+        assert (bytes_each.tolist(), most) == (sizes, budget)
+        random, held = np.random.default_rng(seed), set()
+        for sample in trace.tolist():
+            held.discard(sample)
+            fits = sum(sizes[i] for i in held) + sizes[sample] <= budget
+            wanted.append(bool(fits and random.integers(4)))
+            held |= {sample} if wanted[-1] else set()
+        return np.array(wanted, np.bool_)
+
+    plan = compile_plan(accesses, 8, budget, whenever_it_fits, sizes=sizes, resident=resident)
+    cached = np.flatnonzero(resident).tolist()
+    assert plan.keep.tolist() == wanted[len(cached) :]
+    held = {sample for sample, stays in zip(cached, wanted, strict=False) if stays}
+    assert np.flatnonzero(plan.retained).tolist() == sorted(held)
+    for sample, hit, keep in zip(accesses, plan.hits, plan.keep, strict=True):
+        assert hit == (sample in held)
+        held = held | {sample} if keep else held - {sample}
+
+
+def test_a_policy_of_ones_own_that_makes_no_sense_is_named() -> None:
+    def hoard(accesses: Any, sizes: Any, budget: int) -> Any:
+        return np.ones(len(accesses), np.bool_)
+
+    def counts(accesses: Any, sizes: Any, budget: int) -> Any:
+        return np.ones(len(accesses), np.int64)
+
+    with pytest.raises(ValueError, match="policy hoard keeps 30 at access 2, but the budget is 25"):
+        compile_plan([0, 1, 2], 3, 25, hoard, sizes=[10, 10, 10])
+    with pytest.raises(TypeError, match="policy counts must return a bool for each of 3 accesses, got int64"):
+        compile_plan([0, 1, 2], 3, 25, counts)
+    with pytest.raises(IndexError):
+        compile_plan([0, 5], 2, 1, hoard)
+
+
 @given(traces, sizes_of_8, st.integers(0, 30), st.sampled_from(["lru", "lfu", "fifo"]))
 def test_classic_policies_do_what_cachetools_does(
     accesses: list[int], sizes: list[int], budget: int, policy: Any

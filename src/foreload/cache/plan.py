@@ -12,7 +12,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.checks import Array
-from foreload.options import POLICIES, Policy
+from foreload.options import POLICIES, Policy, PolicyFunction
 
 __all__ = ["Plan", "compile_plan", "fixed_set"]
 
@@ -47,7 +47,7 @@ def compile_plan(
     accesses: Array,
     samples: int,
     budget: int,
-    policy: Policy = "opt",
+    policy: Policy | PolicyFunction = "opt",
     *,
     sizes: Array | None = None,
     costs: Array | None = None,
@@ -58,7 +58,7 @@ def compile_plan(
     """Compile the plan by which ``policy`` caches these accesses.
 
     Args:
-        accesses: samples in the order of their accesses.
+            accesses: samples in the order of their accesses.
         samples: the number of samples.
         budget: in bytes, or in samples without ``sizes``.
         policy: ``"opt"`` reaches the most possible hits if sizes and costs are equal (Belady's MIN with bypass).
@@ -66,6 +66,9 @@ def compile_plan(
             budget (local ratio: Bar-Noy et al., JACM 48(5), 2001), in practice nearly all of it. ``"fixed"``
             keeps one set of samples all the time, those that save most per byte. The others are the classic
             ones, as in cachetools.
+                A function is called with the accesses (first those of the samples that are cached already), the sizes and
+            the budget, and returns a bool per access: whether the sample stays cached until its next one; ``costs``,
+            ``tail`` and ``seed`` do not matter to it.
         sizes: bytes per sample (int64).
         costs: what a hit saves per sample, e.g. seconds (float64).
         resident: whether each sample is cached already (bool).
@@ -73,19 +76,23 @@ def compile_plan(
         seed: for ``"random"``.
 
     Raises:
-        ValueError: the policy is unknown, or an array has the wrong length.
+            ValueError: the policy is unknown, an array has the wrong length, or a policy function keeps more than the
+            budget.
+        TypeError: a policy function does not return a bool array.
         IndexError: an access is out of range.
-
+    
     >>> plan = compile_plan([0, 1, 2, 0, 1, 2], 3, budget=1)
     >>> plan.hits.astype(int).tolist(), plan.keep.astype(int).tolist()
     ([0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0])
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if not callable(policy) and policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, or a function, got {policy!r}")
     accesses = np.ascontiguousarray(accesses, np.int64)
     sizes = None if sizes is None else np.ascontiguousarray(sizes, np.int64)
     costs = None if costs is None else np.ascontiguousarray(costs, np.float64)
     resident = None if resident is None else np.ascontiguousarray(resident, np.bool_)
+    if callable(policy):
+        return _compile_function(policy, accesses, samples, budget, sizes, resident)
     if policy == "fixed":
         return _compile_fixed(accesses, samples, budget, sizes, costs, resident)
     hits = np.empty(len(accesses), np.bool_)
@@ -118,8 +125,7 @@ def compile_plan(
 def _compile_fixed(
     accesses: Array, samples: int, budget: int, sizes: Array | None, costs: Array | None, resident: Array | None
 ) -> Plan:
-    if len(accesses) and not 0 <= accesses.min() <= accesses.max() < samples:
-        raise IndexError(f"accesses go from {accesses.min()} to {accesses.max()}, but there are {samples} samples")
+    _check_accesses(accesses, samples)
     seen = np.bincount(accesses, minlength=samples)
     cached = np.zeros(samples, np.bool_) if resident is None else resident
     # The first access to a sample that is not cached is a miss in any case.
@@ -129,6 +135,46 @@ def _compile_fixed(
     first[np.unique(accesses, return_index=True)[1]] = True
     keep = members[accesses]
     return Plan(accesses, keep & (~first | cached[accesses]), keep, members & cached)
+
+
+def _compile_function(
+    policy: PolicyFunction,
+    accesses: Array,
+    samples: int,
+    budget: int,
+    sizes: Array | None,
+    resident: Array | None,
+) -> Plan:
+    _check_accesses(accesses, samples)
+    sizes = np.ones(samples, np.int64) if sizes is None else sizes
+    # A sample that is cached already is one that was kept at an access before these.
+    cached = np.zeros(0, np.int64) if resident is None else np.flatnonzero(resident)
+    trace = np.concatenate([cached, accesses])
+    keep = np.asarray(policy(trace.copy(), sizes.copy(), budget))
+    name = getattr(policy, "__name__", type(policy).__name__)
+    if keep.dtype != np.bool_ or keep.shape != trace.shape:
+        raise TypeError(
+            f"policy {name} must return a bool for each of {len(trace)} accesses, got {keep.dtype} of shape "
+            f"{keep.shape}"
+        )
+    hits = np.zeros(len(trace), np.bool_)
+    by_sample = np.argsort(trace, kind="stable")
+    again = np.flatnonzero(np.diff(trace[by_sample]) == 0)
+    hits[by_sample[again + 1]] = keep[by_sample[again]]
+    held = np.cumsum(sizes[trace] * (keep.astype(np.int64) - hits))
+    if (over := np.flatnonzero(held > budget)).size:
+        raise ValueError(
+            f"policy {name} keeps {held[over[0]]} at access {over[0]}, but the budget is {budget}; "
+            "let it keep fewer samples"
+        )
+    retained = np.zeros(samples, np.bool_)
+    retained[cached] = keep[: len(cached)]
+    return Plan(accesses, hits[len(cached) :], keep[len(cached) :], retained)
+
+
+def _check_accesses(accesses: Array, samples: int) -> None:
+    if len(accesses) and not 0 <= accesses.min() <= accesses.max() < samples:
+        raise IndexError(f"accesses go from {accesses.min()} to {accesses.max()}, but there are {samples} samples")
 
 
 def fixed_set(values: Array, sizes: Array, budget: int) -> Array:

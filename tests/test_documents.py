@@ -1,0 +1,97 @@
+"""README.md and docs/: their Python runs, and the files and names in them exist.
+
+tests/export/test_trace.py runs the Python of profiling.md.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import foreload as fl
+from tests.conftest import photo
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks_of(path: Path) -> list[str]:
+    """The Python blocks of a document, each on its own line numbers."""
+    text = path.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return ["\n" * text.count("\n", 0, match.start(1)) + match[1] for match in found]
+
+
+def run(document: str, names: dict[str, Any]) -> dict[str, Any]:
+    blocks = blocks_of(ROOT / document)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, document, "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def photos(folder: Path) -> None:
+    for number in range(8):
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(320, 240, number).save(path)
+
+
+@pytest.mark.filterwarnings("ignore:the cache's budget")  # a document's machine is larger
+def test_readme() -> None:
+    photos(Path("imagenet/train"))
+    dataset = fl.ImageDataset("imagenet/train", transform=fl.transforms.train(224))
+    checkpoint = {"loader": fl.DataLoader(dataset, batch_size=256, shuffle=True, seed=0).state_dict()}
+    names = run("README.md", {"my_dataset": list(range(100)), "checkpoint": checkpoint})
+    assert len(names["images"]) == 8
+
+
+@pytest.mark.filterwarnings("ignore:the cache's budget")
+def test_cache() -> None:
+    samples = list(torch.arange(100.0))
+    run("docs/cache.md", {"fl": fl, "images": samples, "mine": samples, "augment": lambda x: x})
+
+
+def test_workers() -> None:
+    loader = fl.DataLoader(list(range(100)), batch_size=8, shuffle=True, seed=0)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    run("docs/workers.md", {"loader": loader})
+    assert loader.stats()["samples"] == 100
+
+
+def test_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where sockets are
+    loader = run("docs/serve.md", {"dataset": list(range(100))})["loader"]
+    assert loader.published == "train"
+    loader.close()
+
+
+def test_extending() -> None:
+    run("docs/extending.md", {})
+
+
+DOCUMENTS = [path for folder in (".", "docs", "benchmarks") for path in sorted((ROOT / folder).glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_document_names_is_there(document: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = [link for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", text) if not (document.parent / link).exists()]
+    assert links == []
+    roots = [ROOT, ROOT / "src" / "foreload", ROOT / "benchmarks"]
+    files = re.findall(r"`([\w./]+/[\w.]*|[\w./]+\.(?:py|pyi|cpp|hpp|sh))`", text)
+    assert [name for name in files if not any((root / name).exists() for root in roots)] == []
+    for name in re.findall(r"`fl\.([\w.]+)", text):
+        assert operator.attrgetter(name)(fl)
