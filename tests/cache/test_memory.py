@@ -168,9 +168,9 @@ def test_a_budget_bounds_cache_and_batches(workers: int) -> None:
 def test_the_depth_is_that_which_fits() -> None:
     budget = MemoryBudget(100)
     assert budget.depth(8) == 2
-    budget.saw(torch.zeros(10, dtype=torch.uint8), None)
+    budget.observe_batch(torch.zeros(10, dtype=torch.uint8), None)
     assert [budget.depth(wanted) for wanted in (1, 8, 50)] == [1, 8, 8]
-    budget.saw([torch.zeros(30, dtype=torch.uint8), {"x": torch.zeros(30, dtype=torch.uint8)}], None)
+    budget.observe_batch([torch.zeros(30, dtype=torch.uint8), {"x": torch.zeros(30, dtype=torch.uint8)}], None)
     assert budget.depth(8) == 1
     assert MemoryBudget(None).depth(8) == 8
 
