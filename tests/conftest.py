@@ -41,6 +41,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     """A folder for temporary files that goes with the session; its path is short, for sockets lie in it."""
     tmp_path_factory.getbasetemp()  # pytest's own folders stay elsewhere
     folder = Path(tempfile.mkdtemp(prefix="foreload-tests-"))
+    folder.chmod(0o755)  # some tests become another user
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
