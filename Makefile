@@ -13,7 +13,7 @@ test:
 	@scripts/test.sh
 
 test-all:
-	@scripts/setup.sh test
+	@scripts/setup.sh test frameworks
 	@scripts/test.sh --all
 
 lint:

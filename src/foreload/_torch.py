@@ -21,6 +21,7 @@ from torch.utils.data._utils import worker as torch_worker
 __all__ = [
     "auto_collates",
     "compute_alone",
+    "coo_parts",
     "default_store",
     "draw_seed",
     "expected_length",
@@ -115,6 +116,11 @@ def set_worker_signal_handlers() -> None:
 def default_store() -> Any:
     """Return the key-value store that all ranks of ``torch.distributed`` reach."""
     return distributed.distributed_c10d._get_default_store()
+
+
+def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return indices and values of a sparse COO tensor as they are; the public methods want it coalesced."""
+    return tensor._indices(), tensor._values()
 
 
 def name_worker_process() -> None:

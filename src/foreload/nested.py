@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload._torch import coo_parts
+
 __all__ = ["count_samples", "move", "tensors"]
 
 
@@ -78,7 +80,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
-            yield from (value._indices(), value._values())
+            yield from coo_parts(value)
         elif value.layout in (torch.sparse_csr, torch.sparse_bsr):
             yield from (value.crow_indices(), value.col_indices(), value.values())
         elif value.layout in (torch.sparse_csc, torch.sparse_bsc):

@@ -535,7 +535,7 @@ def mosaic() -> Any:
         pytest.importorskip("transformers.models.auto.tokenization_auto")
         pytest.importorskip("transformers.feature_extraction_utils")
         pytest.importorskip("transformers.tokenization_utils_base")
-        replacement_positions = {
+        stand_ins = {
             name: types.ModuleType(name)
             for name in (
                 "torchvision",
@@ -544,12 +544,12 @@ def mosaic() -> Any:
                 "torchvision.transforms.functional",
             )
         }
-        for name, module in replacement_positions.items():
+        for name, module in stand_ins.items():
             module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        replacement_positions["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {})  # type: ignore[attr-defined]
-        replacement_positions["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
+        stand_ins["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {})  # type: ignore[attr-defined]
+        stand_ins["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
         with pytest.MonkeyPatch.context() as patch:
-            for name, module in replacement_positions.items():
+            for name, module in stand_ins.items():
                 patch.setitem(sys.modules, name, module)
             return pytest.importorskip("streaming")
     return pytest.importorskip("streaming")
@@ -716,6 +716,7 @@ def test_a_mosaic_stream_goes_on_with_other_workers(streamed: Any) -> None:
 # webdataset, and streams of one's own.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.filterwarnings("ignore:.with_length")

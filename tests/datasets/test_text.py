@@ -265,6 +265,7 @@ def fast_tokenizer(**options: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_tokenizers_of_transformers_give_what_they_pad_themselves(lines: Path, side: str) -> None:
     tokenizer = fast_tokenizer(padding_side=side)

@@ -321,6 +321,7 @@ def test_points_are_of_the_time_since_the_last_one() -> None:
     assert all(value == 0 for tag, value in scalars(after, after).items() if tag.startswith("stages/"))
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     loader = make()

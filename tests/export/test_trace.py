@@ -356,6 +356,7 @@ def test_without_nvtx_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         fl.export.nvtx_ranges(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_documents_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")

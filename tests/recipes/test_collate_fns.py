@@ -112,6 +112,7 @@ def test_dicts_keep_what_else_they_have() -> None:
     assert many["labels"].tolist() == [[0, 1], [1, 1]]
 
 
+@pytest.mark.slow
 def test_it_pads_as_the_hugging_face_libraries_do() -> None:
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")

@@ -956,6 +956,7 @@ def bucket(folder: Path, pictures: Path) -> Iterator[dict[str, Any]]:
     server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", ["auto", *(pytest.param(way, marks=pytest.mark.slow) for way in ("processes", "stock, forked"))]
 )

@@ -58,7 +58,7 @@ def compile_plan(
     """Compile the plan by which ``policy`` caches these accesses.
 
     Args:
-            accesses: samples in the order of their accesses.
+        accesses: samples in the order of their accesses.
         samples: the number of samples.
         budget: in bytes, or in samples without ``sizes``.
         policy: ``"opt"`` reaches the most possible hits if sizes and costs are equal (Belady's MIN with bypass).
@@ -66,9 +66,9 @@ def compile_plan(
             budget (local ratio: Bar-Noy et al., JACM 48(5), 2001), in practice nearly all of it. ``"fixed"``
             keeps one set of samples all the time, those that save most per byte. The others are the classic
             ones, as in cachetools.
-                A function is called with the accesses (first those of the samples that are cached already), the sizes and
-            the budget, and returns a bool per access: whether the sample stays cached until its next one; ``costs``,
-            ``tail`` and ``seed`` do not matter to it.
+            A function is called with the accesses (first those of the samples that are cached already), the sizes
+            and the budget. It returns a bool per access: whether the sample stays cached until its next one.
+            ``costs``, ``tail`` and ``seed`` do not matter to it.
         sizes: bytes per sample (int64).
         costs: what a hit saves per sample, e.g. seconds (float64).
         resident: whether each sample is cached already (bool).
@@ -76,11 +76,11 @@ def compile_plan(
         seed: for ``"random"``.
 
     Raises:
-            ValueError: the policy is unknown, an array has the wrong length, or a policy function keeps more than the
-            budget.
+        ValueError: the policy is unknown, an array has the wrong length, or a policy function keeps more than
+            the budget.
         TypeError: a policy function does not return a bool array.
         IndexError: an access is out of range.
-    
+
     >>> plan = compile_plan([0, 1, 2, 0, 1, 2], 3, budget=1)
     >>> plan.hits.astype(int).tolist(), plan.keep.astype(int).tolist()
     ([0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0])
