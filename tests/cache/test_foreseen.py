@@ -805,3 +805,31 @@ def test_wrong_sizes_are_named(maxsize: Any, error: Any) -> None:
 def test_forgotten_brackets_are_named() -> None:
     with pytest.raises(TypeError, match="with brackets"):
         fl.cached(lambda x: x)  # type: ignore[arg-type, misc]
+
+
+def test_epochs_begun_side_by_side_keep_their_orders_without_batches() -> None:
+    orders = []
+    for cache in (None, fl.Cache("1MiB", policy="lru")):
+        loader = fl.DataLoader(range(8), None, shuffle=True, seed=3, num_workers=0, cache=cache)  # type: ignore[arg-type]
+        first, second = iter(loader), iter(loader)
+        orders.append([list(first), list(second)])
+    assert orders[0] == orders[1]
+
+
+class Looked(list[int]):
+    """Indices of a subset, which count how often they were looked through."""
+
+    times = 0
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self.times += 1
+        return np.array(list(self))
+
+
+def test_a_subset_is_looked_through_once_per_epoch() -> None:
+    indices = Looked(range(8))
+    loader = fl.DataLoader(Subset(list(range(10)), indices), num_workers=0, cache="1MiB")  # type: ignore[arg-type]
+    list(loader)
+    before = indices.times
+    list(loader)
+    assert indices.times - before == 1

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import _native, transforms
+from foreload.cache.forms import ENCODED
 from tests.conftest import jpeg, photo
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -361,3 +362,17 @@ def test_what_reading_costs_is_known_also_of_images_that_are_read_together(photo
     assert (costs[:2] > 0).all()
     list(loader)  # hits cost neither
     assert (dataset.form_costs() == costs).all()
+
+
+def test_images_are_kept_as_the_plan_of_their_epoch_says(photos: Path) -> None:
+    used = []
+    for keep_files in (True, False):
+        dataset = fl.ImageDataset(photos, transform=fl.transforms.val(32))
+        loader = fl.DataLoader(dataset, batch_size=len(dataset), num_workers=0, cache="1GiB")
+        epoch = iter(loader)
+        assert loader.sample_cache is not None
+        if keep_files:  # as a plan may decide when the first indices are drawn, after the epoch has begun
+            loader.sample_cache.forms = np.full(len(dataset), ENCODED, np.uint8)
+        list(epoch)
+        used.append(loader.stats()["cache"]["used"])  # type: ignore[index]
+    assert used[0] < used[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import multiprocessing
@@ -278,3 +279,23 @@ def test_real_images_are_the_same(photos: os.PathLike[str]) -> None:
     for kind in (TorchDataLoader, fl.DataLoader):
         for ours, theirs in zip(kind(ahead, batch_size=8), kind(images, batch_size=8), strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", [torch.utils.data.SubsetRandomSampler, torch.utils.data.DistributedSampler])
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_an_epoch_that_goes_on_gives_the_rest_and_no_more(kind: Any, batch_size: int | None) -> None:
+    with contextlib.closing(fl.AsyncPrefetchDataset(Squares(12), queue_size=4, num_workers=1)) as ahead:
+
+        def loader() -> fl.DataLoader[Any]:
+            of = range(12)
+            sampler = kind(of) if kind is torch.utils.data.SubsetRandomSampler else kind(ahead, 1, 0)
+            return fl.DataLoader(ahead, batch_size=batch_size, sampler=sampler, num_workers=0)
+
+        first = loader()
+        epoch = iter(first)
+        given = [next(epoch), next(epoch)]
+        again = loader()
+        again.load_state_dict(first.state_dict())
+        rest = list(again)
+    found = [int(sample) for batch in [*given, *rest] for sample in np.atleast_1d(batch)]
+    assert sorted(found) == [index**2 for index in range(12)]

@@ -352,3 +352,11 @@ def test_a_tuned_loader_can_be_pickled_and_begins_anew() -> None:
     other = pickle.loads(pickle.dumps(loader))
     assert other.stats()["workers"]["tuning"] == []
     assert len(next(iter(other))[1]) == 4
+
+
+def test_the_number_of_workers_of_an_epoch_is_known_before_any_tuning() -> None:
+    loader = fl.DataLoader([torch.zeros(1)] * 64, workers="threads", batch_size=2)  # type: ignore[arg-type]
+    epoch = iter(loader)
+    assert loader.crew.count == loader.num_workers == granted_cores()
+    epoch.resize(1, 2)  # as the tuner does
+    assert loader.crew.count == loader.num_workers == 1

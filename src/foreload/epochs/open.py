@@ -43,6 +43,7 @@ def open_epoch(
         max_restarts: the number that may be replaced.
     """
     cursor, batches, count = spec.cursor, spec.batches, workers.count
+    crew.count = count
     if crew.kind(workers.workers, count) == "processes":
         pool, owner = crew.process_pool(workers, cursor.base_seed)
         return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)

@@ -138,7 +138,7 @@ class EpochSource(TorchDataLoader[T_co]):
         if self._memory.limit is None:
             reuse_freed()
         self.choose_workers()
-        self._crew.retune(self._crew_spec())
+        self._crew.retune(self._crew_spec(self.dataset))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
         router = None if cache is None else cache.router
@@ -148,11 +148,12 @@ class EpochSource(TorchDataLoader[T_co]):
         self._epoch += 1
         self._warn_without_accelerator()
         cursor.order.before_drawing(self._planner(cache))
+        view = self._view  # once: looking through a large Subset takes its time
         spec = EpochSpec(
             cursor,
             self.batch_spec,
             self.dataset,
-            self._view,
+            view,
             watch,
             self._memory,
             self.max_errors,
@@ -161,7 +162,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self.prefetch_factor,
             expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
         )
-        crew = self._crew_spec()
+        crew = self._crew_spec(view)
         return open_epoch(
             spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
         )
@@ -179,7 +180,7 @@ class EpochSource(TorchDataLoader[T_co]):
         Otherwise the first epoch does that. Loading is measured without the cache.
         """
         if self._open.cache is None:
-            self._crew.choose(self._crew_spec(), self._trial_batches)
+            self._crew.choose(self._crew_spec(self._view), self._trial_batches)
 
     def _trial_batches(self, kind: WorkerKind, count: int, batch_size: int | None, sampler: Sampler[int]) -> Any:
         make: Any = type(self)
@@ -251,10 +252,10 @@ class EpochSource(TorchDataLoader[T_co]):
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
         )
 
-    def _crew_spec(self) -> CrewSpec:
+    def _crew_spec(self, view: Any) -> CrewSpec:
         return CrewSpec(
             self.dataset,
-            self._view,
+            view,
             self.batch_spec,
             self.workers,
             self.num_workers,

@@ -105,14 +105,16 @@ class SamplerBatches(Iterator[Any]):
         """
         if type(self._inner) not in KNOWN_SAMPLERS:
             return None
-        if draws_at_once(self._inner):
-            indices = list(self._inner)
-            self._items, self._whole = iter(indices), False
-        else:
+        if self._whole and not draws_at_once(self._inner):
             with kept_generators(self._inner.generator):
-                indices = list(self._inner)
-        known = np.array(indices, np.int64)
-        return known[: len(known) // self.size * self.size] if self._cuts and self._sampler.drop_last else known
+                return np.array(list(self._inner), np.int64)
+        # Of the iterator that is there: it may have looked at the sampler's epoch already, or go on from a state.
+        items = list(self._items)
+        self._items = iter(items)
+        if not self._cuts:
+            return np.array(items, np.int64)
+        known = np.array([index for batch in items for index in batch] if self._whole else items, np.int64)
+        return known[: len(known) // self.size * self.size] if self._sampler.drop_last else known
 
     def state(self, batches: int) -> Any:
         """Return what is needed to resume after the first ``batches`` batches of this iteration."""

@@ -76,9 +76,9 @@ class ImageAssembly:
         self._pin_device = None if spec is None else spec.pin_device
         self._on_error: OnError = "raise" if spec is None else spec.on_error
         self._errors = [] if spec is None else spec.errors
-        cache = None if spec is None else spec.cache
-        self._store = None if cache is None else cache.store.native
-        self._forms = None if cache is None else cache.forms
+        self._cache = None if spec is None else spec.cache
+        self._store = None if self._cache is None else self._cache.store.native
+        self._forms: Array | None = None
 
     def use_cache(self, store: _native.Store, forms: Array) -> None:
         """Look images up in this store, unless the loader has a cache.
@@ -93,6 +93,8 @@ class ImageAssembly:
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
         images, transform = self._images, self._transform
+        if self._forms is None and self._cache is not None:
+            self._forms = self._cache.forms  # which are chosen right before the first indices are drawn
         where = require_nonempty(positions_of(indices, len(images.targets)))
         memory = self._buffers.take((len(where) * self._values,), transform.dtype)
         job: _native.Job
