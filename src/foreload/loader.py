@@ -236,6 +236,9 @@ class DataLoader(EpochSource[T_co]):
         self._epoch = resumption.epoch
         if resumption.sampler_epoch is not None:
             self._set_sampler_epoch(resumption.sampler_epoch)
+            set_epoch = getattr(self.dataset, "set_epoch", None)
+            if set_epoch is not None and not state_dict["finished"]:
+                set_epoch(resumption.sampler_epoch)  # a map-style dataset may choose its samples by epoch
 
     def stats(self) -> Stats:
         """Return figures of all epochs so far, at any time and from any thread: throughput, waits, stages, memory,
@@ -283,7 +286,7 @@ class DataLoader(EpochSource[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration and the choice of workers."""
-        choice = state.pop("_choice")
+        choice = state.pop("_choice", None)
         self.__dict__.update(state)
         self._iterator = self._moving = None
         self._reset()
