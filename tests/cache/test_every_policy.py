@@ -58,9 +58,12 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
 @pytest.mark.parametrize(
     ("workers", "policy"),
     [
-        *itertools.product(("none", "threads"), (*POLICIES, largest)),
-        ("persistent threads", "opt"),
+        *itertools.product(("none",), (*POLICIES, largest)),
+        ("threads", "opt"),
         ("persistent threads", "lru"),
+        # Threads do what the calling thread does, by the same plan.
+        *(pytest.param("threads", policy, marks=pytest.mark.slow) for policy in (*POLICIES[1:], largest)),
+        pytest.param("persistent threads", "opt", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("order", ORDERS)
