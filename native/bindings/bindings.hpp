@@ -37,3 +37,4 @@ void bind_view(nb::module_& module);
 void bind_image(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);
+void bind_twisters(nb::module_& module);

@@ -36,4 +36,5 @@ NB_MODULE(_native, module) {
   bind_image(module);
   bind_text(module);
   bind_pieces(module);
+  bind_twisters(module);
 }

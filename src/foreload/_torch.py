@@ -1,4 +1,4 @@
-"""Private parts of torch that foreload reads, follows or patches, in one place for when torch changes them."""
+"""Private parts of torch, NumPy and Python that foreload reads or patches, in one place for when they change."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ __all__ = [
     "default_store",
     "draw_seed",
     "expected_length",
+    "generator_address",
+    "global_random",
+    "global_random_state",
     "index_sampler",
     "is_collating_tensors",
     "item_sampler",
@@ -35,6 +38,7 @@ __all__ = [
     "set_process_worker_info",
     "set_worker_signal_handlers",
     "worker_info",
+    "worker_rng",
 ]
 
 
@@ -69,10 +73,26 @@ def expected_length(loader: Any) -> int | None:
 
 
 def worker_info(**fields: Any) -> Any:
-    """Make a torch ``WorkerInfo``; from torch 2.13 on it also says by what method the worker works."""
-    if "worker_method" not in getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ()):
-        fields.pop("worker_method", None)
+    """Make a torch ``WorkerInfo``; from torch 2.13 on it also has the method of the worker and its generators."""
+    known = getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ())
+    for name in ("worker_method", "rng"):
+        if name not in known:
+            fields.pop(name, None)
     return torch_worker.WorkerInfo(**fields)
+
+
+def worker_rng(generators: tuple[random.Random, np.random.RandomState, torch.Generator]) -> Any:
+    """Return the ``rng`` of a worker thread's ``WorkerInfo``; None before torch 2.13.
+
+    ``torch.thread_safe_generator()`` returns its generator of torch's. NumPy's draws from the same bits as the
+    ``RandomState``.
+    """
+    kind = getattr(torch_worker, "_RNG", None)
+    if kind is None:
+        return None
+    python, numpy, generator = generators
+    bits = numpy._bit_generator
+    return kind(random_generator=python, torch_generator=generator, numpy_generator=np.random.Generator(bits))
 
 
 def set_process_worker_info(info: Any) -> None:
@@ -116,6 +136,21 @@ def set_worker_signal_handlers() -> None:
 def default_store() -> Any:
     """Return the key-value store that all ranks of ``torch.distributed`` reach."""
     return distributed.distributed_c10d._get_default_store()
+
+
+def global_random() -> random.Random:
+    """Return the generator that the functions of Python's module ``random`` draw from."""
+    return random._inst  # type: ignore[attr-defined,no-any-return]
+
+
+def global_random_state() -> np.random.RandomState:
+    """Return the generator that the functions of ``np.random`` draw from."""
+    return np.random.mtrand._rand
+
+
+def generator_address(generator: torch.Generator) -> int:
+    """Return where the C++ object of a CPU generator lies in memory."""
+    return int(generator._cdata)
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

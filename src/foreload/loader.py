@@ -21,7 +21,7 @@ from foreload.options import Cache, parse_bytes
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import LoaderDefaults
 from foreload.record.stats import Stats, collect
-from foreload.workers.crew import Workers, check_workers
+from foreload.workers.spec import Workers, check_workers
 from foreload.workers.processes import Restart
 
 if TYPE_CHECKING:
@@ -174,10 +174,18 @@ class DataLoader(EpochSource[T_co]):
         size = f" of {len(dataset):,} samples" if is_sized else ""
         about = [f"{type(dataset).__name__}{size}", f"batch_size={self.batch_size}"]
         about += [f"seed={self.seed}"] if self.seed is not None else []
-        about.append(f"num_workers={self.num_workers} ({self._crew.kind(self.workers, self.num_workers)})")
+        about.append(f"num_workers={self._describe_workers()}")
         names = ("cache", "memory", "device")
         about += [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
         return f"{type(self).__name__}({', '.join(about)})"
+
+    def _describe_workers(self) -> str:
+        is_open = self.workers == "auto" and self._crew.choice is None
+        if is_open and self._auto_workers:
+            return "'auto'"
+        if self.num_workers == 0:
+            return "0"
+        return f"{self.num_workers} ({'auto' if is_open else self._crew.kind(self.workers, self.num_workers)})"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""

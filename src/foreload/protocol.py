@@ -14,7 +14,7 @@ loading [0, 1, 2, 3]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -44,6 +44,7 @@ __all__ = [
     "SampleStore",
     "TwoStage",
     "TwoStageBatches",
+    "UserCode",
 ]
 
 
@@ -256,6 +257,17 @@ class LoaderDefaults:
     def seeded_sampler(self, seed: int) -> torch.utils.data.Sampler[int] | None:
         """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.KeyedSampler`."""
         return None
+
+
+class UserCode:
+    """A dataset that calls code of the user's: transforms, or another dataset."""
+
+    def user_code(self) -> Iterable[Any]:
+        """Return that code: functions, callable objects and datasets.
+
+        Threads share the dataset only if they may share all of these too.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must have a method user_code()")
 
 
 class EpochListener:

@@ -9,25 +9,52 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
+from foreload.batch.generators import KeyedGenerators
 from foreload.cache.view import CachedView
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
-__all__ = ["SampleAssembly"]
+
+__all__ = ["SampleAssembly", "Surroundings"]
+
+T = TypeVar("T")
+
+# Gives the random generators the state of the sample with an index.
+Key = Callable[[Any], None]
 
 _SAMPLE = int(Stage.sample)
 
 
+class Surroundings(Protocol):
+    """What samples are loaded in: the random generators that they draw from, and the context of the loop."""
+
+    def generators(self) -> KeyedGenerators | None:
+        """Return the generators of the calling thread; None: samples draw from the global ones as they are."""
+
+    def enter(self) -> Callable[..., Any] | None:
+        """Return what calls a function, in another thread, in the context of the calling one; None: just call it."""
+
+
 class SampleAssembly:
-    """Batches of any map-style dataset: ``__getitem__`` per sample or ``__getitems__``, then ``collate_fn``."""
+    """Batches of any map-style dataset: ``__getitem__`` per sample or ``__getitems__``, then ``collate_fn``.
+
+    Args:
+        spec: options of the loader.
+        dataset: the dataset as workers see it.
+        workers: the number of threads that share a batch.
+        buffers: memory for the batches.
+        arrays: whether indices come as arrays.
+        surroundings: what samples are loaded in; None: the calling thread as it is.
+    """
 
     # A run of samples should take far longer than handing it out, yet end soon enough to balance the load.
     _RUN_SECONDS = 2e-3
@@ -36,7 +63,14 @@ class SampleAssembly:
     _SECONDS_PER_TIMED = 5e-4
 
     def __init__(
-        self, spec: BatchOptions, dataset: Any, workers: int, buffers: BatchMemory, *, arrays: bool
+        self,
+        spec: BatchOptions,
+        dataset: Any,
+        workers: int,
+        buffers: BatchMemory,
+        *,
+        arrays: bool,
+        surroundings: Surroundings | None = None,
     ) -> None:
         # The sample that each thread is loading, to report if nothing comes.
         self.now: Any = {}
@@ -46,7 +80,9 @@ class SampleAssembly:
         self._batched = spec.auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
-        self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self._own_collate = is_default_collate(collate)
+        self._collate = collate_into(buffers) if self._own_collate else collate
+        self._surroundings = surroundings
         self._buffers = buffers
         self._pin_device = spec.pin_device
         self.on_error = spec.on_error
@@ -65,11 +101,15 @@ class SampleAssembly:
             # A user's own batch sampler may yield any iterable.
             indices = list(indices)
         samples = _Samples(self, indices)
+        run: Any = samples.run
+        finish: Any = samples.finish
+        if self._surroundings is not None and (within := self._surroundings.enter()) is not None:
+            run, finish = partial(within, run), partial(within, finish)
         if self._batched and not self._whole:
             runs = asked = max(1, len(indices))
         else:
             runs, asked = 1, count(indices)
-        job = _native.PythonJob(runs, self._grain(runs), samples.run, samples.finish, _SAMPLE, asked)
+        job = _native.PythonJob(runs, self._grain(runs), run, finish, _SAMPLE, asked)
         return Batch(job, samples.take)
 
     def _grain(self, count: int) -> int:
@@ -84,24 +124,50 @@ class SampleAssembly:
 
         Those that fail are added to ``lost``, unless failures are to be raised.
         """
-        samples: Sequence[Any]
         if self._whole:
             try:
-                samples = self._dataset.__getitems__(indices)
+                return self._drawing(partial(self._load_whole, indices))
             except Exception:
                 if self.on_error == "raise":
                     raise
                 return self._one_by_one(indices, 0, len(indices), lost)
-            return samples
         return self._one_by_one(indices, begin, end, lost)
 
+    def fetch_one(self, index: Any) -> Any:
+        """Load the sample of an index without automatic batching."""
+        return self._drawing(partial(self._load_one, index))
+
+    def _drawing(self, load: Callable[[Key | None], T]) -> T:
+        """Call ``load`` with what keys the generators for a sample; None if they are left as they are."""
+        generators = None if self._surroundings is None else self._surroundings.generators()
+        return load(None) if generators is None else generators.run(load, self._sample_seconds)
+
+    def _load_one(self, index: Any, key: Key | None) -> Any:
+        if key is not None:
+            key(index)
+        return self.source()[index]
+
+    def _load_whole(self, indices: Any, key: Key | None) -> Sequence[Any]:
+        if key is not None:
+            key(_first(indices))
+        samples: Sequence[Any] = self._dataset.__getitems__(indices)
+        return samples
+
     def _one_by_one(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> list[Any]:
+        return self._drawing(partial(self._load_run, indices, begin, end, lost))
+
+    def _load_run(
+        self, indices: Any, begin: int, end: int, lost: dict[int, Exception], key: Key | None
+    ) -> list[Any]:
         started = time.perf_counter()
         samples: list[Any] = []
         now, thread = self.now, threading.get_ident()
         dataset = self.source()
         for position in range(begin, end):
             now[thread] = (indices, position)
+            lost.pop(position, None)  # of an attempt before
+            if key is not None:
+                key(indices[position])
             try:
                 samples.append(dataset[indices[position]])
             except BaseException as error:
@@ -131,12 +197,26 @@ class SampleAssembly:
     def finish(self, indices: Any, samples: Any) -> Any:
         """Collate (and pin) what was fetched."""
         try:
-            with lending(self._buffers):
-                batch = self._collate(samples)
+            batch = self._collated(indices, samples)
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise
         return pinned(batch, self._pin_device)
+
+
+    def _collated(self, indices: Any, samples: Any) -> Any:
+        generators = None if self._surroundings is None or self._own_collate else self._surroundings.generators()
+        if generators is None:
+            with lending(self._buffers):
+                return self._collate(samples)
+        with generators.kept(), lending(self._buffers):
+            generators.key_batch(_first(indices))
+            return self._collate(samples)
+
+
+def _first(indices: Any) -> Any:
+    """Return the index that names a batch."""
+    return indices[0] if isinstance(indices, (list, tuple)) and indices else indices
 
 
 class _Failed(Exception):
@@ -161,7 +241,7 @@ class _Samples:
         assembly = self._assembly
         try:
             if not assembly._batched:
-                self._parts[0] = assembly.source()[self._indices]
+                self._parts[0] = assembly.fetch_one(self._indices)
             elif assembly._whole or self._indices:
                 self._parts[begin] = assembly.fetch(self._indices, begin, end, self._lost)
             else:

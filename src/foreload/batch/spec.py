@@ -29,6 +29,7 @@ class BatchSpec:
         pin_device: the kind of device that batches are page-locked for; None: they are not.
         cache: of the loader; None without one, and in worker processes, whose dataset is a view through it.
         lookahead: whether the order of samples is known ahead of use, batch by batch.
+        is_keyed: whether samples draw random numbers that are keyed by (seed, epoch, index).
     """
 
     collate_fn: Callable[[Any], Any]
@@ -41,3 +42,4 @@ class BatchSpec:
     pin_device: str | None = None
     cache: LoaderCache | None = None
     lookahead: bool = False
+    is_keyed: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,6 +181,10 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         if own or not self._is_plain or self._kept is not None or self.transform:
             return None
         return getattr(self.dataset, "__getitems__", None)
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the dataset that reads the samples, and the transform."""
+        return self.dataset, self.transform
 
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Make whole batches as the dataset does, if nothing is kept."""

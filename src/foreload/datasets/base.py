@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -16,8 +16,8 @@ from foreload.checks import Indices
 from foreload.datasets.stream import Stream, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.protocol import BlockStorage
-from foreload.record.progress import track_threads
+from foreload.protocol import BlockStorage, UserCode
+from foreload.record.progress import track, track_threads
 
 __all__ = ["EAGER_SHARE", "BaseDataset"]
 
@@ -26,7 +26,7 @@ EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
-class BaseDataset(Dataset[Any], BlockStorage):
+class BaseDataset(Dataset[Any], BlockStorage, UserCode):
     """A dataset in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
 
     A sample is whatever :meth:`read` returns, or a tuple (sample, target). The loading mode keeps what it
@@ -103,7 +103,10 @@ class BaseDataset(Dataset[Any], BlockStorage):
         )
 
     def read(self, index: int) -> Any:
-        """Load sample ``index``, from 0 to ``len(self) - 1``. Called by several threads at once."""
+        """Load sample ``index``, from 0 to ``len(self) - 1``.
+
+        Called by several threads at once only if the class or the object says ``thread_safe = True``.
+        """
         raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index)")
 
     @property
@@ -122,11 +125,25 @@ class BaseDataset(Dataset[Any], BlockStorage):
             def load(index: int) -> None:
                 store.load(index, self.read)
 
-            for _ in track_threads(load, range(self._count), "reading samples", after=1):
+            if self._allows_threads:
+                reading: Iterable[None] = track_threads(load, range(self._count), "reading samples", after=1)
+            else:
+                reading = track(map(load, range(self._count)), "reading samples", total=self._count, after=1)
+            for _ in reading:
                 pass
             if missing := self._count - int(store.residents().sum()):
                 self._too_large(missing)
         return store
+
+    @property
+    def _allows_threads(self) -> bool:
+        """Whether several threads may call :meth:`read`: it is foreload's own, or its author says so."""
+        is_own = type(self).read.__module__.partition(".")[0] == BaseDataset.__module__.partition(".")[0]
+        return is_own or getattr(self, "thread_safe", None) is True
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the transforms; see :class:`foreload.protocol.UserCode`."""
+        return self.transform, self.target_transform
 
     def _too_large(self, missing: int) -> None:
         raise MemoryError(

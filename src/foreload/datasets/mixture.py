@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, SupportsIndex
 
@@ -16,7 +16,7 @@ from foreload.batch.collate import Collated
 from foreload.checks import check_int
 from foreload.order.index import position_of
 from foreload.order.mixture import MixtureSampler
-from foreload.protocol import LoaderDefaults
+from foreload.protocol import LoaderDefaults, UserCode
 
 __all__ = ["Mixture"]
 
@@ -26,7 +26,7 @@ Weights = Mapping[Any, float] | Sequence[float]
 _MOST = 1 << 48
 
 
-class Mixture(Dataset[Any], LoaderDefaults):
+class Mixture(Dataset[Any], LoaderDefaults, UserCode):
     """Several map-style datasets, mixed by weight.
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
@@ -129,6 +129,10 @@ class Mixture(Dataset[Any], LoaderDefaults):
         if not -size <= position < size:
             raise IndexError(f"sample {position} of a mixture of {size}")
         return position % size
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the datasets; see :class:`foreload.protocol.UserCode`."""
+        return self.datasets
 
     def __len__(self) -> int:
         """Count the samples of all datasets."""

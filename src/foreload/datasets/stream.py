@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from foreload.checks import Indices
 from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
-from foreload.protocol import BlockStorage
+from foreload.protocol import BlockStorage, UserCode
 
 __all__ = ["Stream", "runs_of"]
 
@@ -26,7 +26,7 @@ _MIXED = 16
 _BLOCKS = 64
 
 
-class Stream(ShuffledStream):
+class Stream(ShuffledStream, UserCode):
     """The samples of a map-style dataset in the order in which they are stored, shuffled through a buffer.
 
     The dataset is cut into blocks of neighbours (a sixteenth of the buffer, or what the dataset stores together,
@@ -91,6 +91,10 @@ class Stream(ShuffledStream):
         rank, ranks = self._ranks()
         count = len(self.dataset)
         return count * (rank + 1) // ranks - count * rank // ranks
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the dataset; see :class:`foreload.protocol.UserCode`."""
+        return (self.dataset,)
 
     def _open(self, reading: Reading) -> Source:
         return _Blocks(self.dataset, self._blocks(), reading)

@@ -59,6 +59,7 @@ class Cursor:
         order: the indices of the epoch's batches.
         base_seed: the base seed of its workers, drawn as torch draws it.
         key: the key of native random numbers: a seed and the number of the epoch.
+        is_seeded: whether that seed is the loader's own.
         finished: whether the epoch is over.
         streams: for an iterable dataset, each worker's number of delivered batches and its state after them.
         turn: the worker that delivers the next batch of an iterable dataset.
@@ -93,6 +94,7 @@ class Cursor:
             self.base_seed = state["base_seed"]
         else:
             self.base_seed = draw_seed(spec.generator) if spec.base_seed is None else spec.base_seed
+        self.is_seeded = spec.seed is not None
         seed, number = (spec.seed, epoch) if spec.seed is not None else (self.base_seed, 0)
         if spec.seed is None and spec.base_seed is not None:
             number = epoch  # persistent workers draw other numbers in each epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.utils.data import IterableDataset
 
 from foreload.batch.buffers import Buffers
-from foreload.batch.samples import SampleAssembly
+from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.datasets.native import native_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
@@ -13,8 +13,10 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.processes import ProcessEpoch
 from foreload.epochs.stream import StreamEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
-from foreload.workers.crew import Crew, CrewSpec
+from foreload.workers.crew import Crew
 from foreload.workers.processes import Restart
+from foreload.workers.spec import CrewSpec
+from foreload.workers.surroundings import ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["open_epoch"]
@@ -54,7 +56,14 @@ def open_epoch(
         return StreamEpoch(spec, buffers, crew.copies(workers), identity, crew.recorder.spans)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
     if assembly is None:
-        assembly = SampleAssembly(batches, spec.view, count, buffers, arrays=cursor.order.is_array)
+        surroundings: Surroundings | None = None
+        if count > 0:
+            surroundings = ThreadSurroundings(cursor.key)
+        elif batches.is_keyed:
+            surroundings = ProcessSurroundings(cursor.key)
+        assembly = SampleAssembly(
+            batches, spec.view, count, buffers, arrays=cursor.order.is_array, surroundings=surroundings
+        )
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)
     if count == 0:

@@ -35,8 +35,9 @@ from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
-from foreload.workers.crew import Crew, CrewSpec, Workers
+from foreload.workers.crew import Crew
 from foreload.workers.processes import Restart
+from foreload.workers.spec import CrewSpec, Workers
 
 __all__ = ["EpochSource"]
 
@@ -250,6 +251,7 @@ class EpochSource(TorchDataLoader[T_co]):
             pin_device=self._pin_device,
             cache=self._open.cache,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
+            is_keyed=self.seed is not None or self._auto_workers,
         )
 
     def _crew_spec(self, view: Any) -> CrewSpec:
@@ -312,7 +314,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self.device,
             len(self.errors),
             self.restarts,
-            self._crew.stats(self.workers, self.num_workers, is_auto=self._auto_workers, is_stream=is_stream),
+            self._crew.stats(self.workers, self.num_workers, is_auto=self._auto_workers),
             {
                 "batch_size": int(size) if hasattr(size, "__index__") else None,
                 "iterable": is_stream,

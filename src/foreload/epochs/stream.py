@@ -7,15 +7,19 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
+from foreload.batch.context import LoopContext
+from foreload.batch.generators import StreamGenerators
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.machine import join
 from foreload.record.spans import Lane, Spans
+from foreload.workers.thread_generators import seed_own_generators, with_own_generators
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["StreamEpoch"]
@@ -38,6 +42,7 @@ class _WorkerTask(NamedTuple):
     identity: WorkerIdentity
     buffers: Buffers
     lane: Lane
+    key: tuple[int, int]  # of its random numbers
 
 
 class _Worker:
@@ -57,13 +62,17 @@ class _Worker:
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
         self.thread = threading.Thread(
-            target=self._work, args=(task, skip, state), name=f"foreload-stream-{task.worker}", daemon=True
+            target=LoopContext().run,
+            args=(with_own_generators, self._work, task, skip, state),
+            name=f"foreload-stream-{task.worker}",
+            daemon=True,
         )
         self.thread.start()
 
     def _work(self, task: _WorkerTask, skip: int, state: Any) -> None:
         try:
             task.identity.assume(task.worker, task.dataset)
+            seed_own_generators(task.key, task.worker)
             batches = StreamBatches(task.spec, task.dataset, task.buffers, skip, state)
         except BaseException as error:
             self.batches.put(_End(error))
@@ -119,14 +128,17 @@ class StreamEpoch(Epoch):
         self._process = os.getpid()
         self._spans = spans
         self._turn = 0
+        # With a seed, the stream draws apart from the loop; otherwise from its generators, as in torch.
+        self._drawing = StreamGenerators(spec.cursor.key).active if spec.cursor.is_seeded else nullcontext
         if identity is None or spans is None:
-            self._inline = StreamBatches(spec.batches, spec.dataset, buffers, *streams.get(0, (0, None)))
+            with self._drawing():
+                self._inline = StreamBatches(spec.batches, spec.dataset, buffers, *streams.get(0, (0, None)))
         else:
             ahead = max(1, spec.prefetch_factor or 1)
             self._watch.depth = ahead * self._count
             workers = [
                 _Worker(
-                    _WorkerTask(worker, self._count, spec.batches, own, identity, buffers, lane),
+                    _WorkerTask(worker, self._count, spec.batches, own, identity, buffers, lane, spec.cursor.key),
                     ahead,
                     *streams.get(worker, (0, None)),
                 )
@@ -141,7 +153,7 @@ class StreamEpoch(Epoch):
         else:
             worker, batch, error = 0, None, None
             try:
-                with _native.Work(self._lane, self._num_delivered):
+                with self._drawing(), _native.Work(self._lane, self._num_delivered):
                     batch = next(self._inline)
             except StopIteration:
                 raise

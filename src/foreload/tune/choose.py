@@ -1,7 +1,8 @@
-"""Choice between threads and processes, and of their number, by a short measurement.
+"""Choice between threads, processes and the calling thread, by a short measurement.
 
-Whether threads pay depends on how long a sample holds the interpreter's lock, which cannot be seen from outside.
-So the candidates load some samples of the dataset itself; see :mod:`foreload.tune.measure`.
+Which is fastest depends on how long a sample holds the interpreter's lock, which cannot be seen from outside. So
+the candidates load some samples of the dataset itself; see :mod:`foreload.tune.measure`. Candidates are those only
+that load the same samples: threads if they may share the dataset, processes if copies of it are as good.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from foreload.tune.measure import (
     MAX_THREADS,
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
-    Candidate,
-    Rates,
+    TOO_LONG,
+    Measurement,
     Workload,
     measure_workers,
 )
@@ -26,7 +27,7 @@ from foreload.tune.measure import (
 __all__ = ["Choice", "choose_workers", "remote_threads"]
 
 # Datasets with fewer samples are not measured.
-_MIN_SAMPLES = 256
+_MIN_SAMPLES = 32
 
 # Of two kinds that are as good, threads: they share the dataset and start at once.
 _KIND_WEIGHTS = {"threads": 1.1, "processes": 1.0}
@@ -67,56 +68,71 @@ class Choice:
     seconds: float = 0.0
 
 
-def choose_workers(work: Workload, count: int | None) -> Choice:
-    """Choose the workers for a map-style dataset that Python loads.
+def choose_workers(work: Workload) -> Choice:
+    """Choose the kind and number of workers for a map-style dataset that Python loads.
 
     Args:
-        work: what they load.
-        count: the number of workers that the user wants; None: the best number.
+        work: what they load, and the kinds of workers that may load it.
     """
     cores = granted_cores()
-    threads = Choice("threads", cores if count is None else count, "threads are the rule")
+    threads = "threads" in work.kinds
+    unmeasured = Choice("threads", cores if threads else 0, "")
     size = len(work.view)
+    if not work.kinds:
+        return unmeasured
     if size < _MIN_SAMPLES:
-        return replace(threads, why=f"only {size} samples")
+        return replace(unmeasured, why=f"only {size} samples")
     if "fork" not in multiprocessing.get_all_start_methods():
-        return replace(threads, why="this system cannot fork, which measuring needs")
+        return replace(unmeasured, why="this system cannot fork, which measuring needs")
     began = time.monotonic()
-    measured = measure_workers(work, count, cores)
+    measured = measure_workers(work, cores)
     took = time.monotonic() - began
+    if measured.state:
+        return replace(unmeasured, why=measured.state, seconds=took)
     if ("threads", 0) not in measured.rates:
-        return replace(threads, why=f"the samples could not be measured ({measured.trouble})", seconds=took)
-    best = _best(measured.rates, count, cores, size, measured.missing, measured.trouble)
+        why = f"the samples could not be measured ({measured.trouble})"
+        return replace(unmeasured, why=why, seconds=took)
+    best = _best(measured, unmeasured, size)
     batches = max(1, work.prefetch_factor or 1) * measured.sample_bytes * (work.batch_size or 1)
     room = int(MEMORY_SHARE * granted_memory() / batches) if batches else best.count
-    if count is None and best.count > max(1, room):
+    if best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
         best = replace(best, count=max(1, room), why=why)
     return replace(best, seconds=took)
 
 
-def _best(
-    measured: Rates, count: int | None, cores: int, size: int, missing: list[Candidate], trouble: str
-) -> Choice:
-    rates = {f"{number} {kind}" if number else "none": rate for (kind, number), rate in measured.items()}
-    alone = measured["threads", 0]
-    others = {choice: rate for choice, rate in measured.items() if choice[1] > 0}
+def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
+    rates = {f"{number} {kind}" if number else "none": rate for (kind, number), rate in measured.rates.items()}
+    alone = measured.rates["threads", 0]
+    others = {
+        choice: rate
+        for choice, rate in measured.rates.items()
+        if choice[1] > 0 and (choice[0] == "processes" or unmeasured.count > 0)
+    }
     if not others:
+        if 1 / alone < TINY_SAMPLE_SECONDS:
+            return Choice("threads", 0, _too_tiny(alone), rates)
         why = f"an epoch takes {size / alone:.2g} s in one thread"
-        if trouble:
-            why = f"the samples could not be measured ({trouble})"
-        return Choice("threads", cores if count is None else count, why, rates)
+        if measured.trouble == TOO_LONG and measured.missing:
+            kind, number = measured.missing[0]
+            return Choice(kind, number, f"a sample takes {1 / alone:.2g} s, too long to try several settings", rates)
+        if measured.trouble:
+            why = f"the samples could not be measured ({measured.trouble})"
+        return replace(unmeasured, why=why, rates=rates)
     best = max(others, key=lambda choice: (others[choice] * _KIND_WEIGHTS[choice[0]], -choice[1]))
-    if missing:
+    if measured.missing:
         # One that was not measured may be better than all of them.
-        unmeasured = " and ".join(workers(number, kind) for kind, number in missing)
-        why = f"{unmeasured} could not be measured ({trouble})"
-        return Choice(best[0], best[1], why, rates)
-    if count is None and alone > _MIN_GAIN_WITHOUT_WORKERS * others[best]:
+        names = " and ".join(workers(number, kind) for kind, number in measured.missing)
+        return Choice(best[0], best[1], f"{names} could not be measured ({measured.trouble})", rates)
+    if alone > _MIN_GAIN_WITHOUT_WORKERS * others[best]:
         times = f"{alone / others[best]:.2g} times"
         why = f"the loop's own thread loads {times} what {workers(best[1], best[0])} do"
         if 1 / alone < TINY_SAMPLE_SECONDS:
-            why = f"a sample takes {1e6 / alone:.2g} us, less than handing it from a worker to the loop"
+            why = _too_tiny(alone)
         return Choice("threads", 0, why, rates)
     why = f"{workers(best[1], best[0])} load {others[best] / alone:.2g} times what one thread does"
     return Choice(best[0], best[1], why, rates)
+
+
+def _too_tiny(rate: float) -> str:
+    return f"a sample takes {1e6 / rate:.2g} us, less than handing it from a worker to the loop"

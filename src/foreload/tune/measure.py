@@ -26,11 +26,13 @@ from foreload.cache.serialize import flatten
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.tune.costs import WorkerKind
+from foreload.tune.dataset_state import changed, find_open_file, snapshot
 
 __all__ = [
     "MAX_THREADS",
     "MEMORY_SHARE",
     "TINY_SAMPLE_SECONDS",
+    "TOO_LONG",
     "Candidate",
     "Measurement",
     "Rates",
@@ -50,11 +52,17 @@ MAX_THREADS = 32
 # The part of the memory that unfinished batches may take, and that all candidates may take together.
 MEMORY_SHARE = 0.25
 
+# The most worker processes per core, for samples that wait.
+_PROCESSES_PER_CORE = 4
+
 # A sample that takes less may cost less to load than to hand over.
 TINY_SAMPLE_SECONDS = 2e-5
 
+# The trouble if time was up.
+TOO_LONG = "they took too long"
+
 # What the fork sends besides rates.
-_SAMPLE_BYTES, _CANDIDATES, _TROUBLE = "sample bytes", "candidates", "trouble"
+_SAMPLE_BYTES, _CANDIDATES, _TROUBLE, _STATE = "sample bytes", "candidates", "trouble", "state"
 
 # Epochs shorter than this are not worth starting processes for.
 _MIN_EPOCH_SECONDS = 1.0
@@ -62,6 +70,12 @@ _MIN_EPOCH_SECONDS = 1.0
 # The time of one turn of a candidate, the time after which no other round of turns begins, and the time after
 # which the parent stops waiting for the fork.
 _TURN_SECONDS, _ROUNDS_SECONDS, _TIMEOUT_SECONDS = 0.05, 0.6, 3.0
+
+# The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
+_COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
+
+# If the first sample takes longer, no other is needed to say what samples cost.
+_SLOW_SECONDS = 0.5
 
 # Candidates take turns, and the best turn of each counts: whatever else the machine does slows some turns down,
 # and makes none of them faster.
@@ -87,6 +101,8 @@ class Workload:
         prefetch_factor: batches made ahead per worker.
         memory_limit: bytes that unfinished batches and the cache may take; None: no limit.
         batches: begins to load: takes the kind and number of workers, the batch size and a sampler.
+        kinds: the kinds of workers that may be used.
+        dataset: the dataset whose state copies of it must not depend on; None: threads may share it.
     """
 
     view: Any
@@ -94,6 +110,8 @@ class Workload:
     prefetch_factor: int | None
     memory_limit: int | None
     batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+    kinds: tuple[WorkerKind, ...] = ("threads", "processes")
+    dataset: Any = None
 
 
 @dataclass(frozen=True)
@@ -105,20 +123,21 @@ class Measurement:
         missing: the candidates that were to be measured, and were not.
         sample_bytes: the size of a sample; 0: not measured.
         trouble: why something is missing.
+        state: why copies of the dataset might load other samples; "": they do not.
     """
 
     rates: Rates
     missing: list[Candidate]
     sample_bytes: float
     trouble: str
+    state: str
 
 
-def measure_workers(work: Workload, count: int | None, cores: int) -> Measurement:
+def measure_workers(work: Workload, cores: int) -> Measurement:
     """Measure the candidates in a fork.
 
     Args:
         work: what they load.
-        count: the number of workers that the user wants; None: any.
         cores: the cores that they may use.
     """
     out, into = os.pipe()
@@ -135,7 +154,7 @@ def measure_workers(work: Workload, count: int | None, cores: int) -> Measuremen
                 os.dup2(nowhere.fileno(), 2)
                 # The threads that torch computes with did not survive the fork, and the forked thread would wait
                 # for them. A new thread starts new ones (OpenMP runtimes keep a team for each thread).
-                measuring = threading.Thread(target=_report, args=(file, work, count, cores))
+                measuring = threading.Thread(target=_report, args=(file, work, cores))
                 measuring.start()
                 measuring.join()
         finally:
@@ -153,9 +172,9 @@ def measure_workers(work: Workload, count: int | None, cores: int) -> Measuremen
             os.waitpid(child, 0)
 
 
-def _report(file: Any, work: Workload, count: int | None, cores: int) -> None:
+def _report(file: Any, work: Workload, cores: int) -> None:
     try:
-        for measured in _measure(work, count, cores):
+        for measured in _measure(work, cores):
             file.write(pickle.dumps(measured))
         trouble = ""
     except Exception as error:  # whatever the dataset raises, the loop will raise it again, where it belongs
@@ -167,7 +186,7 @@ def _answers(pipe: int) -> Measurement:
     """Read what the fork sends until it ends or time is up."""
     text = b""
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    trouble = "they took too long"
+    trouble = TOO_LONG
     while wait([pipe], max(0.0, deadline - time.monotonic())):
         part = os.read(pipe, 1 << 16)
         if not part:
@@ -181,32 +200,34 @@ def _answers(pipe: int) -> Measurement:
         found[name] = value
     rates: Rates = {name: rate for name, rate in found.items() if isinstance(name, tuple)}
     missing = [candidate for candidate in found.get(_CANDIDATES, []) if candidate not in rates]
-    return Measurement(rates, missing, found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble))
+    return Measurement(
+        rates, missing, found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble), found.get(_STATE, "")
+    )
 
 
-def _measure(work: Workload, count: int | None, cores: int) -> Iterator[tuple[Any, Any]]:
+def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the fork; yield names and values, the rate of a candidate after each turn."""
     leave_stores()
     began = time.monotonic()
     size = len(work.view)
+    before = _state_before(work.dataset)
+    if isinstance(before, str):
+        yield _STATE, before
+        return
     seconds, busy = _cost(work.view, size)
+    if before is not None and (name := changed(before, snapshot(work.dataset))) is not None:
+        yield _STATE, f"loading samples changes {name!r}, which copies of the dataset would not share"
+        return
+    yield ("threads", 0), 1 / seconds
+    if size * seconds < _MIN_EPOCH_SECONDS:
+        return
+    candidates = _candidates(work, cores, seconds, busy)
+    yield _CANDIDATES, candidates
     batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH_SECONDS / seconds)))
     alone = _Trial(work, "threads", 0, batch)
     yield ("threads", 0), alone.rate()
     sample = float(sum(map(len, flatten(work.view[0]))))
     yield _SAMPLE_BYTES, sample
-    is_short = size / alone.best < _MIN_EPOCH_SECONDS
-    if is_short and (count is not None or seconds > TINY_SAMPLE_SECONDS):
-        return
-    numbers = [cores if count is None else count]
-    waits = busy < 0.5 * seconds
-    if waits and count is None:
-        enough = max(cores, int(seconds / max(busy, 1e-7)) + 1)
-        numbers = sorted({min(MAX_THREADS, cores * 4), min(MAX_THREADS, enough)})
-    candidates: list[Candidate] = [("threads", number) for number in numbers]
-    if not is_short and (not waits or count is not None):
-        candidates.append(("processes", numbers[0]))
-    yield _CANDIDATES, candidates
     room = MEMORY_SHARE * (granted_memory() if work.memory_limit is None else work.memory_limit)
     room = room / max(1.0, sample) / _BATCHES_PER_WORKER  # in samples
     if room < sum(number for _, number in candidates):
@@ -218,11 +239,28 @@ def _measure(work: Workload, count: int | None, cores: int) -> Iterator[tuple[An
     last = alone
     for turn in range(_NUM_ROUNDS):
         if turn > 0 and time.monotonic() - began > _ROUNDS_SECONDS:
-            return
+            break
         for candidate, trial in trials.items():
             last.rest()
             yield candidate, trial.rate()
             last = trial
+    if "threads" not in work.kinds:  # only to say what they would load
+        last.rest()
+        yield ("threads", cores), _Trial(work, "threads", cores, batch).rate()
+
+
+def _candidates(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:
+    """Return the workers to try; a sample takes ``seconds``, and keeps a core busy for ``busy`` of them."""
+    numbers = [cores]
+    waits = busy < 0.5 * seconds
+    if waits:
+        most = MAX_THREADS if "threads" in work.kinds else cores * _PROCESSES_PER_CORE
+        enough = max(cores, int(seconds / max(busy, 1e-7)) + 1)
+        numbers = sorted({min(most, cores * 4), min(most, enough)})
+    candidates: list[Candidate] = [("threads", number) for number in numbers if "threads" in work.kinds]
+    if "processes" in work.kinds and (not waits or not candidates):
+        candidates += [("processes", number) for number in (numbers[:1] if candidates else numbers)]
+    return candidates
 
 
 def _one_by_one(
@@ -239,12 +277,26 @@ def _one_by_one(
         trial.close()
 
 
+def _state_before(dataset: Any) -> dict[str, Any] | str | None:
+    """Return the state of a dataset, or why no process may be forked with it; None if its state does not matter."""
+    if dataset is None:
+        return None
+    name = find_open_file(dataset)
+    if name is not None:
+        return f"the dataset holds {name!r} open, which processes forked from this one would share"
+    return snapshot(dataset)
+
+
 def _cost(dataset: Any, size: int) -> tuple[float, float]:
     """Return the seconds that a sample takes, and those of them that it keeps a core busy."""
-    dataset[0]  # which may open files
     started, busy = time.perf_counter(), time.process_time()
-    done = 0
-    while done < 1000 and time.perf_counter() - started < 0.02:
+    dataset[0]  # which may open files
+    done = 1
+    if time.perf_counter() - started < _SLOW_SECONDS:
+        started, busy, done = time.perf_counter(), time.process_time(), 0
+    while done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS:
+        if done and taken > _SHORT_COST_SECONDS and taken / done * size < _MIN_EPOCH_SECONDS / 4:
+            break
         done += 1
         dataset[done * _STRIDE % size]
     return (time.perf_counter() - started) / done, (time.process_time() - busy) / done

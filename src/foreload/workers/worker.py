@@ -24,6 +24,7 @@ from foreload._torch import (
     worker_info,
 )
 from foreload.batch.failure import EmptyBatch, SampleError
+from foreload.batch.generators import KeyedGenerators
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
@@ -31,6 +32,7 @@ from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
 from foreload.workers.slots import SharedHeader, Slots
+from foreload.workers.surroundings import ProcessSurroundings
 
 __all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerTask", "work"]
 
@@ -212,7 +214,7 @@ class _WorkerState:
         self._first = begin.first
         if self._failure is None:
             try:
-                self._batches = _batches(self._task, begin, self._slots, self._header)
+                self._batches = _batches(self._worker, self._task, begin, self._slots, self._header)
             except Exception as error:
                 self._failure = _pickle_error(error, self._worker)
 
@@ -245,14 +247,19 @@ class _WorkerState:
         return result
 
 
-def _batches(task: WorkerTask, begin: Begin, slots: Slots, header: SharedHeader) -> Any:
+def _batches(worker: int, task: WorkerTask, begin: Begin, slots: Slots, header: SharedHeader) -> Any:
     """Return a function that makes a batch of indices, or the next batch of a stream."""
     if isinstance(task.dataset, IterableDataset):
+        if task.spec.is_keyed:
+            KeyedGenerators(begin.key).key(worker)
         stream = StreamBatches(task.spec, task.dataset, slots, begin.skip, begin.state)
         return lambda _: (next(stream), stream.state(), stream.samples)
     assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
     if assembly is None:
-        assembly = SampleAssembly(task.spec, task.dataset, 1, slots, arrays=begin.arrays)
+        surroundings = ProcessSurroundings(begin.key) if task.spec.is_keyed else None
+        assembly = SampleAssembly(
+            task.spec, task.dataset, 1, slots, arrays=begin.arrays, surroundings=surroundings
+        )
         assembly.now = _Position(header)
 
     def make(indices: Any) -> Any:

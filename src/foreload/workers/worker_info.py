@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from foreload._torch import compute_alone, is_collating_tensors, patch_worker_info, worker_info
+from foreload._torch import compute_alone, is_collating_tensors, patch_worker_info, worker_info, worker_rng
+from foreload.workers.thread_generators import own_generators
 
 __all__ = ["WorkerIdentity"]
 
@@ -56,6 +57,7 @@ class WorkerIdentity:
             seed=self._seed + worker,
             dataset=self._dataset if dataset is None else dataset,
             worker_method="thread",
+            rng=worker_rng(own_generators()),
         )
         self._infos.append(_thread.info)
         compute_alone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -28,7 +28,15 @@ from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.protocol import BatchMemory, BatchOptions, BlockStorage, ImageForms, NativeBatches, SampleSource
+from foreload.protocol import (
+    BatchMemory,
+    BatchOptions,
+    BlockStorage,
+    ImageForms,
+    NativeBatches,
+    SampleSource,
+    UserCode,
+)
 from foreload.record.progress import track, track_threads
 from foreload.remote.fetch import local_path
 from foreload.transforms import ImageTransform, transform_array
@@ -41,7 +49,7 @@ Transform = Callable[[Any], Any]
 _TOGETHER = 256
 
 
-class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource):
+class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource, UserCode):
     """Images in files, with labels: ``(image, target)``.
 
     With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
@@ -309,6 +317,10 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         image, target = prepared
         array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
         return self.apply_transform(array), target
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the transform; see :class:`foreload.protocol.UserCode`."""
+        return (self.transform,)
 
     def _all_paths(self) -> list[str]:
         return [self.path(index) for index in range(len(self))]

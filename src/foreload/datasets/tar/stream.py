@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
@@ -14,7 +14,7 @@ from foreload.remote.fetch import Fetch
 __all__ = ["TarStream"]
 
 
-class TarStream(ShuffledStream):
+class TarStream(ShuffledStream, UserCode):
     """Samples in tar shards (WebDataset's layout) that are read from the beginning to the end.
 
     For what :class:`foreload.TarDataset` cannot read in any order: compressed shards (gzip, bzip2, xz, and zstd
@@ -78,6 +78,10 @@ class TarStream(ShuffledStream):
         self._fetch = Fetch(storage) if any(map(is_stored, self.shards)) else None
         if self._fetch is not None:
             self.shards = list_stored(self._fetch, self.shards)
+
+    def user_code(self) -> Iterable[Any]:
+        """Return the transform, and functions that open shards; see :class:`foreload.protocol.UserCode`."""
+        return self.transform, [shard for shard in self.shards if callable(shard)]
 
     def _open(self, reading: Reading) -> Source:
         readers = reading.ranks * reading.workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from foreload.checks import check_int
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch
 from foreload.datasets.text.lines import LABEL, Field, open_texts
-from foreload.datasets.text.tokens import IDS, Characters, PaddingCollate, encoder_of
+from foreload.datasets.text.tokens import IDS, Called, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, LoaderDefaults, NativeBatches
 
@@ -106,6 +106,11 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     def index(self) -> Any:
         """Find the texts. Called once."""
         return open_texts(self.data_path, self.text_field, self.label_field)
+
+    def user_code(self) -> Iterable[Any]:
+        """Return a tokenizer that is a plain function, and the target transform."""
+        # Other tokenizers are called by one thread at a time where they do not allow more.
+        return (self.tokenizer if isinstance(self.encoder, Called) else None, self.target_transform)
 
     @property
     def classes(self) -> list[str]:

@@ -1,0 +1,166 @@
+"""Random numbers for each sample of an epoch: the generators that it draws from, keyed by (seed, epoch, index).
+
+A sample then draws the same numbers whichever worker loads it, and the loop's own numbers are not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from foreload._torch import global_random, global_random_state
+from foreload.batch.twisters import Trio, states_of
+
+__all__ = ["KeyedGenerators", "StreamGenerators", "global_trio"]
+
+T = TypeVar("T")
+
+# Samples that take longer are always keyed, which takes about two microseconds.
+_LONG_SECONDS = 1e-4
+
+# Distinguishes what a collate function draws from what the first sample of its batch draws.
+_BATCH = 1 << 63
+
+
+def global_trio() -> Trio:
+    """Return the generators that ``random.random()``, ``np.random.rand()`` and ``torch.rand()`` draw from."""
+    return Trio(global_random(), global_random_state(), torch.default_generator)
+
+
+class KeyedGenerators:
+    """Gives each sample of an epoch random numbers of its own.
+
+    Most datasets draw none. So the generators of short samples are keyed only once a sample has drawn; the run of
+    samples in which that happens for the first time is loaded again, unless it is the first run, which is keyed.
+
+    Args:
+        key: (seed, epoch).
+        trio: the generators that samples draw from; by default the global ones.
+
+    >>> import random
+    >>> keyed = KeyedGenerators((7, 0))
+    >>> def load(key):
+    ...     numbers = []
+    ...     for index in (3, 1, 3):
+    ...         if key is not None: key(index)
+    ...         numbers.append(random.random())
+    ...     return numbers
+    >>> before = random.getstate()
+    >>> first, other, again = keyed.run(load, None)
+    >>> first == again != other, random.getstate() == before
+    (True, True)
+    """
+
+    def __init__(self, key: tuple[int, int], trio: Trio | None = None) -> None:
+        self._seed, self._epoch = key
+        self._trio = global_trio() if trio is None else trio
+        self._states = states_of(self._trio)
+        self._draws = False  # whether a sample has drawn
+        self._is_keyed = False  # whether the last thing that happened to the states was keying
+
+    def key(self, index: Any) -> None:
+        """Give the generators the state of a sample."""
+        self._key(_number(index))
+
+    def key_batch(self, index: Any) -> None:
+        """Give the generators the state of what collates the batch whose first sample is ``index``."""
+        self._key(_number(index) ^ _BATCH)
+
+    def _key(self, number: int) -> None:
+        self._note_draw()
+        self._trio.python.gauss_next = None  # type: ignore[attr-defined]
+        self._states.key(self._seed, self._epoch, number)
+        self._is_keyed = True
+
+    def _note_draw(self) -> None:
+        if not self._draws and self._is_keyed:
+            self._draws = self._states.changed()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put the generators back to their present states at the end of the block."""
+        python: Any = self._trio.python
+        held, python.gauss_next = python.gauss_next, None
+        self._is_keyed = False
+        self._states.save()
+        try:
+            yield
+        finally:
+            self._note_draw()
+            self._states.restore()
+            python.gauss_next = held
+
+    def run(self, load: Callable[[Callable[[Any], None] | None], T], sample_seconds: float | None) -> T:
+        """Load a run of samples.
+
+        Args:
+            load: loads the samples; calls its argument with the index of each, before that is loaded. It is called
+                with None to load samples that are expected to draw nothing.
+            sample_seconds: the time that a sample takes; None: not known.
+        """
+        with self.kept():
+            if self._draws or sample_seconds is None or sample_seconds > _LONG_SECONDS:
+                return load(self.key)
+            failure: Exception | None = None
+            try:
+                samples = load(None)
+            except Exception as error:
+                failure = error
+            if self._states.changed():
+                self._draws = True
+                return load(self.key)
+            if failure is not None:
+                raise failure
+            return samples
+
+
+class StreamGenerators:
+    """Generators for a stream that the calling thread reads, apart from the loop's.
+
+    Args:
+        key: (seed, epoch).
+
+    >>> import random
+    >>> stream, same = StreamGenerators((7, 0)), StreamGenerators((7, 0))
+    >>> before = random.getstate()
+    >>> with stream.active(): first = random.random()
+    >>> with same.active(): first == random.random()
+    True
+    >>> random.getstate() == before
+    True
+    """
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        trio = global_trio()
+        self._python: Any = trio.python
+        self._held: float | None = None
+        self._states = states_of(trio)
+        self._states.save()
+        self._states.key(*key, 0)
+        self._states.exchange()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the global generators be the stream's in the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        self._states.exchange()
+        self._held, self._python.gauss_next = self._python.gauss_next, self._held
+
+
+def _number(index: Any) -> int:
+    if isinstance(index, (int, np.integer)):
+        return int(index) & ((1 << 64) - 1)
+    digest = hashlib.blake2b(repr(index).encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

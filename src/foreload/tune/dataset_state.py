@@ -1,0 +1,157 @@
+"""What loading samples changes in a dataset, and what it holds open: whether copies of it load the same samples."""
+
+from __future__ import annotations
+
+import io
+import random
+import socket
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from types import FunctionType, GeneratorType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["changed", "find_open_file", "snapshot"]
+
+# The most values of a dataset that are compared, and the most bytes of one of its arrays.
+_MOST_VALUES = 20_000
+_MOST_BYTES = 1 << 20
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+def snapshot(dataset: Any) -> dict[str, Any]:
+    """Return the values that a dataset holds, and the global variables that its methods use, by name.
+
+    >>> class Counter:
+    ...     calls = 0
+    ...     def __getitem__(self, index):
+    ...         self.calls += 1
+    ...         return self.calls
+    >>> counter = Counter()
+    >>> before = snapshot(counter); _ = counter[0]
+    >>> changed(before, snapshot(counter))
+    'calls'
+    """
+    found: dict[str, Any] = {}
+    for name, value in _walk(dataset):
+        found[name] = _digest(value)
+    return found
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Return the name of a value that differs; None if all are the same, or were None and are something now.
+
+    A file that is opened when it is first needed is what worker processes are good for: each opens its own.
+    """
+    for name, value in before.items():
+        if value != _NOTHING and after.get(name, _NOTHING) != value:
+            return name
+    for name in after.keys() - before.keys():
+        parent = name.rpartition(".")[0] if not name.endswith("]") else name.rpartition("[")[0]
+        if name.endswith("]") and before.get(parent) not in (None, _NOTHING):
+            return parent  # a container has more values
+    return None
+
+
+def find_open_file(dataset: Any) -> str | None:
+    """Return the name of an open file or connection, which forked processes would share; None if there is none.
+
+    >>> class Lines: pass
+    >>> lines = Lines(); lines.file = open(__file__)
+    >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
+    'file'
+    """
+    return next((name for name, value in _walk(dataset) if _is_open(value)), None)
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, io.IOBase):
+        return not (value.closed or isinstance(value, (io.BytesIO, io.StringIO)))
+    if isinstance(value, (sqlite3.Connection, sqlite3.Cursor, socket.socket, GeneratorType)):
+        return True
+    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "netCDF4", "tables") and bool(value)
+
+
+_NOTHING = ("value", None)
+
+
+def _digest(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return "value", value
+    if isinstance(value, torch.Tensor):
+        return "tensor", id(value), value._version, _checksum(value)
+    if isinstance(value, np.ndarray):
+        return "array", id(value), value.shape, _checksum(value)
+    if isinstance(value, random.Random):
+        return "generator", hash(value.getstate())
+    if isinstance(value, torch.Generator):
+        return "generator", value.get_state().numpy().tobytes()
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        return "generator", repr(value._bit_generator.state)  # type: ignore[union-attr]
+    if isinstance(value, (list, dict, set, tuple, frozenset)):
+        return "container", type(value), len(value)
+    return "object", id(value)
+
+
+def _checksum(array: Any) -> int:
+    try:
+        data = np.asarray(array).reshape(-1)
+        step = max(1, data.nbytes // _MOST_BYTES)
+        return zlib.crc32(np.ascontiguousarray(data[::step]).view(np.uint8))
+    except Exception:  # of a device, sparse, of objects ...
+        return 0
+
+
+def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a dataset holds, directly or in containers and objects, with its name."""
+    seen: set[int] = set()
+    left = [("", dataset)]
+    left += list(_globals_of(type(dataset)))
+    while left and len(seen) < _MOST_VALUES:
+        name, value = left.pop()
+        if id(value) in seen and not isinstance(value, _PLAIN):
+            continue
+        seen.add(id(value))
+        if name:
+            yield name, value
+        left += _inner(name, value)
+
+
+def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (*_PLAIN, torch.Tensor, np.ndarray, np.random.Generator, torch.Generator, random.Random)):
+        return
+    if isinstance(value, dict):
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), _MOST_VALUES))
+    elif isinstance(value, (list, tuple)):
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, _MOST_VALUES)))
+    elif isinstance(value, (type, ModuleType, FunctionType)):
+        return
+    else:
+        slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+        own = {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
+        own |= {
+            attribute: inner
+            for kind in type(value).__mro__[:-1]
+            if kind.__module__.partition(".")[0] not in ("torch", "typing", "builtins", "abc", "collections")
+            for attribute, inner in vars(kind).items()
+            if isinstance(inner, (*_PLAIN, list, dict, set)) and not attribute.startswith("__")
+        }
+        own |= getattr(value, "__dict__", {})
+        items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
+    yield from items
+
+
+def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that the methods of a class use."""
+    for base in kind.__mro__[:-1]:
+        for function in vars(base).values():
+            if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
+                known = function.__globals__
+                for name in function.__code__.co_names:
+                    if name in known and not isinstance(known[name], (type, ModuleType, FunctionType)):
+                        yield f"{base.__module__}.{name}", known[name]

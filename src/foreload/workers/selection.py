@@ -1,0 +1,165 @@
+"""Selection of the workers of a loader: those that are sure to load the right samples, and the fastest of them.
+
+Threads share the dataset, so they are used only if none of its code is the user's, or if the user says that they
+may share it. Anything else is loaded as torch loads it: by processes with a copy each for ``num_workers > 0``. If
+the number is left to the loader, processes or the calling thread load, whichever is faster, unless loading changes
+the dataset: then copies would go different ways, and the calling thread loads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Sampler, Subset, TensorDataset
+
+from foreload.batch.buffers import Buffers
+from foreload.cache.serialize import flatten
+from foreload.cache.view import is_remote
+from foreload.datasets.native import native_assembly
+from foreload.machine import granted_cores
+from foreload.tune.choose import Choice, choose_workers, remote_threads
+from foreload.tune.costs import WorkerKind
+from foreload.tune.measure import Workload
+from foreload.workers.spec import CrewSpec
+from foreload.workers.start_method import start_method, why_not_started
+from foreload.workers.thread_safety import find_user_code
+
+__all__ = ["Trial", "select_workers"]
+
+# Begins to load with the kind and number of workers, the batch size and the sampler given.
+Trial = Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+
+# Samples in memory that are larger take so long to copy that workers may pay.
+_LARGE_SAMPLE_BYTES = 1 << 16
+
+# An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
+_MIN_SPAWNED_SECONDS = 20.0
+
+# What was chosen for each dataset, by the settings that it depends on.
+_chosen: weakref.WeakKeyDictionary[Any, dict[Any, Choice]] = weakref.WeakKeyDictionary()
+
+
+def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
+    """Select the kind and number of workers for ``workers="auto"``.
+
+    Args:
+        spec: the loader's needs.
+        trial: begins to load with trial workers.
+    """
+    is_native = not spec.is_stream and native_assembly(spec.batches, spec.dataset, (0, 0), Buffers()) is not None
+    user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
+    if spec.count == 0:
+        return Choice("threads", 0, "as requested")
+    if spec.init is not None or (not spec.is_auto and user_code is not None):
+        return _processes(spec, "each worker has a copy of the dataset, as in torch")
+    if spec.is_stream:
+        return _for_stream(spec, user_code)
+    if user_code is None and is_remote(spec.dataset):
+        count = remote_threads(spec.batches.batch_size) if spec.is_auto else spec.count
+        return Choice("threads", count, "samples come from a server, and waiting takes no core")
+    if user_code is None and (is_native or not spec.is_auto):
+        return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
+    if user_code is None and _is_in_memory(spec):
+        return Choice("threads", 0, "the samples are in memory already")
+    if not isinstance(spec.dataset, Sized):
+        return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
+    return _measured(spec, trial, user_code)
+
+
+def _native_why(spec: CrewSpec) -> str:
+    why = "native code needs no processes"
+    return f"{why}, one per core before any tuning" if spec.is_auto else why
+
+
+def _processes(spec: CrewSpec, why: str) -> Choice:
+    if not spec.is_auto:
+        return Choice("processes", spec.count, why)  # torch's errors, if they cannot be started
+    trouble = why_not_started(spec.context, _sent(spec))
+    if trouble is not None:
+        return Choice("threads", 0, f"the calling thread loads, without worker_init_fn, because {trouble}")
+    return Choice("processes", granted_cores(), f"{why}; one per core")
+
+
+def _sent(spec: CrewSpec) -> tuple[Any, ...]:
+    return spec.dataset, spec.batches.collate_fn, spec.batches.transform, spec.init
+
+
+def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
+    if user_code is None:
+        return Choice("threads", spec.count, "one stream, read ahead" if spec.is_auto else "as requested")
+    why = f"{user_code} yields the samples; with num_workers=1 or more, processes read it ahead"
+    return Choice("threads", 0, why)
+
+
+def _is_in_memory(spec: CrewSpec) -> bool:
+    """Whether samples are parts of lists, arrays or tensors that cost next to nothing to look up."""
+    if spec.batches.transform is not None or not _holds_values(spec.dataset):
+        return False
+    if not len(spec.dataset):
+        return True
+    try:
+        return sum(map(len, flatten(spec.dataset[0]))) < _LARGE_SAMPLE_BYTES
+    except Exception:  # the loop gets it, where it belongs
+        return True
+
+
+def _holds_values(dataset: Any) -> bool:
+    kind = type(dataset)
+    if kind is Subset:
+        return _holds_values(dataset.dataset)
+    if kind is ConcatDataset:
+        return all(map(_holds_values, dataset.datasets))
+    return kind in (list, tuple, range, str, np.ndarray, torch.Tensor, TensorDataset)
+
+
+def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
+    """Return the fastest workers of those that load the same samples; measured once for a dataset and settings."""
+    trouble = why_not_started(spec.context, _sent(spec))
+    kinds: tuple[WorkerKind, ...] = ("threads",) if user_code is None else ()
+    kinds = kinds if trouble is not None else (*kinds, "processes")
+    size = spec.batches.batch_size if spec.batches.auto_collation else None
+    key = (size, kinds, spec.batches.collate_fn, spec.batches.transform, spec.prefetch_factor, spec.memory.limit)
+    known = _known(spec.dataset)
+    if key in known:
+        return replace(known[key], seconds=0.0)
+    shared = spec.dataset if user_code is not None else None
+    work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, shared)
+    choice = choose_workers(work)
+    if choice.kind == "processes" and choice.count and start_method(spec.context) != "fork":
+        choice = _unless_too_short(spec, choice)
+    if trouble is not None:
+        choice = replace(choice, why="; ".join(filter(None, [choice.why, f"no processes: {trouble}"])))
+    if user_code is not None and len(choice.rates) > 1:  # an epoch is not so short that it does not matter
+        choice = replace(choice, why=f"{choice.why}; {_threads_advice(user_code, choice)}")
+    known[key] = choice
+    return choice
+
+
+def _known(dataset: Any) -> dict[Any, Choice]:
+    try:
+        return _chosen.setdefault(dataset, {})
+    except TypeError:  # it cannot be hashed, or not referred to weakly
+        return {}
+
+
+def _unless_too_short(spec: CrewSpec, choice: Choice) -> Choice:
+    seconds = len(spec.view) / choice.rates["none"]
+    if seconds >= _MIN_SPAWNED_SECONDS:
+        return choice
+    why = f"an epoch takes {seconds:.2g} s in one thread, too short to start processes by other means than a fork"
+    return replace(choice, kind="threads", count=0, why=why)
+
+
+def _threads_advice(user_code: str, choice: Choice) -> str:
+    most = max((rate for name, rate in choice.rates.items() if name.endswith("threads")), default=None)
+    present = choice.rates.get(f"{choice.count} {choice.kind}" if choice.count else "none")
+    gain = f" (they would load {most / present:.2g} times as much)" if most and present else ""
+    return (
+        f"threads are not used{gain}, because {user_code} may not allow for them: foreload.check_threads(dataset) "
+        "tries it, and thread_safe = True on the dataset allows it"
+    )

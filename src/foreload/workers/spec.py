@@ -1,0 +1,77 @@
+"""What a loader needs of its workers in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch.utils.data import IterableDataset
+
+from foreload.batch.spec import BatchSpec
+from foreload.cache.budget import MemoryBudget
+from foreload.cache.view import is_remote
+
+__all__ = ["CrewSpec", "Workers", "check_workers"]
+
+Workers = Literal["auto", "threads", "processes"]
+
+
+def check_workers(workers: Any, num_workers: Any) -> Workers:
+    """Return ``workers``; raise ValueError or TypeError if it or ``num_workers`` makes no sense."""
+    if workers not in get_args(Workers):
+        raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
+    if isinstance(num_workers, str):
+        if num_workers != "auto":
+            raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")
+    elif isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
+        raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
+    kind: Workers = workers
+    return kind
+
+
+@dataclass(frozen=True)
+class CrewSpec:
+    """The workers that a loader needs for an epoch.
+
+    Attributes:
+        dataset: the user's dataset.
+        view: the dataset as workers see it: through the cache, with the loader's transform.
+        batches: how batches are made.
+        workers: the kind that the user requested.
+        count: the number of workers.
+        is_auto: whether their number is left to the loader.
+        persistent: whether they outlive an epoch.
+        init: ``worker_init_fn``.
+        context: the context of ``multiprocessing``; None: torch's.
+        prefetch_factor: batches made ahead per worker.
+        prefetch_given: whether the user chose ``prefetch_factor``.
+        deepens: whether tuning may make more batches ahead.
+        reuses_memory: whether memory that samples free is kept for later samples.
+        memory: the budget of the cache and the batches made ahead.
+    """
+
+    dataset: Any
+    view: Any
+    batches: BatchSpec
+    workers: Workers
+    count: int
+    is_auto: bool
+    persistent: bool
+    init: Callable[[int], object] | None
+    context: Any
+    prefetch_factor: int | None
+    prefetch_given: bool
+    deepens: bool
+    reuses_memory: bool
+    memory: MemoryBudget
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the dataset is iterable."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the number of workers may change: it is left to the loader, and does not change samples."""
+        return self.is_auto and self.init is None and not self.is_stream and not is_remote(self.dataset)

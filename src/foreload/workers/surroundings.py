@@ -1,0 +1,52 @@
+"""What samples are loaded in, by kind of worker: random generators, and the context of the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from foreload.batch.context import LoopContext
+from foreload.batch.generators import KeyedGenerators
+from foreload.workers.thread_generators import keyed_generators, with_own_generators
+
+__all__ = ["ProcessSurroundings", "ThreadSurroundings"]
+
+
+class ProcessSurroundings:
+    """For samples that the calling thread loads, of the loop or of a worker process.
+
+    They draw from the global generators, keyed.
+
+    Args:
+        key: (seed, epoch).
+    """
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        self._generators = KeyedGenerators(key)
+
+    def generators(self) -> KeyedGenerators:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+        return self._generators
+
+    def enter(self) -> None:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+
+
+class ThreadSurroundings:
+    """For samples that worker threads load: generators of their own, keyed, and the context of the loop.
+
+    Args:
+        key: (seed, epoch).
+    """
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        self._key = key
+
+    def generators(self) -> KeyedGenerators:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+        return keyed_generators(self._key)
+
+    def enter(self) -> Callable[..., Any]:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+        return partial(LoopContext().run, with_own_generators)
