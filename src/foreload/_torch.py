@@ -140,7 +140,7 @@ def default_store() -> Any:
 
 def global_random() -> random.Random:
     """Return the generator that the functions of Python's module ``random`` draw from."""
-    return random._inst  # type: ignore[attr-defined,no-any-return]
+    return random._inst
 
 
 def global_random_state() -> np.random.RandomState:
@@ -150,7 +150,8 @@ def global_random_state() -> np.random.RandomState:
 
 def generator_address(generator: torch.Generator) -> int:
     """Return where the C++ object of a CPU generator lies in memory."""
-    return int(generator._cdata)
+    address: int = generator._cdata  # type: ignore[attr-defined]
+    return address
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,8 +21,8 @@ from foreload.options import Cache, parse_bytes
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import LoaderDefaults
 from foreload.record.stats import Stats, collect
-from foreload.workers.spec import Workers, check_workers
 from foreload.workers.processes import Restart
+from foreload.workers.spec import Workers, check_workers
 
 if TYPE_CHECKING:
     from foreload.report.report import Report

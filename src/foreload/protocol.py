@@ -6,7 +6,7 @@ called. A hook may decline at run time: it then returns None (or False), and the
 >>> class Squares(torch.utils.data.Dataset, EpochListener):
 ...     def __len__(self): return 4
 ...     def __getitem__(self, index): return index * index
-...     def epoch_begins(self, order): print("loading", [int(index) for index in order])
+...     def epoch_begins(self, order, key): print("loading", [int(index) for index in order])
 >>> import foreload
 >>> batches = list(foreload.DataLoader(Squares(), batch_size=2))
 loading [0, 1, 2, 3]
@@ -273,12 +273,16 @@ class UserCode:
 class EpochListener:
     """A dataset that is told when an epoch begins."""
 
-    def epoch_begins(self, order: Indices | None) -> None:
+    def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Take note of the order of the epoch that begins: its indices, or None if they are not known ahead.
 
         Called in the process of the loader, if that has no cache.
+
+        Args:
+            order: the indices.
+            key: (seed, epoch) of random numbers.
         """
-        raise NotImplementedError(f"{type(self).__name__} must have a method epoch_begins(order)")
+        raise NotImplementedError(f"{type(self).__name__} must have a method epoch_begins(order, key)")
 
 
 class OrderStart(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -41,6 +41,6 @@ class LoopContext:
             return variables.run(function, *args, **options)
         return variables.run(self._without_grad, function, *args, **options)
 
-    def _without_grad(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _without_grad(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
             return function(*args, **options)

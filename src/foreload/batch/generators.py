@@ -6,7 +6,6 @@ A sample then draws the same numbers whichever worker loads it, and the loop's o
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar

@@ -41,7 +41,7 @@ class Surroundings(Protocol):
         """Return the generators of the calling thread; None: samples draw from the global ones as they are."""
 
     def enter(self) -> Callable[..., Any] | None:
-        """Return what calls a function, in another thread, in the context of the calling one; None: just call it."""
+        """Return what calls a function of another thread in the calling one's context; None: just call it."""
 
 
 class SampleAssembly:
@@ -202,7 +202,6 @@ class SampleAssembly:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise
         return pinned(batch, self._pin_device)
-
 
     def _collated(self, indices: Any, samples: Any) -> Any:
         generators = None if self._surroundings is None or self._own_collate else self._surroundings.generators()

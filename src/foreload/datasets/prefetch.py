@@ -7,14 +7,16 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
+from foreload.batch.thread_generators import keyed_generators, present_generators, with_own_generators
 from foreload.checks import Indices, check_int
 from foreload.machine import join
 from foreload.order.index import position_of
@@ -119,8 +121,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             return [self[index] for index in indices]
         return self._here().get_batch(positions)
 
-    def epoch_begins(self, order: Indices | None) -> None:
+    def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""
+        self._here().key = key
         if order is not None:
             self.ahead(order)
 
@@ -140,6 +143,37 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         self._reader = self._begin()
 
 
+class _Task(Future[Any]):
+    """A sample to load, with random numbers of its own.
+
+    Args:
+        dataset: its dataset.
+        index: its index.
+        key: (seed, epoch) of the random numbers.
+        number: which sample of the epoch the random numbers are for.
+    """
+
+    def __init__(self, dataset: Any, index: int, key: tuple[int, int], number: int) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._index = index
+        self._key = key
+        self._number = number
+
+    def load(self) -> Any:
+        """Load it in the calling thread."""
+        return present_generators(self._key).run(self._load, None)
+
+    def load_in_own_thread(self) -> Any:
+        """Load it in a thread that has generators of its own."""
+        return keyed_generators(self._key).run(self._load, None)
+
+    def _load(self, key: Callable[[Any], None] | None) -> Any:
+        if key is not None:
+            key(self._number)
+        return self._dataset[self._index]
+
+
 class _Reader:
     """The threads of one process, and the samples that they have loaded."""
 
@@ -149,10 +183,12 @@ class _Reader:
         self._most = most
         self._count = threads
         self._threads: list[threading.Thread] = []
-        self._tasks: queue.SimpleQueue[tuple[Future[Any], int] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
         self._lock = threading.RLock()
-        self._loaded: dict[int, Future[Any]] = {}
+        self._loaded: dict[int, _Task] = {}
+        self.key: tuple[int, int] | None = None  # of the epoch's random numbers, in foreload's DataLoader
+        self._num_tasks = 0
         self._guess()
 
     def _guess(self) -> None:
@@ -163,8 +199,8 @@ class _Reader:
         self._step = 0
 
     def _follow(self, order: Any) -> None:
-        for future in self._loaded.values():
-            future.cancel()
+        for task in self._loaded.values():
+            task.cancel()
         self._loaded.clear()
         self._order = order
         self._at = 0  # the next position of the order to load ahead
@@ -181,13 +217,13 @@ class _Reader:
     def get(self, index: int) -> Any:
         """Return a sample, loaded ahead or now."""
         with self._lock:
-            future = self._loaded.pop(index, None)
+            task = self._loaded.pop(index, None)
             if self._told:
-                self._compare(index, is_there=future is not None)
+                self._compare(index, is_there=task is not None)
             if not self._told:
                 self._follow_steps(index)
             self._load_ahead()
-        return self._result(future, index)
+        return self._result(task, index)
 
     def get_batch(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples, loaded in parallel."""
@@ -195,7 +231,7 @@ class _Reader:
         if self._told or len(steps) <= 1:
             return [self.get(index) for index in indices]
         samples: list[Any] = []
-        ahead: deque[Future[Any]] = deque()
+        ahead: deque[_Task] = deque()
         try:
             for place, index in enumerate(indices):
                 with self._lock:
@@ -206,18 +242,27 @@ class _Reader:
             note_sample(error, indices[len(samples)], len(samples))
             raise
         finally:
-            for future in ahead:
-                future.cancel()
+            for task in ahead:
+                task.cancel()
         return samples
 
-    def _result(self, future: Future[Any] | None, index: int) -> Any:
+    def _result(self, task: _Task | None, index: int) -> Any:
         # A task that no thread has begun is done sooner here.
-        if future is None or future.cancel():
-            return self._dataset[index]
+        if task is None:
+            return self._task(index).load()
+        if task.cancel():
+            return task.load()
         try:
-            return future.result()
+            return task.result()
         finally:
-            del future  # an exception's traceback holds this frame
+            del task  # an exception's traceback holds this frame
+
+    def _task(self, index: int) -> _Task:
+        self._num_tasks += 1
+        if self.key is None:
+            # No epoch is known, in which each sample is loaded once: each task draws other numbers.
+            return _Task(self._dataset, index, (torch.initial_seed(), 0), self._num_tasks)
+        return _Task(self._dataset, index, self.key, index)
 
     def _compare(self, index: int, *, is_there: bool) -> None:
         """Compare a request with the expected order."""
@@ -265,19 +310,19 @@ class _Reader:
             self._at += 1
             self._loaded[index] = self._submit(index)
 
-    def _submit(self, index: int) -> Future[Any]:
+    def _submit(self, index: int) -> _Task:
         if len(self._threads) < self._count:
             thread = threading.Thread(
-                target=_work,
-                args=(self._tasks, self._dataset),
+                target=with_own_generators,
+                args=(_work, self._tasks),
                 name=f"foreload-prefetch-{len(self._threads)}",
                 daemon=True,
             )
             self._threads.append(thread)
             thread.start()
-        future: Future[Any] = Future()
-        self._tasks.put((future, index))
-        return future
+        task = self._task(index)
+        self._tasks.put(task)
+        return task
 
     def close(self) -> None:
         """End the threads, after their current samples."""
@@ -291,15 +336,14 @@ class _Reader:
         join(threads)
 
 
-def _work(tasks: queue.SimpleQueue[tuple[Future[Any], int] | None], dataset: Any) -> None:
+def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
-        future, index = task
-        if future.set_running_or_notify_cancel():
+        if task.set_running_or_notify_cancel():
             try:
-                sample = dataset[index]
+                sample = task.load_in_own_thread()
             except BaseException as error:
-                future.set_exception(error)
+                task.set_exception(error)
             else:
-                future.set_result(sample)
+                task.set_result(sample)
                 del sample
-        del task, future  # nothing is held while waiting
+        del task  # nothing is held while waiting

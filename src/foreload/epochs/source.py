@@ -148,7 +148,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
         self._epoch += 1
         self._warn_without_accelerator()
-        cursor.order.before_drawing(self._planner(cache))
+        cursor.order.before_drawing(self._planner(cache, cursor.key))
         view = self._view  # once: looking through a large Subset takes its time
         spec = EpochSpec(
             cursor,
@@ -203,7 +203,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self._open.cache = LoaderCache(self._cache_spec(), self.cache)
         return self._open.cache
 
-    def _planner(self, cache: LoaderCache | None) -> Callable[[EpochOrder], None]:
+    def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:
         """Return the function that plans with the order of an epoch before it is drawn."""
         if cache is not None:
             spec = self._cache_spec()
@@ -211,7 +211,7 @@ class EpochSource(TorchDataLoader[T_co]):
             return lambda order: cache.begin(spec, order)
         dataset: Any = self.dataset
         if isinstance(dataset, EpochListener):
-            return lambda order: dataset.epoch_begins(order.peek())
+            return lambda order: dataset.epoch_begins(order.peek(), key)
         return lambda order: None
 
     def _order_spec(self) -> OrderSpec:

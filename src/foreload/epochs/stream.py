@@ -16,10 +16,10 @@ from foreload.batch.context import LoopContext
 from foreload.batch.generators import StreamGenerators
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
+from foreload.batch.thread_generators import seed_own_generators, with_own_generators
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.machine import join
 from foreload.record.spans import Lane, Spans
-from foreload.workers.thread_generators import seed_own_generators, with_own_generators
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["StreamEpoch"]

@@ -115,7 +115,9 @@ def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
         why = f"an epoch takes {size / alone:.2g} s in one thread"
         if measured.trouble == TOO_LONG and measured.missing:
             kind, number = measured.missing[0]
-            return Choice(kind, number, f"a sample takes {1 / alone:.2g} s, too long to try several settings", rates)
+            return Choice(
+                kind, number, f"a sample takes {1 / alone:.2g} s, too long to try several settings", rates
+            )
         if measured.trouble:
             why = f"the samples could not be measured ({measured.trouble})"
         return replace(unmeasured, why=why, rates=rates)

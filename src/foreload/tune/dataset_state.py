@@ -1,4 +1,4 @@
-"""What loading samples changes in a dataset, and what it holds open: whether copies of it load the same samples."""
+"""What loading samples changes in a dataset, and what it holds open: whether copies of it are as good."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _checksum(array: Any) -> int:
     try:
         data = np.asarray(array).reshape(-1)
         step = max(1, data.nbytes // _MOST_BYTES)
-        return zlib.crc32(np.ascontiguousarray(data[::step]).view(np.uint8))
+        return zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
     except Exception:  # of a device, sparse, of objects ...
         return 0
 

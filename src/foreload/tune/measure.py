@@ -278,7 +278,7 @@ def _one_by_one(
 
 
 def _state_before(dataset: Any) -> dict[str, Any] | str | None:
-    """Return the state of a dataset, or why no process may be forked with it; None if its state does not matter."""
+    """Return the state of a dataset, or why it must not be forked; None if its state does not matter."""
     if dataset is None:
         return None
     name = find_open_file(dataset)

@@ -1,4 +1,4 @@
-"""Whether this process can start worker processes: its start method, its main module, and what they would be sent."""
+"""Whether this process can start worker processes: start method, main module, and what they would be sent."""
 
 from __future__ import annotations
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from foreload.batch.context import LoopContext
 from foreload.batch.generators import KeyedGenerators
-from foreload.workers.thread_generators import keyed_generators, with_own_generators
+from foreload.batch.thread_generators import keyed_generators, with_own_generators
 
 __all__ = ["ProcessSurroundings", "ThreadSurroundings"]
 
@@ -49,4 +48,5 @@ class ThreadSurroundings:
 
     def enter(self) -> Callable[..., Any]:
         """See :class:`~foreload.batch.samples.Surroundings`."""
-        return partial(LoopContext().run, with_own_generators)
+        context = LoopContext()
+        return lambda *call: context.run(with_own_generators, *call)

@@ -1,7 +1,8 @@
 """Whether worker threads may share a dataset: only if none of the code that loads samples is the user's.
 
-A dataset is written for one caller at a time, since torch gives each worker a copy. A file that is opened when it is
-first needed, a buffer on ``self`` or a database connection give wrong samples, or exceptions, if threads share it.
+A dataset is written for one caller at a time, since torch gives each worker a copy. A file that is opened when it
+is first needed, a buffer on ``self`` or a database connection give wrong samples, or exceptions, if threads share
+it.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _unknown(part: Any, left: list[int]) -> str | None:
     return str(getattr(part, "__qualname__", kind.__qualname__)).replace("<locals>.", "")
 
 
-def _inner(part: Any, kind: Any) -> Iterable[Any] | None:
+def _inner(part: Any, kind: Any) -> Any:
     """Return what a known container or dataset holds; None if it is not a known one."""
     if kind in _CONTAINERS:
         values = part.values() if kind is dict else part

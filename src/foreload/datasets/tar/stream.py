@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, SupportsIndex
 
 from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, samples_of
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.protocol import UserCode
 from foreload.remote.fetch import Fetch
 
 __all__ = ["TarStream"]

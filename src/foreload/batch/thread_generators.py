@@ -23,7 +23,13 @@ from foreload._torch import global_random, global_random_state
 from foreload.batch.generators import KeyedGenerators
 from foreload.batch.twisters import Trio
 
-__all__ = ["keyed_generators", "own_generators", "seed_own_generators", "with_own_generators"]
+__all__ = [
+    "keyed_generators",
+    "own_generators",
+    "present_generators",
+    "seed_own_generators",
+    "with_own_generators",
+]
 
 
 class _Own(threading.local):
@@ -41,6 +47,11 @@ def own_generators() -> Trio:
     if _own.trio is None:
         _own.trio = Trio.new()
     return _own.trio
+
+
+def present_generators(key: tuple[int, int]) -> KeyedGenerators:
+    """Return the generators that the calling thread draws from, its own or the global ones, to be keyed."""
+    return KeyedGenerators(key, _own.trio)
 
 
 def seed_own_generators(key: tuple[int, int], worker: int) -> None:
@@ -103,7 +114,7 @@ class _RandomOfThread(random.Random):
             trio.python.setstate(state)
 
     @property
-    def gauss_next(self) -> float | None:  # type: ignore[override]
+    def gauss_next(self) -> float | None:
         """The second of two normal numbers that ``gauss()`` made together."""
         trio = _own.trio
         held: float | None = self.__dict__["gauss_next"] if trio is None else trio.python.gauss_next  # type: ignore[attr-defined]
