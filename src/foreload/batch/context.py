@@ -39,8 +39,5 @@ class LoopContext:
         variables = self._variables.copy()
         if self._grad and not self._inference:  # as in a new thread
             return variables.run(function, *args, **options)
-        return variables.run(self._without_grad, function, *args, **options)
-
-    def _without_grad(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
-            return function(*args, **options)
+            return variables.run(function, *args, **options)

@@ -1,0 +1,402 @@
+"""Datasets as people write them: right for one caller at a time, as torch's workers are, and wrong for threads."""
+
+from __future__ import annotations
+
+import contextvars
+import decimal
+import io
+import itertools
+import logging
+import random
+import sqlite3
+import tarfile
+import threading
+import zipfile
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+SIZE, RECORD = 60, 16
+
+Pair = namedtuple("Pair", "x y")  # noqa: PYI024
+
+scale: contextvars.ContextVar[int] = contextvars.ContextVar("scale", default=1)
+
+_memo: dict[int, int] = {}
+
+
+def record(index: int) -> bytes:
+    """Return the bytes of a sample."""
+    return bytes((index * 7 + k) % 256 for k in range(RECORD))
+
+
+class Sized(Dataset[Any]):
+    """Sixty samples in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+class LazyFile(Sized):
+    """Opens its file when it is first needed, and seeks."""
+
+    file: Any = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.file is None:
+            self.file = open(self.folder / "records.bin", "rb")  # noqa: SIM115
+        self.file.seek(index * RECORD)
+        return as_tensor(self.file.read(RECORD))
+
+
+class RawFile(LazyFile):
+    """The same without a buffer, so that each read moves the position that forks share."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.file is None:
+            self.file = open(self.folder / "records.bin", "rb", buffering=0)  # noqa: SIM115
+        self.file.seek(index * RECORD)
+        return as_tensor(self.file.read(RECORD))
+
+
+class Scratch(Sized):
+    """Assembles each sample in a buffer of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.buffer = np.zeros(RECORD, np.int64)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        for k in range(RECORD):
+            self.buffer[k] = index * k
+        return torch.from_numpy(self.buffer.copy())
+
+
+class Current(Sized):
+    """Passes the index from method to method on itself."""
+
+    def __getitem__(self, index: int) -> int:
+        self.index = index
+        self.prepare()
+        return self.value + self.index
+
+    def prepare(self) -> None:
+        self.value = sum(self.index for _ in range(50))
+
+
+class Database(Sized):
+    """Connects when it is first needed; a connection belongs to one thread."""
+
+    connection: sqlite3.Connection | None = None
+
+    def __getitem__(self, index: int) -> int:
+        if self.connection is None:
+            self.connection = sqlite3.connect(self.folder / "values.db")
+        (value,) = self.connection.execute("select value from samples where id = ?", (index,)).fetchone()
+        return int(value)
+
+
+class Rows(Sized):
+    """A lazily opened HDF5 file."""
+
+    file: Any = None
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        if self.file is None:
+            self.file = h5py.File(self.folder / "rows.h5", "r")
+        rows: np.ndarray[Any, Any] = self.file["data"][index]
+        return rows
+
+
+class Zipped(Sized):
+    """A lazily opened zip archive."""
+
+    archive: zipfile.ZipFile | None = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.archive is None:
+            self.archive = zipfile.ZipFile(self.folder / "records.zip")
+        return as_tensor(self.archive.read(str(index)))
+
+
+class Tarred(Sized):
+    """A lazily opened tar archive."""
+
+    archive: tarfile.TarFile | None = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.archive is None:
+            self.archive = tarfile.open(self.folder / "records.tar")  # noqa: SIM115
+        member = self.archive.extractfile(str(index))
+        assert member is not None
+        return as_tensor(member.read())
+
+
+class Mapped(Sized):
+    """A memory map."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.rows = np.memmap(folder / "records.bin", np.uint8, "r", shape=(SIZE, RECORD))
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.rows[index]))
+
+
+class Tokenizer:
+    """Truncation is a state of it, set for each call."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {f"w{n}": n for n in range(SIZE * 3)}
+        self.most = 0
+
+    def __call__(self, text: str, most: int) -> list[int]:
+        self.most = most
+        ids = [self.words[word] for word in text.split()]
+        return (ids + [0] * self.most)[: self.most]
+
+
+class Tokenized(Sized):
+    """A tokenizer with a state."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.tokenizer = Tokenizer()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.tokenizer(f"w{index} w{index + 1} w{2 * index}", 3 + index % 2)[:3])
+
+
+class Memo(Sized):
+    """A cache in the module."""
+
+    def __getitem__(self, index: int) -> int:
+        if index not in _memo:
+            _memo[index] = index * index
+        return _memo[index]
+
+
+class OwnMemo(Sized):
+    """A small cache on itself, from which the oldest goes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.kept: dict[int, int] = {}
+
+    def __getitem__(self, index: int) -> int:
+        if index not in self.kept:
+            if len(self.kept) > 5:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[index] = index * 3
+        return self.kept[index]
+
+
+class Logged(Sized):
+    """Writes to a log."""
+
+    def __getitem__(self, index: int) -> int:
+        logging.getLogger("ordinary").debug("sample %d", index)
+        return index
+
+
+class TextLog(Sized):
+    """Writes to a text buffer and reads it back."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.text = io.StringIO()
+
+    def __getitem__(self, index: int) -> int:
+        self.text.seek(0)
+        self.text.truncate()
+        self.text.write(str(index))
+        return int(self.text.getvalue())
+
+
+class Decimals(Sized):
+    """Computes with decimals."""
+
+    def __getitem__(self, index: int) -> float:
+        return float(decimal.Decimal(index) / decimal.Decimal(7))
+
+
+class Named(Sized):
+    """Gives named tuples and dicts."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"pair": Pair(index, [float(index), index]), "name": f"n{index}", "bytes": b"x" * (index % 3)}
+
+
+class ByBatch(LazyFile):
+    """Loads whole batches."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+class Locals(Sized):
+    """Keeps its file in thread-local storage, as libraries do."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not hasattr(_local, "file") or _local.file.closed:
+            _local.file = open(self.folder / "records.bin", "rb")  # noqa: SIM115
+        _local.file.seek(index * RECORD)
+        return as_tensor(_local.file.read(RECORD))
+
+
+_local = threading.local()
+
+
+class Graded(Sized):
+    """Computes with tensors that require gradients."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.weight = torch.nn.Parameter(torch.arange(4.0))
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.weight * index).detach()
+
+
+class Drawn(Sized):
+    """Draws from all three global generators."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float, torch.Tensor]:
+        return index, torch.rand(()).item(), np.random.rand(), random.gauss(0, 1), torch.randn(3)
+
+
+class DrawnRarely(Sized):
+    """Draws for a few samples only."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index % 13 == 5:
+            return index, random.random(), float(np.random.normal())
+        return index, 0.0, 0.0
+
+
+class Augmented(Sized):
+    """Noise, crop and flip as augmentations draw them."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = torch.full((3, 8, 8), float(index)) + torch.randn(3, 8, 8)
+        top, left = torch.randint(0, 4, (2,)).tolist()
+        if random.random() < 0.5:
+            image = image.flip(-1)
+        return image[:, top : top + 4, left : left + 4] * np.random.uniform(0.5, 1.5)
+
+
+DETERMINISTIC: list[Callable[[Path], Any]] = [
+    LazyFile,
+    RawFile,
+    Scratch,
+    Current,
+    Database,
+    Rows,
+    Zipped,
+    Tarred,
+    Mapped,
+    Tokenized,
+    Memo,
+    OwnMemo,
+    Logged,
+    TextLog,
+    Decimals,
+    Named,
+    ByBatch,
+    Locals,
+    Graded,
+]
+
+RANDOM: list[Callable[[Path], Any]] = [Drawn, DrawnRarely, Augmented]
+
+
+# Their samples depend on who loads them, and in which order.
+
+
+class Counted(Sized):
+    """Counts its samples."""
+
+    calls = 0
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.calls += 1
+        return index, self.calls
+
+
+class OwnGenerator(Sized):
+    """Draws from generators of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.numpy = np.random.default_rng(3)
+        self.python = random.Random(4)
+        self.torch = torch.Generator().manual_seed(5)
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        return index, self.numpy.random(), self.python.random(), torch.rand((), generator=self.torch).item()
+
+
+class OpenFile(Sized):
+    """Opens its file at once; processes forked from this one would share its position."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.file = open(folder / "records.bin", "rb")  # noqa: SIM115
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.file.seek(index * RECORD)
+        return as_tensor(self.file.read(RECORD))
+
+
+class Successive(Sized):
+    """Takes what an iterator gives next."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.numbers = itertools.count()
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, next(self.numbers)
+
+
+class ByWorker(Sized):
+    """Asks which worker it is in."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        info = get_worker_info()
+        return index, -1 if info is None else info.id
+
+
+STATEFUL: list[Callable[[Path], Any]] = [Counted, OwnGenerator, OpenFile, Successive, ByWorker]
+
+
+def write_files(folder: Path) -> None:
+    """Write the files that the datasets read."""
+    (folder / "records.bin").write_bytes(b"".join(map(record, range(SIZE))))
+    with sqlite3.connect(folder / "values.db") as connection:
+        connection.execute("create table samples (id integer primary key, value integer)")
+        connection.executemany("insert into samples values (?, ?)", [(index, index * 11) for index in range(SIZE)])
+    connection.close()
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["data"] = np.arange(SIZE * 4).reshape(SIZE, 4)
+    with zipfile.ZipFile(folder / "records.zip", "w") as archive:
+        for index in range(SIZE):
+            archive.writestr(str(index), record(index))
+    with tarfile.open(folder / "records.tar", "w") as archive:
+        for index in range(SIZE):
+            member = tarfile.TarInfo(str(index))
+            member.size = RECORD
+            archive.addfile(member, io.BytesIO(record(index)))
