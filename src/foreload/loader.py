@@ -35,22 +35,25 @@ T_co = TypeVar("T_co", covariant=True)
 class DataLoader(EpochSource[T_co]):
     """A drop-in ``torch.utils.data.DataLoader``: the same arguments and the same batches, loaded faster.
 
-    What differs: ``num_workers`` is ``"auto"`` by default; workers are threads, unless processes are faster, and
-    threads share the dataset (``__getitem__`` must allow that) and start at once; batches are assembled in place,
-    in memory that is used again once nothing holds the batch; images, tensors and other known datasets are loaded
-    natively, without the GIL.
+    What differs: ``num_workers`` is ``"auto"`` by default; images, tensors and other known datasets are loaded
+    natively, by threads without the GIL; batches are assembled in place, in memory that is used again once nothing
+    holds the batch. Code of the user's runs in processes with a copy of the dataset each, as in torch, or in the
+    calling thread; in threads only if asked for.
 
     Args:
         dataset, batch_size, shuffle, sampler, batch_sampler, collate_fn, pin_memory, drop_last, timeout,
         worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers,
         pin_memory_device, in_order: as in torch's DataLoader.
         num_workers: the number of workers; 0 loads in the calling thread. ``"auto"``: one per core, more if
-            samples wait for something, none if a batch is cheaper to make than to hand over. For samples on a
-            server, threads that request about 768 samples at a time: ``ceil(768 / batch_size)``, from 2 to 32.
-        workers: ``"threads"`` or ``"processes"``; ``"auto"`` loads some samples both ways, for a fraction of a
-            second and in a fork, and takes the faster one (see :meth:`stats`).
-        seed: makes the order (with ``shuffle=True``) and augmentation a function of (seed, epoch, index), the same
-            for any number and kind of workers. Each iteration is the next epoch; see :meth:`set_epoch`.
+            samples wait for something, none if a batch is cheaper to make than to hand over, or if loading changes
+            the dataset (see :meth:`stats`). For samples on a server, threads that request about 768 samples at a
+            time: ``ceil(768 / batch_size)``, from 2 to 32.
+        workers: ``"threads"`` share the dataset, and ``__getitem__`` must allow that; ``"processes"`` have a copy
+            each; ``"auto"``: threads only for what is known to allow them, and for datasets with an attribute
+            ``thread_safe = True`` (see :func:`foreload.check_threads`).
+        seed: makes the order (with ``shuffle=True``) and random numbers a function of (seed, epoch, index), the
+            same for any number and kind of workers: those of foreload's transforms, and those drawn from the global
+            generators of torch, NumPy and Python. Each iteration is the next epoch; see :meth:`set_epoch`.
         cache: memory for samples, shared by all workers: bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. Which samples it keeps is planned from the order, which is known ahead.
         transform: applied to each sample after the cache; random augmentation belongs here.
