@@ -21,6 +21,9 @@ _MIN_GAIN = 1.05
 # Of several settings, the smallest that reaches this share of the best one's gain is advised.
 _NEAR_BEST = 0.95
 
+# Never without the check, since a wrong sample raises no error.
+_THREADS = 'workers="threads", if foreload.check_threads(dataset) finds nothing against it'
+
 # Waiting threads cost little, but not nothing.
 _MAX_WORKERS = 32
 
@@ -225,15 +228,14 @@ def _memory(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["cache"]:
         yield Advice("a smaller cache")
     if stats["workers"]["kind"] == "processes":
-        yield Advice('fewer workers, or workers="threads", which share the dataset')
+        yield Advice(f"fewer workers, or {_THREADS}, which share the dataset")
 
 
 def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     pool = stats["workers"]
     if pool["choosing_seconds"] > _MIN_CHOOSING_SHARE * stats["epochs"] * stats["first_batch_seconds"]:
-        yield Advice(
-            f'num_workers={pool["count"]}, workers="{pool["kind"]}": no time is spent on choosing workers'
-        )
+        kind = f', workers="{pool["kind"]}"' if pool["count"] else ""
+        yield Advice(f"num_workers={pool['count']}{kind}: no time is spent on choosing workers")
     start = stats["epochs"] * stats["first_batch_seconds"]
     rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:
@@ -244,5 +246,5 @@ def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
             "persistent_workers=True (workers start once instead of in each epoch)", stats["seconds"] / rest
         )
         if not stats["loader"].get("stock"):
-            yield Advice('workers="threads" (threads start at once)')
+            yield Advice(f"{_THREADS}, which start at once")
     yield Advice("longer epochs: let the sampler make several passes over the dataset in one epoch")
