@@ -299,3 +299,22 @@ def test_a_counter_stays_in_the_loops_process_by_default(folder: Path) -> None:
     dataset = Counted(folder)
     list(fl.DataLoader(dataset, 7))
     assert dataset.calls == SIZE
+
+
+def doubled(sample: torch.Tensor) -> torch.Tensor:
+    """A transform of the user's."""
+    return sample * 2
+
+
+def test_a_transform_set_between_epochs_is_found(tmp_path: Path) -> None:
+    """Who may share a dataset is looked at for each epoch."""
+    for index in range(8):
+        (tmp_path / f"{index}.bin").write_bytes(bytes([index] * 4))
+    dataset = fl.FileDataset(tmp_path)
+    loader = fl.DataLoader(dataset, 4, num_workers=2)
+    expected = torch.cat([batch[0] if isinstance(batch, list) else batch for batch in loader])
+    assert loader.stats()["workers"]["kind"] == "threads"
+    dataset.transform = doubled
+    found = torch.cat([batch[0] if isinstance(batch, list) else batch for batch in loader])
+    assert torch.equal(found, expected * 2)
+    assert loader.stats()["workers"]["kind"] == "processes"

@@ -29,7 +29,7 @@ from foreload.workers.spec import CrewSpec
 from foreload.workers.start_method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code
 
-__all__ = ["Trial", "select_workers"]
+__all__ = ["Trial", "is_outdated", "select_workers"]
 
 # Begins to load with the kind and number of workers, the batch size and the sampler given.
 Trial = Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
@@ -51,7 +51,7 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
         spec: the loader's needs.
         trial: begins to load with trial workers.
     """
-    is_native = not spec.is_stream and native_assembly(spec.batches, spec.dataset, (0, 0), Buffers()) is not None
+    is_native = _is_native(spec)
     user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
     if spec.count == 0:
         return Choice("threads", 0, "as requested")
@@ -69,6 +69,19 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
     if not isinstance(spec.dataset, Sized):
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
     return _measured(spec, trial, user_code)
+
+
+def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
+    """Whether threads were chosen, and the dataset has got code of the user's since, such as a transform."""
+    if choice.kind != "threads" or choice.count == 0 or _holds_values(spec.dataset):
+        return False
+    return find_user_code(spec.dataset, spec.batches, is_native=_is_native(spec)) is not None
+
+
+def _is_native(spec: CrewSpec) -> bool:
+    if spec.is_stream:
+        return False
+    return native_assembly(spec.batches, spec.dataset, (0, 0), Buffers()) is not None
 
 
 def _native_why(spec: CrewSpec) -> str:
