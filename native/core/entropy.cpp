@@ -34,17 +34,11 @@ struct EntropyDecoder::BlockReader {
 
   // Reads the next coefficient; false at the block's end. Two need no refill between them.
   __attribute__((always_inline)) bool step() {
-    uint32_t found = ac->entry(reader);
-    if (__builtin_expect(found == 0, 0)) found = ac->long_entry(reader.bits);
-    // No branch on the size: it is as good as random, and a wrong guess costs more than all of this.
-    const uint32_t size = found >> 24;
-    const uint64_t tail = reader.bits << (found >> 16 & 0xFF);
-    const auto positive = static_cast<int32_t>((tail >> 1) >> (63 - size));
-    const auto negative = static_cast<int32_t>(~(static_cast<int64_t>(tail) >> 63));
-    reader.drop(found & 0xFF);
-    k += found >> 8 & 0xFF;
+    const uint32_t entry = ac->entry(reader);
+    const int value = read_value(entry, reader);
+    k += entry >> 8 & 0xFF;
     if (k > 63) return false;
-    out[kNatural[k]] = static_cast<int16_t>(positive + (negative & (1 - (1 << size))));
+    out[kNatural[k]] = static_cast<int16_t>(value);
     return ++k < 64;
   }
 
@@ -115,8 +109,16 @@ void EntropyDecoder::begin_interval() {
   end_ = bytes.data() + bytes.size();
 }
 
-void EntropyDecoder::skip_block(const HuffmanTable& ac, BitReader& state) {
-  BitReader reader = state;
+inline int16_t EntropyDecoder::read_dc(const Block& block, std::array<int16_t, 4>& last_dc,
+                                       BitReader& reader) {
+  reader.refill();
+  // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
+  int16_t& dc = last_dc[static_cast<size_t>(block.component)];
+  dc = static_cast<int16_t>(dc + read_value(block.dc->entry(reader), reader));
+  return dc;
+}
+
+inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader) {
   uint32_t k = 1;
   for (;;) {
     reader.refill();
@@ -125,16 +127,14 @@ void EntropyDecoder::skip_block(const HuffmanTable& ac, BitReader& state) {
     if ((found & 0xFF) != 0 && k + steps <= 63) {
       reader.drop(found & 0xFF);
       k += steps;
-      if (found >> 15) break;
+      if (found >> 15) return;
       continue;
     }
-    uint32_t one = ac.entry(reader);
-    if (one == 0) one = ac.long_entry(reader.bits);
+    const uint32_t one = ac.entry(reader);
     reader.drop(one & 0xFF);
     k += (one >> 8 & 0xFF) + 1;
-    if (k > 63) break;
+    if (k > 63) return;
   }
-  state = reader;
 }
 
 int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]) {
@@ -157,8 +157,12 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
     for (int i = 0; i < self.block_count_; ++i, from += 64) std::memcpy(*mcu[i], from, sizeof(*mcu[i]));
     return TRUE;
   }
-  for (; self.deferred_ > 0; --self.deferred_) self.decode(nullptr);
-  self.decode(wanted ? mcu : nullptr);
+  for (; self.deferred_ > 0; --self.deferred_) self.skip();
+  if (wanted) {
+    self.decode(mcu);
+  } else {
+    self.skip();
+  }
   return TRUE;
 }
 
@@ -232,10 +236,7 @@ void EntropyDecoder::begin_stream(Stream& stream, size_t interval) {
 }
 
 inline void EntropyDecoder::begin_block(Stream& stream) {
-  stream.reader.refill();
-  int& dc = stream.last_dc[static_cast<size_t>(stream.block->component)];
-  dc = static_cast<int16_t>(dc + read_difference(*stream.block->dc, stream.reader));
-  stream.out[0] = static_cast<int16_t>(dc);
+  stream.out[0] = read_dc(*stream.block, stream.last_dc, stream.reader);
   stream.k = 1;
 }
 
@@ -258,26 +259,34 @@ void EntropyDecoder::end_block(Stream& stream) {
   begin_block(stream);
 }
 
-// Decodes the next MCU, or skips it if there are no blocks to write to.
 void EntropyDecoder::decode(int16_t (**mcu)[64]) {
   if (exhausted_) return;
-  BitReader& reader = reader_;
+  // A copy, here and in skip(), because a member would be written back to memory at every block.
+  BitReader reader = reader_;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
-    reader.refill();
-    // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
-    int& dc = last_dc_[static_cast<size_t>(block.component)];
-    dc = static_cast<int16_t>(dc + read_difference(*block.dc, reader));
-    if (mcu != nullptr) {
-      int16_t* out = *mcu[i];
-      out[0] = static_cast<int16_t>(dc);
-      BlockReader coefficients(reader, *block.ac, out, 1);
-      coefficients.read_rest();
-      reader = coefficients.reader;
-    } else {
-      skip_block(*block.ac, reader);
-    }
+    int16_t* const out = *mcu[i];
+    out[0] = read_dc(block, last_dc_, reader);
+    BlockReader coefficients(reader, *block.ac, out, 1);
+    coefficients.read_rest();
+    reader = coefficients.reader;
   }
+  end_mcu(reader);
+}
+
+void EntropyDecoder::skip() {
+  if (exhausted_) return;
+  BitReader reader = reader_;
+  for (int i = 0; i < block_count_; ++i) {
+    const Block& block = blocks_[static_cast<size_t>(i)];
+    read_dc(block, last_dc_, reader);
+    skip_rest(*block.ac, reader);
+  }
+  end_mcu(reader);
+}
+
+inline void EntropyDecoder::end_mcu(const BitReader& reader) {
+  reader_ = reader;
   if (reader.is_past(end_)) exhausted_ = starved_ = true;
 }
 

@@ -45,7 +45,7 @@ class EntropyDecoder {
     uint32_t k = 64;         // its next coefficient
     int blocks_left = 0;     // of its MCU, after it
     unsigned mcus_left = 0;  // after that one
-    std::array<int, 4> last_dc{};
+    std::array<int16_t, 4> last_dc{};
     const uint8_t* end = nullptr;
     bool active = false;
   };
@@ -56,10 +56,15 @@ class EntropyDecoder {
   };
 
   static int decode_mcu(jpeg_decompress_struct* info, int16_t (**blocks)[64]);
-  static void skip_block(const HuffmanTable& ac, BitReader& reader);
+  // The first coefficient of a block, and the others.
+  static int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader);
+  static void skip_rest(const HuffmanTable& ac, BitReader& reader);
 
   void begin_interval();
+  // Decodes the next MCU, or skips it.
   void decode(int16_t (**blocks)[64]);
+  void skip();
+  void end_mcu(const BitReader& reader);
   const int16_t* decoded_ahead(unsigned mcu);
   void begin_stream(Stream& stream, size_t interval);
   void begin_block(Stream& stream);
@@ -70,7 +75,7 @@ class EntropyDecoder {
   RestartIntervals intervals_;
   const uint8_t* end_ = nullptr;  // of the current interval
   std::array<Block, 10> blocks_{};
-  std::array<int, 4> last_dc_{};
+  std::array<int16_t, 4> last_dc_{};
   BitReader reader_;
   size_t interval_ = 0;
   unsigned mcus_per_interval_ = 0, mcus_left_ = 0;

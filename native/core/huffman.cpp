@@ -9,17 +9,14 @@ namespace {
 // No value of 8-bit samples is longer; and two of them fit into what a refill gives.
 constexpr int kMaxValueBits = 11;
 
-constexpr uint32_t entry_of(int value_bits, uint32_t run, int code_bits) {
+// The entry of a symbol. In a DC table it has no run; in an AC table a symbol without a value ends the block,
+// except the one that stands for 16 zeros.
+constexpr uint32_t entry_of(int symbol, int code_bits, bool ac) {
+  const int value_bits = ac ? symbol & 15 : symbol;
+  const bool ends = ac && value_bits == 0 && symbol != 0xF0;
+  const uint32_t run = ends ? HuffmanTable::kRunToEnd : ac ? static_cast<uint32_t>(symbol >> 4) : 0;
   return static_cast<uint32_t>(value_bits) << 24 | static_cast<uint32_t>(code_bits) << 16 | run << 8 |
          static_cast<uint32_t>(code_bits + value_bits);
-}
-
-// The entry of a symbol of an AC table (a DC table's have no run). A symbol without a value ends the block,
-// except the one that stands for 16 zeros.
-constexpr uint32_t ac_entry_of(int symbol, int code_bits) {
-  const int value_bits = symbol & 15;
-  const bool ends = value_bits == 0 && symbol != 0xF0;
-  return entry_of(value_bits, ends ? HuffmanTable::kRunToEnd : static_cast<uint32_t>(symbol >> 4), code_bits);
 }
 
 // What can be skipped at an index of `skips`.
@@ -44,15 +41,16 @@ uint16_t skip_of(const HuffmanTable& table, size_t index) {
 
 }  // namespace
 
-bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, bool ac) {
+bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, bool new_ac) {
   int total = 0;
   for (int length = 1; length <= 16; ++length) total += new_counts[length];
   if (total < 1 || total > 256) return false;
-  if (valid && std::equal(counts.begin() + 1, counts.end(), new_counts + 1) &&
+  if (valid && ac == new_ac && std::equal(counts.begin() + 1, counts.end(), new_counts + 1) &&
       std::equal(new_symbols, new_symbols + total, symbols.begin())) {
     return true;
   }
   valid = false;
+  ac = new_ac;
   std::copy(new_counts, new_counts + 17, counts.begin());
   std::copy(new_symbols, new_symbols + total, symbols.begin());
   entries.fill(0);
@@ -65,8 +63,7 @@ bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, b
       if ((ac ? symbol & 15 : symbol) > kMaxValueBits) return false;
       if (length > kBits) continue;
       const auto first = entries.begin() + (code << (kBits - length));
-      std::fill(first, first + (1 << (kBits - length)),
-                ac ? ac_entry_of(symbol, length) : entry_of(symbol, 0, length));
+      std::fill(first, first + (1 << (kBits - length)), entry_of(symbol, length, ac));
     }
     beyond[static_cast<size_t>(length)] = code << (16 - length);
   }
@@ -78,21 +75,13 @@ bool HuffmanTable::load(const uint8_t* new_counts, const uint8_t* new_symbols, b
   return true;
 }
 
-int HuffmanTable::long_symbol(uint64_t bits, int& length) const {
-  const auto code = static_cast<int32_t>(bits >> 48);
-  length = kBits + 1;
-  while (length <= 16 && code >= beyond[static_cast<size_t>(length)]) ++length;
-  if (length > 16) {
-    length = 16;
-    return 0;
-  }
-  return symbols[static_cast<size_t>((code >> (16 - length)) + offset[static_cast<size_t>(length)]) & 255];
-}
-
 uint32_t HuffmanTable::long_entry(uint64_t bits) const {
-  int length;
-  const int symbol = long_symbol(bits, length);
-  return ac_entry_of(symbol, length);
+  const auto code = static_cast<int32_t>(bits >> 48);
+  int length = kBits + 1;
+  while (length <= 16 && code >= beyond[static_cast<size_t>(length)]) ++length;
+  if (length > 16) return entry_of(0, 16, ac);
+  const int at = (code >> (16 - length)) + offset[static_cast<size_t>(length)];
+  return entry_of(symbols[static_cast<size_t>(at & 255)], length, ac);
 }
 
 }  // namespace foreload

@@ -45,7 +45,7 @@ struct HuffmanTable {
 
   std::array<uint8_t, 17> counts{};
   std::array<uint8_t, 256> symbols{};
-  bool valid = false;
+  bool valid = false, ac = false;
   std::array<uint32_t, size_t{1} << kBits> entries;  // 0: the code is longer than the index
   // For as many coefficients as fit: (end of block << 15) | (steps << 8) | bits; 0: none fits.
   std::array<uint16_t, size_t{1} << kSkipBits> skips;
@@ -53,32 +53,29 @@ struct HuffmanTable {
   std::array<int32_t, 17> offset;  // from code to symbol
 
   // Takes a file's table over; false if it is none that a baseline JPEG of 8 bits can have. What is loaded
-  // already is kept. `ac`: for the coefficients other than the first.
-  bool load(const uint8_t* new_counts, const uint8_t* new_symbols, bool ac);
+  // already is kept. `new_ac`: for the coefficients other than the first.
+  bool load(const uint8_t* new_counts, const uint8_t* new_symbols, bool new_ac);
 
-  // The symbol of a code that is longer than the index; 0 if there is no such code, as libjpeg has it.
-  int long_symbol(uint64_t bits, int& length) const;
-  // The same as an entry, in a table for AC coefficients.
+  uint32_t entry(const BitReader& reader) const {
+    const uint32_t found = entries[reader.bits >> (64 - kBits)];
+    return __builtin_expect(found != 0, 1) ? found : long_entry(reader.bits);
+  }
+  // The entry of a code that is longer than the index; of symbol 0 if there is no such code, as in libjpeg.
   uint32_t long_entry(uint64_t bits) const;
 
-  uint32_t entry(const BitReader& reader) const { return entries[reader.bits >> (64 - kBits)]; }
   uint32_t skip(const BitReader& reader) const { return skips[reader.bits >> (64 - kSkipBits)]; }
 };
 
-// The bits of a value as a number: its first bit says the sign.
-constexpr int extended(int value, int size) {
-  return size > 0 && value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
-}
-
-// Reads the difference of a DC coefficient to the one before it.
-inline int read_difference(const HuffmanTable& dc, BitReader& reader) {
-  const uint32_t found = dc.entry(reader);
-  int length = static_cast<int>(found >> 16 & 0xFF);
-  const int size = found != 0 ? static_cast<int>(found >> 24) : dc.long_symbol(reader.bits, length);
-  reader.drop(static_cast<uint32_t>(length));
-  const int difference = size == 0 ? 0 : extended(static_cast<int>(reader.bits >> (64 - size)), size);
-  reader.drop(static_cast<uint32_t>(size));
-  return difference;
+// Reads the code and the value that an entry stands for.
+__attribute__((always_inline)) inline int read_value(uint32_t entry, BitReader& reader) {
+  const uint32_t size = entry >> 24;
+  const uint64_t tail = reader.bits << (entry >> 16 & 0xFF);
+  // The first bit of a value says its sign. No branch on that or on the size: they are as good as random, and
+  // a wrong guess costs more than all of this.
+  const auto positive = static_cast<int32_t>((tail >> 1) >> (63 - size));
+  const auto negative = static_cast<int32_t>(~(static_cast<int64_t>(tail) >> 63));
+  reader.drop(entry & 0xFF);
+  return positive + (negative & (1 - (1 << size)));
 }
 
 }  // namespace foreload
