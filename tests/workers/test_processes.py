@@ -530,7 +530,9 @@ def test_a_killed_worker_is_noticed_while_a_child_of_its_own_lives(forking: Fork
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
 @pytest.mark.parametrize("forking", [False], indirect=True)
 def test_a_worker_killed_amid_an_answer_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
-    loader: Any = fl.DataLoader(forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=60)
+    loader: Any = fl.DataLoader(
+        forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=60
+    )
     iterator = iter(loader)
     (worker,) = iterator._pool.workers
     assert worker.results.poll(60)  # it cannot end its answer until the loop reads it

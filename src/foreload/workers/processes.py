@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.reduction
 import os
 import pickle
 import select
@@ -13,14 +12,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
 
 from foreload.machine import open_memory
 from foreload.record.spans import Lane, Spans
+from foreload.record.usage import queued_seconds
 from foreload.workers import blas
+from foreload.workers.descriptors import Descriptor, open_process
 from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
@@ -69,6 +69,8 @@ class Worker:
         self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
         self.is_last = False
+        self._spans = spans
+        self._has_ended = False
         self._pidfd: int | None = None
         self._file = open_memory(f"worker-{number}")
         self._lent = ConsumerSlots(self._file)
@@ -86,8 +88,8 @@ class Worker:
                 read_jobs,
                 send_results,
                 send_stacks,
-                _Descriptor(self._file),
-                (_Descriptor(spans.file), lane.offset),
+                Descriptor(self._file),
+                (Descriptor(spans.file), lane.offset),
                 os.getpid(),
             ),
             daemon=True,
@@ -102,7 +104,7 @@ class Worker:
             send_results.close()
             send_stacks.close()
         if context.get_start_method() != "forkserver":  # which knows the ends of its children before others do
-            self._pidfd = _open_process(self.process.pid)
+            self._pidfd = open_process(self.process.pid)
         self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
 
     @property
@@ -139,12 +141,17 @@ class Worker:
 
     def end(self, seconds: float = _END_SECONDS) -> Any:
         """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""
+        if self._has_ended:
+            return self.process
         poll = select.poll()
         poll.register(self.ended, select.POLLIN)
         poll.poll(max(0.0, seconds) * 1000)
+        queued = queued_seconds(self.process.pid)  # before anybody waits for it, which forgets that
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        self._has_ended = True
+        self._spans.add_queued(queued)
         return self.process
 
     def skip_to(self, number: int) -> None:
@@ -181,40 +188,11 @@ class Worker:
             self._pidfd = None
 
 
-def _open_process(pid: int) -> int | None:
-    """Return a descriptor that can be read from once the process has ended; None if the system has no such thing.
-
-    The sentinel of ``multiprocessing`` is a pipe, which also stays open in processes that the worker forks.
-    """
-    with suppress(AttributeError, OSError):
-        return os.pidfd_open(pid)
-    return None
-
-
 def _sample(indices: Any, position: int) -> str:
     if isinstance(indices, (list, tuple, np.ndarray)) and position < len(indices):
         index = indices.tolist()[position] if isinstance(indices, np.ndarray) else indices[position]
         return f"sample {index!r} (position {position} of its batch)"
     return "a batch of its stream" if indices is None else f"sample {indices!r}"
-
-
-class _Descriptor:
-    """A file descriptor for a worker: the same number after a fork, a duplicate otherwise."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def detach(self) -> int:
-        return self._file
-
-    def __reduce__(self) -> Any:
-        if get_spawning_popen() is None:
-            raise TypeError("a descriptor can only be sent to a process while it is started")
-        return _received, (multiprocessing.reduction.DupFd(self._file),)
-
-
-def _received(descriptor: Any) -> Any:
-    return descriptor
 
 
 def _widen(pipe: int) -> None:
@@ -280,7 +258,8 @@ class ProcessPool:
     def wait(self, wanted: Iterable[Worker], timeout: float | None) -> Iterator[tuple[Worker, Result | None]]:
         """Wait for answers of ``wanted``, or the end of any worker; yield the answers, and None for an end.
 
-        Workers that were told to end may do so when they have answered. Nothing is yielded after ``timeout`` seconds.
+        Workers that were told to end may do so when they have answered. After ``timeout`` seconds, nothing is
+        yielded.
         """
         poll = select.poll()
         found: dict[int, Worker] = {}
@@ -330,7 +309,7 @@ class ProcessPool:
 
 def _prepare_forks() -> None:
     """Do here, once, what each forked worker would do for itself in each epoch."""
-    import numpy.random  # noqa: F401, PLC0415 (NumPy imports it when it is first used: by a worker, to seed it)
+    import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
 
     blas.find_libraries()
 
