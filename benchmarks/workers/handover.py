@@ -134,6 +134,7 @@ def main() -> None:
     starts: Samples = take_turns(
         {
             "stock": lambda: second_epoch(TorchDataLoader, scalars),
+            "processes": lambda: second_epoch(fl.DataLoader, scalars, **PROCESSES),
             "stock, persistent": lambda: second_epoch(TorchDataLoader, scalars, persistent_workers=True),
             "processes, persistent": lambda: second_epoch(
                 fl.DataLoader, scalars, persistent_workers=True, **PROCESSES
@@ -143,6 +144,7 @@ def main() -> None:
         chosen.rounds,
     )
     record.samples({f"second epoch, first batch: {who}": values for who, values in starts.items()}, "ms")
+    record.verdict("first batch of the second epoch, processes, ms", median(starts, "processes"), 60, most=True)
     for who in ("processes, persistent", "threads"):
         ratio = median(starts, "stock") / median(starts, who)
         record.verdict(f"first batch of the second epoch, {who}: times sooner than stock", ratio, 20)

@@ -125,6 +125,8 @@ def seed_worker(base: int, worker: int) -> None:
     """Seed the generators of Python, torch and NumPy in a worker process as torch does."""
     random.seed(base + worker)
     torch.manual_seed(base + worker)
+    # A thread that drew numbers when this process was forked from its own holds this lock for ever.
+    np.random.get_bit_generator().lock._at_fork_reinit()  # type: ignore[attr-defined]
     np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
 
 

@@ -6,6 +6,8 @@ import math
 import pickle
 import threading
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,6 +20,8 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.cache.budget import MemoryBudget
 from foreload.machine import granted_cores
+from foreload.tune import between_epochs
+from foreload.tune.interval import Observed
 from foreload.tune.trials import Trials
 from foreload.tune.within_epoch import Setting, Tuner
 
@@ -360,3 +364,78 @@ def test_the_number_of_workers_of_an_epoch_is_known_before_any_tuning() -> None:
     assert loader.crew.count == loader.num_workers == granted_cores()
     epoch.resize(1, 2)  # as the tuner does
     assert loader.crew.count == loader.num_workers == 1
+
+
+class Epochs:
+    """A recorder of epochs by worker processes, of which each sample costs the same."""
+
+    last = None
+
+    def __init__(self, cpu: float, idle: float) -> None:
+        self.cpu, self.idle = cpu, idle
+        self.seconds = 0.0
+        self.epoch = (0.0, 0)
+
+    def add(self, seconds: float, pace: float) -> None:
+        self.seconds += seconds
+        self.epoch = (seconds, max(1, int(seconds * pace)))
+
+    def stats(self, observed: Observed, *_: Any) -> dict[str, Any]:
+        seconds, samples = self.epoch
+        stage = {
+            "count": samples,
+            "samples": samples,
+            "seconds": samples * (self.cpu + self.idle),
+            "cpu_seconds": samples * self.cpu,
+        }
+        cores = granted_cores()
+        return {
+            "epochs": 1,
+            "batches": samples,
+            "samples": samples,
+            "seconds": seconds,
+            "first_batch_seconds": seconds / samples,
+            "wait_seconds": seconds,
+            "loop_seconds": 0.0,
+            "loop_cpu_seconds": 0.0,
+            "stages": {"sample": stage},
+            "cache": None,
+            "memory": {"batch_bytes": 0},
+            "cpu": {"cores": cores, "share": min(1.0, samples * self.cpu / (seconds * cores))},
+            "lock": None,
+            "workers": {"kind": "processes", "count": observed.count, "depth": 2 * observed.count},
+            "loader": {"native": False},
+        }
+
+
+def counts(recorder: Epochs, paces: list[float], monkeypatch: pytest.MonkeyPatch, epochs: int = 60) -> list[int]:
+    """The numbers of processes that tuning between epochs chooses, whatever pace each gives."""
+    monkeypatch.setattr(between_epochs, "between", recorder.stats)
+    monkeypatch.setattr(
+        between_epochs.Reading, "of", lambda recorder, **_: SimpleNamespace(seconds=recorder.seconds)
+    )
+    retuner = between_epochs.Retuner([])
+    count, chosen = granted_cores(), []
+    for number in range(epochs):
+        observed: Any = Observed(recorder, "processes", count)  # type: ignore[arg-type]
+        count = retuner.begin(observed, MemoryBudget(None), 2)
+        chosen.append(count)
+        recorder.add(2.0, paces[number % len(paces)])
+    return chosen
+
+
+@settings(deadline=None, max_examples=50)
+@given(paces=st.lists(st.floats(1, 1e4), min_size=1, max_size=20), cpu=st.floats(1e-6, 1e-2))
+def test_samples_that_compute_never_get_more_processes_than_cores_whatever_is_measured(
+    paces: list[float], cpu: float
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        chosen = counts(Epochs(cpu, 0.0), paces, monkeypatch)
+    assert max(chosen) <= granted_cores()
+    assert sum(a != b for a, b in pairwise(chosen)) <= MOST_CHANGES
+
+
+def test_samples_that_wait_get_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Epochs(1e-5, 1e-2)
+    chosen = counts(recorder, [100.0 * granted_cores()], monkeypatch, 3)
+    assert max(chosen) > granted_cores()

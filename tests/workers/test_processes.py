@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 import json
+import logging
 import os
 import pathlib
 import random
@@ -12,8 +13,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +26,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import foreload as fl
+from foreload.workers.processes import Worker
 
 
 class Point(NamedTuple):
@@ -485,3 +489,147 @@ def test_a_huge_list_of_indices_and_of_results_holds_nothing_up() -> None:
         collate_fn=identity,
     )
     assert sum(len(batch) for batch in loader) == 200_000
+
+
+class Forking(Rich):
+    """A worker forks a child that goes on for long, before it answers with more than a pipe holds."""
+
+    def __init__(self, size: int, *, dies: bool) -> None:
+        super().__init__(size)
+        self.child = torch.tensor([0]).share_memory_()
+        self.dies = dies
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3 and self.child == 0:
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(600)
+                os._exit(0)
+            self.child[0] = pid
+            if self.dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return index if self.dies else [np.full(3000, number % 256, np.uint8) for number in range(1000)]
+
+
+@pytest.fixture
+def forking(request: pytest.FixtureRequest) -> Any:
+    dataset = Forking(8, dies=request.param)
+    yield dataset
+    os.kill(int(dataset.child), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+@pytest.mark.parametrize("forking", [True], indirect=True)
+def test_a_killed_worker_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
+    loader = fl.DataLoader(forking, batch_size=2, num_workers=2, workers="processes", timeout=60)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [restart["worker"] for restart in loader.stats()["restarts"]] == [1]
+    assert alive(int(forking.child))
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+@pytest.mark.parametrize("forking", [False], indirect=True)
+def test_a_worker_killed_amid_an_answer_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
+    loader: Any = fl.DataLoader(
+        forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=60
+    )
+    iterator = iter(loader)
+    (worker,) = iterator._pool.workers
+    assert worker.results.poll(60)  # it cannot end its answer until the loop reads it
+    os.kill(worker.process.pid, signal.SIGKILL)
+    assert [len(batch) for batch in iterator] == [1000]
+    assert len(loader.restarts) == 1
+    assert alive(int(forking.child))
+
+
+def test_workers_end_while_the_loop_is_at_the_last_batches() -> None:
+    iterator = iter(fl.DataLoader(Rich(12), batch_size=2, num_workers=2, workers="processes"))
+    for _ in range(5):
+        next(iterator)
+    for process in iterator._workers:
+        process.join(60)  # without the loop's doing anything
+        assert process.exitcode == 0
+    assert len(list(iterator)) == 1
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes")
+    list(loader)
+    before, lanes = left(), len(loader.spans.lanes)
+    start, count = BaseProcess.start, iter(range(100))
+
+    def fail(process: BaseProcess) -> None:
+        if next(count) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", fail)
+    with pytest.raises(BlockingIOError):
+        iter(loader)
+    monkeypatch.undo()
+    assert left() == before
+    assert len(list(loader)) == 6
+    assert len(loader.spans.lanes) == lanes
+
+
+def test_an_interrupt_while_the_workers_end_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes"))
+    processes = iterator._workers
+    end, calls = Worker.end, iter(range(100))
+
+    def interrupted(worker: Worker, seconds: float = 5) -> Any:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return end(worker, seconds)
+
+    monkeypatch.setattr(Worker, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iterator.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+def of_blas(_: int) -> Any:
+    from threadpoolctl import threadpool_info
+
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+class Multiplying(Rich):
+    def __getitem__(self, index: int) -> Any:
+        matrix = np.full((200, 200), float(index))
+        before = len(os.listdir("/proc/self/task"))
+        return float((matrix @ matrix)[0, 0]), of_blas(0), before, len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_blas_in_a_worker_starts_no_threads_and_the_loop_keeps_its_own(method: str) -> None:
+    before = of_blas(0)
+    loader: Any = fl.DataLoader(
+        Multiplying(6), batch_size=None, num_workers=2, workers="processes", multiprocessing_context=method
+    )
+    for index, (product, threads, tasks, tasks_then) in enumerate(loader):
+        assert product == 200 * index**2
+        assert set(threads) == {1}
+        assert tasks == tasks_then
+    assert of_blas(0) == before
+
+
+def test_epochs_begin_while_other_threads_are_busy() -> None:
+    over = threading.Event()
+
+    def busy() -> None:
+        while not over.is_set():
+            np.random.rand(100_000)
+            logging.getLogger("busy").debug("%s", random.random())
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=2, workers="processes", timeout=60)
+        for _ in range(10):
+            assert [batch["nested"][0][0].tolist() for batch in loader] == [[i, i + 1] for i in range(0, 12, 2)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()

@@ -95,6 +95,7 @@ class ProcessEpoch(Epoch):
             self._cursor.turn = next(iter(self._asked.values()), owner)
             if result.is_end:
                 self._active[owner] = False
+                self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
             self._ask()
@@ -125,6 +126,8 @@ class ProcessEpoch(Epoch):
         try:
             indices = None if self._is_stream else self._draw()
         except StopIteration:
+            for worker in self._pool.workers:
+                self._dismiss(worker)
             return
         share = self._depth // sum(self._active)
         for turn in self._turns:
@@ -138,6 +141,11 @@ class ProcessEpoch(Epoch):
         if not self._is_stream:
             self._sizes[number] = count(indices)
         worker.ask(number, indices)
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Let a worker end when it has answered, while the loop is still busy with the last batches."""
+        if self._owner is None and not worker.is_last:
+            worker.tell(None)
 
     def _next_answered(self) -> int | None:
         """Wait for the next job's answer, or any answer if order does not matter; None: call it again."""
@@ -202,6 +210,8 @@ class ProcessEpoch(Epoch):
         other.tell(self._begin_of(worker, self._streams))
         for number, indices in worker.asked.items():
             other.ask(number, indices)
+        if worker.is_last:
+            other.tell(None)
 
     def _give_up(self, wanted: list[Worker]) -> RuntimeError:
         where = "\n".join(worker.where() for worker in wanted)

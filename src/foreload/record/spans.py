@@ -102,6 +102,7 @@ class Spans:
         self._free: dict[LaneKind, list[int]] = {"consumer": [], "thread": [], "process": []}
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
+        self._queued_by_ended = 0.0
         self._lock = threading.RLock()  # the garbage collector may return a lane at any point
 
     def take(self, kind: LaneKind, count: int = 1) -> list[Lane]:
@@ -141,9 +142,14 @@ class Spans:
                 if lane in self.lanes:  # not after a fork
                     heapq.heappush(self._free[lane.kind], self.lanes.index(lane))
 
+    def add_queued(self, seconds: float) -> None:
+        """Add the time in which a worker process that has ended was ready to run, but had no core."""
+        with self._lock:
+            self._queued_by_ended += seconds
+
     def queued_seconds(self) -> float:
-        """Return the time in which worker threads were ready to run, but had no core."""
-        return sum(lane.native.queued_ns for lane in list(self.lanes)) * 1e-9
+        """Return how long worker threads, and processes that have ended, were ready to run without a core."""
+        return sum(lane.native.queued_ns for lane in list(self.lanes)) * 1e-9 + self._queued_by_ended
 
     def totals(self) -> Array:
         """Return the sums of all spans: an array of :data:`TOTAL`, lanes x stages.

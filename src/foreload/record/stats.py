@@ -52,7 +52,7 @@ class CpuStats(TypedDict):
 
     cores: int  # that this process may use
     share: float  # of their time, used by this process and its workers while epochs ran; 0 to 1
-    queued_seconds: float  # summed over worker threads that were ready to run, and had no core
+    queued_seconds: float  # in which worker threads, and processes that ended, were ready to run, and had no core
 
 
 class GpuStats(TypedDict):

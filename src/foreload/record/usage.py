@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from foreload.record.recorder import ended_children
 
-__all__ = ["children_seconds", "idle_share", "tree_bytes"]
+__all__ = ["children_seconds", "idle_share", "queued_seconds", "tree_bytes"]
 
 # The kernel gives the start time of a process to the second.
 _START_TIME_ROUNDING = 1.0
@@ -66,6 +67,18 @@ def children_seconds(since: float, before: float) -> float:
         except (psutil.Error, OSError):  # it has just ended
             continue
     return max(0.0, seconds)
+
+
+def queued_seconds(process: int) -> float:
+    """Return the seconds in which the main thread of a process was ready to run, but had no core.
+
+    The process may have ended, if nobody has waited for it yet. If the system does not say, it is 0.
+    """
+    try:
+        _, queued, _ = Path(f"/proc/{process}/schedstat").read_text().split()  # proc(5)
+    except (OSError, ValueError):
+        return 0.0
+    return int(queued) * 1e-9
 
 
 def idle_share(device: torch.device | None) -> float | None:

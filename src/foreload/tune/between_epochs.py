@@ -7,18 +7,23 @@ epoch. The kind of workers stays as it was chosen before the dataset was first u
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from foreload.cache.budget import MemoryBudget
 from foreload.machine import available_memory, granted_cores
 from foreload.record.units import number, quantity, workers
 from foreload.record.usage import tree_bytes
-from foreload.tune.costs import Costs
+from foreload.tune.costs import Costs, busy_share
 from foreload.tune.interval import Observed, Reading, between
 from foreload.tune.predict import predict
 from foreload.tune.trials import Trial, Trials
 
-__all__ = ["Retuner"]
+__all__ = ["Retuner", "most_processes"]
+
+if TYPE_CHECKING:
+    from foreload.record.stats import Stats
+
 
 # The fewest seconds of epochs that say anything.
 _MIN_SECONDS = 1.0
@@ -43,6 +48,7 @@ class Retuner:
         self._workers: Trials[int] | None = None
         self._reserve: Trials[int] | None = None
         self._began: Reading | None = None
+        self._epochs = 0  # since then
 
     def begin(self, observed: Observed, budget: MemoryBudget, prefetch_factor: int | None) -> int:
         """Look at the past epochs before another one begins, and change what is worth changing.
@@ -57,10 +63,12 @@ class Retuner:
         """
         # Most epochs are too short to say anything, and many are shorter than taking a reading.
         since = self._began
+        self._epochs += 1
         by_processes = observed.kind == "processes"
         if since is not None and observed.recorder.seconds - since.seconds < _MIN_SECONDS:
             return observed.count
         reading = Reading.of(observed.recorder, processes=by_processes)
+        epochs, self._epochs = self._epochs, 0
         if since is None:
             self._began = reading
             return observed.count
@@ -68,6 +76,7 @@ class Retuner:
         stats = between(observed, since, reading, 0 if last is None else last.depth)
         if stats["samples"] == 0:
             return observed.count
+        stats["epochs"] = epochs  # each starts its workers anew
         self._began = reading
         if observed.cache is not None:
             self._split(observed, budget, prefetch_factor or 2, stats)
@@ -84,6 +93,7 @@ class Retuner:
             most = _MAX_PER_CORE * granted_cores()
             others = {1 << power for power in range(most.bit_length())} | {granted_cores()}
             if kind == "processes":
+                others = {other for other in others if other <= most_processes(stats)}
                 each = tree_bytes() / (1 + count)
                 room = count + _AVAILABLE_SHARE * available_memory() / each
                 others = {other for other in others if other <= room}
@@ -120,6 +130,24 @@ class Retuner:
     def _describe_new(self, trials: Trials[int], done: int, named: Any) -> None:
         for trial in trials.done[done:]:
             self.changes.append(_describe(trial, named))
+
+
+def most_processes(stats: Stats | Mapping[str, Any]) -> int:
+    """Return the most worker processes that have anything to run on.
+
+    A sample keeps a core busy for some share of its time. More processes than the cores divided by that share
+    would wait for a core, and each costs its start and its memory. If samples only compute, it is the cores.
+
+    >>> stage = {"count": 50, "seconds": 10.0, "cpu_seconds": 9.0, "samples": 5000, "bytes": 0}
+    >>> computing = {"samples": 5000, "batches": 50, "seconds": 5.0, "loop_seconds": 0.0, "loop_cpu_seconds": 0.0,
+    ...     "stages": {"sample": stage}, "cpu": {"cores": 4, "share": 0.9}, "loader": {}}
+    >>> waiting = {**computing, "stages": {"sample": {**stage, "cpu_seconds": 2.5}}}
+    >>> most_processes(computing), most_processes(waiting)
+    (4, 16)
+    """
+    busy = busy_share(stats)
+    cores = stats["cpu"]["cores"]
+    return max(cores, int(cores / busy)) if busy > 0 else _MAX_PER_CORE * cores
 
 
 def _best(paces: dict[int, float], stats: dict[str, Any]) -> tuple[int, float] | None:

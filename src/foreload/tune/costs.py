@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "lock_held_share", "measured_pace"]
+__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "busy_share", "lock_held_share", "measured_pace"]
 
 WorkerKind = Literal["threads", "processes"]
 
@@ -194,6 +194,14 @@ def _stages(stats: Any) -> dict[str, Cost]:
     idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
     left = max(0.0, 1 - _queued(stats) / idle) if idle > 0 else 1.0
     return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
+
+
+def busy_share(stats: Stats | Mapping[str, Any]) -> float:
+    """Return the share of a sample's time in which it keeps a core busy; waiting for a core does not count."""
+    stages = _stages(stats).values()
+    busy = sum(stage.share * stage.cpu for stage in stages)
+    time = busy + sum(stage.share * stage.idle for stage in stages)
+    return busy / time if time > 0 else 1.0
 
 
 def _queued(stats: Any) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
+from foreload.tune.queueing import Servers
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
@@ -101,12 +102,15 @@ def predict(
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    starts = (
-        costs.servers.workers
-        and not costs.servers.one_lock
-        and (before.servers.one_lock or not before.servers.workers)
-    )
-    return _with_start(stats, pace, _START_POOL + _START_PROCESS * costs.servers.workers if starts else 0.0)
+    more = _start_seconds(costs.servers) - _start_seconds(before.servers)
+    return _with_start(stats, pace, max(0.0, more))
+
+
+def _start_seconds(servers: Servers) -> float:
+    """Return the time that starting the workers takes in each epoch."""
+    if servers.one_lock or servers.workers == 0:
+        return 0.0
+    return _START_POOL + _START_PROCESS * servers.workers
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.reduction
 import os
 import pickle
 import select
@@ -13,13 +12,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
 
 from foreload.machine import open_memory
 from foreload.record.spans import Lane, Spans
+from foreload.record.usage import queued_seconds
+from foreload.workers import blas
+from foreload.workers.descriptors import Descriptor, open_process
 from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
@@ -59,12 +60,18 @@ class Worker:
         process: the process.
         asked: the jobs that it has not answered, in order: number and indices.
         lane: where it records spans.
+        ended: a descriptor that can be read from once the process has ended.
+        is_last: whether it has been told to end after the jobs that it was asked for.
     """
 
     def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
         self.number = number
         self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
+        self.is_last = False
+        self._spans = spans
+        self._has_ended = False
+        self._pidfd: int | None = None
         self._file = open_memory(f"worker-{number}")
         self._lent = ConsumerSlots(self._file)
         self._header = SharedHeader(self._file)
@@ -81,8 +88,8 @@ class Worker:
                 read_jobs,
                 send_results,
                 send_stacks,
-                _Descriptor(self._file),
-                (_Descriptor(spans.file), lane.offset),
+                Descriptor(self._file),
+                (Descriptor(spans.file), lane.offset),
                 os.getpid(),
             ),
             daemon=True,
@@ -96,9 +103,18 @@ class Worker:
             read_jobs.close()
             send_results.close()
             send_stacks.close()
+        if context.get_start_method() != "forkserver":  # which knows the ends of its children before others do
+            self._pidfd = open_process(self.process.pid)
+        self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it may end, as it has answered all that it will be asked."""
+        return self.is_last and not self.asked
 
     def tell(self, message: Begin | None) -> None:
         """Send a message: begin an epoch, or end."""
+        self.is_last = message is None
         with suppress(OSError):  # if it is gone, the wait for its answers notices
             self._jobs.send_bytes(pickle.dumps(message, protocol=5))
 
@@ -125,10 +141,17 @@ class Worker:
 
     def end(self, seconds: float = _END_SECONDS) -> Any:
         """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""
-        self.process.join(max(0.0, seconds))
+        if self._has_ended:
+            return self.process
+        poll = select.poll()
+        poll.register(self.ended, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        queued = queued_seconds(self.process.pid)  # before anybody waits for it, which forgets that
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        self._has_ended = True
+        self._spans.add_queued(queued)
         return self.process
 
     def skip_to(self, number: int) -> None:
@@ -160,6 +183,9 @@ class Worker:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
 
 
 def _sample(indices: Any, position: int) -> str:
@@ -167,25 +193,6 @@ def _sample(indices: Any, position: int) -> str:
         index = indices.tolist()[position] if isinstance(indices, np.ndarray) else indices[position]
         return f"sample {index!r} (position {position} of its batch)"
     return "a batch of its stream" if indices is None else f"sample {indices!r}"
-
-
-class _Descriptor:
-    """A file descriptor for a worker: the same number after a fork, a duplicate otherwise."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def detach(self) -> int:
-        return self._file
-
-    def __reduce__(self) -> Any:
-        if get_spawning_popen() is None:
-            raise TypeError("a descriptor can only be sent to a process while it is started")
-        return _received, (multiprocessing.reduction.DupFd(self._file),)
-
-
-def _received(descriptor: Any) -> Any:
-    return descriptor
 
 
 def _widen(pipe: int) -> None:
@@ -219,11 +226,20 @@ class ProcessPool:
         self.first = 0
         self.workers: list[Worker] = []
         try:
+            if context.get_start_method() == "fork":
+                _prepare_forks()
             for number in range(task.count):
-                (lane,) = spans.take("process")
-                self.workers.append(Worker(number, task, context, spans, lane))
+                self.workers.append(self._start(number))
         except BaseException:
             self.close()
+            raise
+
+    def _start(self, number: int) -> Worker:
+        (lane,) = self._spans.take("process")
+        try:
+            return Worker(number, self._task, self._context, self._spans, lane)
+        except BaseException:
+            self._spans.give_back([lane])
             raise
 
     @property
@@ -242,17 +258,20 @@ class ProcessPool:
     def wait(self, wanted: Iterable[Worker], timeout: float | None) -> Iterator[tuple[Worker, Result | None]]:
         """Wait for answers of ``wanted``, or the end of any worker; yield the answers, and None for an end.
 
-        Nothing is yielded after ``timeout`` seconds.
+        Workers that were told to end may do so when they have answered. After ``timeout`` seconds, nothing is
+        yielded.
         """
         poll = select.poll()
         found: dict[int, Worker] = {}
         for worker in wanted:
-            found[worker.results.fileno()] = worker
-            poll.register(worker.results.fileno(), select.POLLIN)
+            if not worker.is_done:
+                found[worker.results.fileno()] = worker
+                poll.register(worker.results.fileno(), select.POLLIN)
         ends: dict[int, Worker] = {}
         for worker in self.workers:
-            ends[worker.process.sentinel] = worker
-            poll.register(worker.process.sentinel, select.POLLIN)
+            if not worker.is_done:
+                ends[worker.ended] = worker
+                poll.register(worker.ended, select.POLLIN)
         events = poll.poll(None if timeout is None else timeout * 1000)
         answered = [found[file] for file, _ in events if file in found]
         for worker in answered:
@@ -266,7 +285,8 @@ class ProcessPool:
                     if result is None:
                         break
                     yield worker, result
-                yield worker, None
+                if not worker.is_done:
+                    yield worker, None
 
     def close(self, *, wait: bool = True) -> None:
         """End the workers, after their present batches; ``wait=False`` kills them at once."""
@@ -277,10 +297,21 @@ class ProcessPool:
             worker.skip_to(sys.maxsize)
             worker.tell(None)
         deadline = time.monotonic() + (_END_SECONDS if wait else 0)
-        for worker in self.workers:
-            worker.end(deadline - time.monotonic())
-            worker.close()
-            self._spans.give_back([worker.lane])
+        try:
+            for worker in self.workers:
+                worker.end(deadline - time.monotonic())
+        finally:  # an interrupt leaves none behind
+            for worker in self.workers:
+                worker.end(0)
+                worker.close()
+                self._spans.give_back([worker.lane])
+
+
+def _prepare_forks() -> None:
+    """Do here, once, what each forked worker would do for itself in each epoch."""
+    import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
+
+    blas.find_libraries()
 
 
 def death(process: Any) -> str:

@@ -31,6 +31,7 @@ from foreload.batch.stream import StreamBatches
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
+from foreload.workers import blas
 from foreload.workers.slots import SharedHeader, Slots
 from foreload.workers.surroundings import ProcessSurroundings
 
@@ -150,6 +151,8 @@ def work(
         parent: the process that started it, with which it ends.
     """
     _native.end_with(parent, jobs.fileno())
+    # Or half an answer of a worker that was killed would be waited for until the last of its own children ends.
+    os.register_at_fork(after_in_child=results.close)
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
     header = SharedHeader(file)
@@ -173,8 +176,6 @@ def work(
 
 def _set_up_process(worker: int, task: WorkerTask) -> None:
     """Make this process a worker as torch does: signals, threads, seeds, ``get_worker_info()``."""
-    from threadpoolctl import threadpool_limits  # only a worker needs it
-
     # What was there before stays shared with the parent until it is written to, which the collector would do.
     gc.freeze()
     if task.reuses:
@@ -184,7 +185,7 @@ def _set_up_process(worker: int, task: WorkerTask) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
     name_worker_process()
     torch.set_num_threads(1)
-    threadpool_limits(1, "blas")  # NumPy's threads would take the cores of other workers, and wait for each other
+    blas.compute_alone()
     seed_worker(task.seed, worker)
     set_process_worker_info(
         worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
