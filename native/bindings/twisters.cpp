@@ -32,12 +32,16 @@ void bind_twisters(nb::module_& module) {
             new (self) Twisters(std::move(memory));
           },
           nb::arg("parts"),
-          "`parts`: (address, content in a keyed generator, offset of its 624 words or -1) of each piece of memory.")
+          "`parts`: (address, content in a keyed generator, offset of its 624 words or -1) of each piece of "
+          "memory.")
       .def("save", &Twisters::save, "Save all states.")
       .def("changed", &Twisters::changed, "Whether a generator has drawn since save() or key().")
       .def("restore", &Twisters::restore, "Put back what was saved.")
       .def("exchange", &Twisters::exchange, "Exchange what was saved and what is there.")
       .def(
-          "key", [](Twisters& self, uint64_t seed, uint32_t epoch, uint64_t index) { self.key({seed, epoch}, index); },
+          "key",
+          [](Twisters& self, uint64_t seed, uint32_t epoch, uint64_t index) {
+            self.key({seed, epoch}, index);
+          },
           nb::arg("seed"), nb::arg("epoch"), nb::arg("index"), "Give each generator the state of a sample.");
 }

@@ -1,4 +1,5 @@
-// The Mersenne Twisters of other libraries, in place: saved, compared, put back, and keyed by (seed, epoch, index).
+// The Mersenne Twisters of other libraries, in place: saved, compared, put back, and keyed by (seed, epoch,
+// index).
 #pragma once
 
 #include <cstddef>
