@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from foreload.protocol import Assembly, Batch
 
@@ -38,11 +39,15 @@ def note_sample(error: BaseException, index: object, position: int) -> None:
 class SubsetAssembly:
     """The batches of torch's ``Subset`` of a dataset that has an assembly of its own."""
 
-    def __init__(self, whole: Assembly, indices: Sequence[int]) -> None:
+    def __init__(self, whole: Assembly, subset: Subset[Any]) -> None:
         self.depth = whole.depth
         self._whole = whole
-        self._indices = np.asarray(indices, np.int64)
+        self._subset = subset
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
-        return self._whole.start(self._indices[np.asarray(indices, np.int64)])
+        # As they are now: the loop may change them.
+        known: Any = self._subset.indices
+        if isinstance(known, (np.ndarray, torch.Tensor)):
+            return self._whole.start(known[np.asarray(indices, np.int64)])
+        return self._whole.start([known[index] for index in indices])

@@ -15,10 +15,10 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from foreload._torch import plain_torch_function
 from foreload.protocol import BatchMemory
 
-__all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
+__all__ = ["MIN_BORROWED_BYTES", "Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
-_MIN_BORROWED_BYTES = 64 << 10
+MIN_BORROWED_BYTES = 64 << 10
 
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
@@ -47,7 +47,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor for a batch, in the loader's memory if a loader collates and it is large."""
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
-    if buffers is None or size < _MIN_BORROWED_BYTES:
+    if buffers is None or size < MIN_BORROWED_BYTES:
         return torch.empty(shape, dtype=dtype)
     return buffers.take(shape, dtype)
 
@@ -85,7 +85,7 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
 
 def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     # Torch does everything else, and raises the error if the tensors do not fit together.
-    if first.numel() * first.element_size() * len(batch) < _MIN_BORROWED_BYTES:
+    if first.numel() * first.element_size() * len(batch) < MIN_BORROWED_BYTES:
         return False
     return all(
         type(tensor) is torch.Tensor
