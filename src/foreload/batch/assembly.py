@@ -19,8 +19,8 @@ __all__ = ["SubsetAssembly", "count", "note_sample"]
 def count(indices: Any) -> int:
     """Return the number of samples that the indices of a batch stand for; a single index stands for one.
 
-    >>> count([3, 1]), count(torch.arange(4)), count("a key")
-    (2, 4, 1)
+    >>> count([3, 1]), count(torch.arange(4)), count(slice(0, 6, 2)), count("a key")
+    (2, 4, 3, 1)
     """
     if type(indices) is list:
         return len(indices)  # most batches; the other checks take several times as long
@@ -28,7 +28,16 @@ def count(indices: Any) -> int:
         return math.prod(indices.shape)
     if isinstance(indices, Iterator):
         return operator.length_hint(indices, 1)
+    if isinstance(indices, slice):
+        return _count_slice(indices)
     return len(indices) if isinstance(indices, (list, tuple, set, frozenset, range)) else 1
+
+
+def _count_slice(indices: slice) -> int:
+    start, stop, step = indices.start or 0, indices.stop, indices.step or 1
+    if stop is None or min(start, stop) < 0:
+        return 1  # it depends on the dataset's length
+    return len(range(start, stop, step))
 
 
 def note_sample(error: BaseException, index: object, position: int) -> None:

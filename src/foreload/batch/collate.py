@@ -55,7 +55,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Stack tensors as torch does, into memory from :func:`new_tensor` if they are ordinary ones."""
     first = tensors[0]
-    if _lending.buffers is None or not _stackable(tensors, first):
+    if _lending.buffers is None or not _are_ordinary(tensors, first):
         plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
         return plain
     return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
@@ -69,9 +69,11 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        if not _stackable(batch, first):
+        if not _are_ordinary(batch, first):
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
+        if not _is_large(batch, first):
+            return torch.stack(list(batch))  # in a worker process, torch would open a file in memory for it
         return torch.stack(list(batch), out=buffers.take((len(batch), *first.shape), first.dtype))
 
     def collate(batch: Any) -> Any:
@@ -83,16 +85,19 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
     return collate
 
 
-def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+def _is_large(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+    return first.numel() * first.element_size() * len(batch) >= MIN_BORROWED_BYTES
+
+
+def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     # Torch does everything else, and raises the error if the tensors do not fit together.
-    if first.numel() * first.element_size() * len(batch) < MIN_BORROWED_BYTES:
-        return False
     return all(
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.requires_grad
         and not tensor.is_nested
+        and not tensor.is_quantized
         and tensor.dtype is first.dtype
         and tensor.shape == first.shape
         for tensor in batch

@@ -20,12 +20,37 @@ _ALIGNMENT = 64
 class _Pickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._first: dict[int, torch.Tensor] = {}  # over each storage that is taken as a whole
+
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _plain(value):
+        if type(value) is not torch.Tensor:
+            if type(value) is np.ndarray and not value.flags.writeable:
+                return value.__reduce__()  # by value, for a copy may be written to
             return NotImplemented
-        rows = value.contiguous()
-        memory = rows.view(-1).view(torch.uint8) if rows.numel() else torch.empty(0, dtype=torch.uint8)
-        return _tensor, (pickle.PickleBuffer(memory.numpy().data), value.dtype, tuple(value.shape))
+        if not _plain(value):
+            return NotImplemented
+        dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
+        if 0 in shape:
+            return _empty, (dtype, shape, strides)
+        storage = value.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        if address in self._first:
+            return _like, (self._first[address], dtype, shape, strides, start)
+        if start == 0 and size == value.nbytes and value.is_contiguous():
+            self._first[address] = value
+            return _tensor, (pickle.PickleBuffer(_memory(value)), dtype, shape)
+        span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+        if size <= 2 * span * dtype.itemsize:
+            self._first[address] = value
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            return _strided, (pickle.PickleBuffer(whole.numpy()), dtype, shape, strides, start)
+        # A small part of something larger: only that part, in the same form unless most of it would be gaps.
+        if span > 2 * value.numel():
+            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous())), dtype, shape)
+        part = value.as_strided((span,), (1,), start)
+        return _strided, (pickle.PickleBuffer(_memory(part)), dtype, shape, strides, 0)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -41,14 +66,40 @@ def _plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _memory(tensor: torch.Tensor) -> Array:
+    """Return the memory of a contiguous tensor as an array."""
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy lacks bfloat16 and some others
+        return tensor.view(-1).view(torch.uint8).numpy()
+
+
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if 0 in shape:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.frombuffer(memory, np.uint8)).view(dtype).view(shape)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _strided(
+    memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    return _like(torch.frombuffer(memory, dtype=torch.uint8), dtype, shape, strides, start)
+
+
+def _like(
+    first: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    """Return a tensor over the same storage."""
+    return torch.empty(0, dtype=dtype).set_(first.untyped_storage(), start, shape, strides)  # type: ignore[call-overload,no-any-return]
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
 
 
 def flatten(sample: Any) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
+
+    Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
+    the loop. (Tensors that are small parts of a larger memory do not share: only their parts are taken.)
 
     Raises:
         Exception: the sample cannot be pickled.

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
-from foreload.batch.failure import EmptyBatch, FailureLimit
+from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.store import SampleStore
@@ -102,6 +102,8 @@ class Epoch(Iterator[Any]):
             except EmptyBatch:
                 failures.check()
                 continue
+            except StopIteration as error:
+                raise stop_error(error) from error
             failures.check()
             if self._watches_memory:
                 self._memory.observe_batch(batch, self._store)

@@ -237,8 +237,10 @@ class _WorkerState:
                 parts = flatten(batch)
                 del batch  # what is then still held, code of the user's holds
                 result.parts, result.dropped = self._slots.send(parts)
-            except StopIteration:
-                pass  # the stream is over: there are no parts
+            except StopIteration as error:
+                # The stream is over: there are no parts. A map-style dataset has no end.
+                if not isinstance(self._task.dataset, IterableDataset):
+                    result.error = _pickle_error(error, self._worker)
             except EmptyBatch:
                 result.is_empty = True
             except Exception as error:
