@@ -81,9 +81,9 @@ def snapshot(value: Any) -> Any:
 
 def _snapshot(value: Any, done: dict[int, Any]) -> Any:
     kind = type(value)
-    if kind is list and set(map(type, value)) <= {int, str}:
+    if kind is list and set(map(type, value)) <= {int, str, np.int64}:
         return list(value)
-    if isinstance(value, (type, str, bytes, int, float, complex)) or value is None:
+    if isinstance(value, (type, str, bytes, int, float, complex, np.generic)) or value is None:
         return value
     if id(value) not in done:
         # The original is kept too, lest another object gets its id.
@@ -125,8 +125,8 @@ def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
         return tensor.clone()
     span = 1 + sum((side - 1) * step for side, step in zip(tensor.shape, tensor.stride(), strict=True))
-    if span > 2 * tensor.numel():
-        return tensor.clone()
+    if span > 8 * tensor.numel():
+        return tensor.clone()  # nearly all would be gaps
     return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 

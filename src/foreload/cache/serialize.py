@@ -11,46 +11,69 @@ import numpy as np
 import torch
 
 from foreload.checks import Array
+from foreload.nested import tensors
 
 __all__ = ["deserialize", "flatten", "restore", "serialize"]
 
 _ALIGNMENT = 64
 
+# A tensor that is spread over more memory than this, relative to its own, is sent without the gaps.
+_MAX_GAPS = 8
+_MAX_GAP_BYTES = 1 << 20
+
 
 class _Pickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._sample = sample
         self._first: dict[int, torch.Tensor] = {}  # over each storage that is taken as a whole
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor:
-            if type(value) is np.ndarray and not value.flags.writeable:
-                return value.__reduce__()  # by value, for a copy may be written to
-            return NotImplemented
-        if not _plain(value):
-            return NotImplemented
+        if type(value) is torch.Tensor and _plain(value):
+            return self._reduce(value)
+        if type(value) is np.ndarray and not (value.flags.writeable and value.dtype.isnative):
+            return value.__reduce__()  # by value: it arrives writable, in the machine's byte order
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)  # type: ignore[call-overload]
+        return NotImplemented
+
+    def _reduce(self, value: torch.Tensor) -> Any:
         dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
         if 0 in shape:
             return _empty, (dtype, shape, strides)
         storage = value.untyped_storage()
         address, size = storage.data_ptr(), storage.nbytes()
-        if address in self._first:
-            return _like, (self._first[address], dtype, shape, strides, start)
+        first = self._first.get(address, value)
+        if first is not value:
+            return _like, (first, dtype, shape, strides, start)
         if start == 0 and size == value.nbytes and value.is_contiguous():
             self._first[address] = value
             return _tensor, (pickle.PickleBuffer(_memory(value)), dtype, shape)
         span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
         if size <= 2 * span * dtype.itemsize:
             self._first[address] = value
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-            return _strided, (pickle.PickleBuffer(whole.numpy()), dtype, shape, strides, start)
-        # A small part of something larger: only that part, in the same form unless most of it would be gaps.
-        if span > 2 * value.numel():
+            memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
+            return _strided, (pickle.PickleBuffer(memory), dtype, shape, strides, start)
+        whole = self._whole_over(address)
+        if whole is not None:
+            self._first[address] = whole
+            return _like, (whole, dtype, shape, strides, start)
+        # A small part of something larger: only that part, in the same form unless nearly all of it would be gaps.
+        if span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES:
             return _tensor, (pickle.PickleBuffer(_memory(value.contiguous())), dtype, shape)
         part = value.as_strided((span,), (1,), start)
         return _strided, (pickle.PickleBuffer(_memory(part)), dtype, shape, strides, 0)
+
+    def _whole_over(self, address: int) -> torch.Tensor | None:
+        """Return a tensor of the sample that takes up the whole storage at ``address``, if there is one."""
+        for tensor in tensors(self._sample):
+            if type(tensor) is torch.Tensor and _plain(tensor):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+                    return tensor
+        return None
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -99,14 +122,15 @@ def flatten(sample: Any) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
 
     Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
-    the loop. (Tensors that are small parts of a larger memory do not share: only their parts are taken.)
+    the loop. Of a tensor that is less than half of a larger memory only that part is taken, unless another tensor
+    is the whole of it: it shares with no other, and if it is less than an eighth of even the part that it is spread over, it becomes contiguous.
 
     Raises:
         Exception: the sample cannot be pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(sample)
+    _Pickler(sample, stream, protocol=5, buffer_callback=buffers.append).dump(sample)
     return [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 
