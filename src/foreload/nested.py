@@ -120,12 +120,14 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad and tensor.is_leaf:
+        return copy.deepcopy(tensor)
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.requires_grad:
         return tensor.clone()
     if tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
         return tensor.clone()
     span = 1 + sum((side - 1) * step for side, step in zip(tensor.shape, tensor.stride(), strict=True))
-    if span > 8 * tensor.numel():
+    if span > 8 * tensor.numel() and span * tensor.element_size() > 1 << 20:
         return tensor.clone()  # nearly all would be gaps
     return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 

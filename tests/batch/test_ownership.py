@@ -51,7 +51,8 @@ class FilledStream(IterableDataset[Any]):
 
 
 def is_intact(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return bool((x == y.float().view(-1, 1, 1)).all())
+    # By NumPy: torch's threads do not survive a fork.
+    return bool((x.numpy() == y.numpy().reshape(-1, 1, 1)).all())
 
 
 def in_child(check: Callable[[], bool], go: int) -> int:
@@ -215,7 +216,7 @@ def test_a_batch_in_a_stream_is_the_childs_too(gate: tuple[int, int]) -> None:
     batches = iter(loader)
     batch = next(batches)
     before = batch.clone()
-    pid = in_child(lambda: torch.equal(batch, before), gate[0])
+    pid = in_child(lambda: np.array_equal(batch.numpy(), before.numpy()), gate[0])
     del batch
     assert len(list(batches)) == 23
     os.write(gate[1], b"g")
@@ -244,7 +245,6 @@ def test_forks_in_several_threads_are_counted() -> None:
 
 def mapped() -> int:
     """Count the slots that this process maps."""
-    gc.collect()
     return pathlib.Path("/proc/self/maps").read_text().count("memfd:foreload-batch")
 
 
@@ -257,7 +257,7 @@ def test_forks_leave_no_memory_behind() -> None:
     train = fl.DataLoader(Filled(16), batch_size=2, persistent_workers=True, **KINDS["processes"])
     other = fl.DataLoader(Filled(4), batch_size=2, num_workers=1, workers="processes")
     counts, files = [], []
-    for _ in range(50):
+    for _ in range(12):
         held = []
         for number, batch in enumerate(train):
             held = [*held[-1:], batch]
@@ -268,9 +268,10 @@ def test_forks_leave_no_memory_behind() -> None:
         held.clear()
         counts.append(mapped())
         files.append(descriptors())
-    assert max(counts[5:]) <= max(counts[:5]) + 2
+    assert max(counts[4:]) <= max(counts[:4]) + 2
     assert len(set(files[1:])) == 1
     train.close()
+    gc.collect()
     assert mapped() == 0
 
 
@@ -367,7 +368,7 @@ class Forking(Dataset[Any]):
             if os.fork() == 0:
                 os.close(write)
                 os.read(read, 1)  # until the worker ends
-                intact = bool((batch[0] == 0).all() and (batch[1] == 1).all())
+                intact = bool((batch[0].numpy() == 0).all() and (batch[1].numpy() == 1).all())
                 pathlib.Path(self.folder, "verdict").write_text("intact" if intact else "changed")
                 os._exit(0)
         return batch

@@ -58,7 +58,7 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if _lending.buffers is None or not _are_ordinary(tensors, first):
         plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
         return plain
-    return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
+    return _stacked(tensors, first, new_tensor)
 
 
 def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
@@ -72,9 +72,7 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
         if not _are_ordinary(batch, first):
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
-        if not _is_large(batch, first):
-            return torch.stack(list(batch))  # in a worker process, torch would open a file in memory for it
-        return torch.stack(list(batch), out=buffers.take((len(batch), *first.shape), first.dtype))
+        return _stacked(batch, first, buffers.take)
 
     def collate(batch: Any) -> Any:
         functions = torch_collate.default_collate_fn_map
@@ -85,8 +83,20 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
     return collate
 
 
-def _is_large(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
-    return first.numel() * first.element_size() * len(batch) >= MIN_BORROWED_BYTES
+def _stacked(
+    tensors: Sequence[torch.Tensor],
+    first: torch.Tensor,
+    take: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
+) -> torch.Tensor:
+    """Stack ordinary tensors as torch does, into memory from ``take`` if they are large."""
+    shape = (len(tensors), *first.shape)
+    is_large = first.numel() * first.element_size() * len(tensors) >= MIN_BORROWED_BYTES
+    if torch.utils.data.get_worker_info() is None:
+        # Without workers, torch keeps the memory format of tensors that have one.
+        if not is_large or (first.ndim in (4, 5) and not first.is_contiguous()):
+            return torch.stack(list(tensors))
+    # In a worker, its result is always contiguous. (It would open a file in memory for each one.)
+    return torch.stack(list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype))
 
 
 def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

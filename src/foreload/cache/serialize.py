@@ -52,7 +52,9 @@ class _Pickler(pickle.Pickler):
             self._first[address] = value
             return _tensor, (pickle.PickleBuffer(_memory(value)), dtype, shape)
         span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
-        if size <= 2 * span * dtype.itemsize:
+        # In the same form, unless nearly all of it would be gaps.
+        is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
+        if size <= 2 * span * dtype.itemsize and not is_spread:
             self._first[address] = value
             memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
             return _strided, (pickle.PickleBuffer(memory), dtype, shape, strides, start)
@@ -60,9 +62,9 @@ class _Pickler(pickle.Pickler):
         if whole is not None:
             self._first[address] = whole
             return _like, (whole, dtype, shape, strides, start)
-        # A small part of something larger: only that part, in the same form unless nearly all of it would be gaps.
-        if span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES:
+        if is_spread:
             return _tensor, (pickle.PickleBuffer(_memory(value.contiguous())), dtype, shape)
+        # A small part of something larger: only that part.
         part = value.as_strided((span,), (1,), start)
         return _strided, (pickle.PickleBuffer(_memory(part)), dtype, shape, strides, 0)
 
@@ -122,8 +124,9 @@ def flatten(sample: Any) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
 
     Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
-    the loop. Of a tensor that is less than half of a larger memory only that part is taken, unless another tensor
-    is the whole of it: it shares with no other, and if it is less than an eighth of even the part that it is spread over, it becomes contiguous.
+    the loop. But of a tensor in a much larger memory, which no other tensor of the sample is the whole of, only the
+    part that it is spread over is taken, and it shares that with no other; if that is a MiB or more of which it is
+    less than an eighth, it becomes contiguous.
 
     Raises:
         Exception: the sample cannot be pickled.

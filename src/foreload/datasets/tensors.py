@@ -244,7 +244,7 @@ class TensorAssembly:
         """See :class:`~foreload.protocol.Assembly`."""
         indices = _listed(indices)
         rows = row_numbers(indices)
-        if rows is None:
+        if rows is None or not self._is_same():
             return Batch(_native.PythonJob(1, 1, lambda *_: None, lambda: None), lambda: self._collate(indices))
         where = require_nonempty(rows)
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
