@@ -108,9 +108,9 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
             return value
         return type(value)(*items) if hasattr(value, "_fields") else _like(value, items)
     if isinstance(value, MutableMapping):
-        copied = copy.copy(value)
-        copied.update({name: _snapshot(item, done) for name, item in value.items()})
-        return copied
+        mapping = copy.copy(value)
+        mapping.update({name: _snapshot(item, done) for name, item in value.items()})
+        return mapping
     if dataclasses.is_dataclass(value):
         instance: Any = copy.copy(value)
         for field in dataclasses.fields(value):

@@ -23,7 +23,9 @@ import foreload as fl
 from foreload.workers.forks import fork_count, may_be_in_child
 from foreload.workers.slots import ConsumerSlots, Slots
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork.* may lead to deadlocks")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:.*fork.* may lead to deadlocks"
+)
 
 SHAPE = (96, 128)  # large enough that a batch lies in a slot
 KINDS: dict[str, dict[str, Any]] = {
@@ -110,7 +112,7 @@ def test_children_of_every_step_keep_their_batches(kind: str, gate: tuple[int, i
             children.append(in_child(lambda x=x, y=y: is_intact(x, y), gate[0]))  # type: ignore[misc]
             del x, y
     os.write(gate[1], b"g" * len(children))
-    assert all([ended_well(pid) for pid in children])
+    assert all(ended_well(pid) for pid in children)
 
 
 def test_a_forked_process_keeps_a_batch_that_is_its_argument() -> None:
@@ -188,20 +190,20 @@ def test_a_child_loads_with_a_loader_of_the_parents() -> None:
 
 def test_a_grandchild_keeps_its_batch_when_the_child_has_ended(gate: tuple[int, int]) -> None:
     loader = fl.DataLoader(Filled(), batch_size=2, persistent_workers=True, **KINDS["processes"])
-    batch = next(iter(loader))
+    held = [next(iter(loader))]
     verdict, answer = os.pipe()
 
     def fork_again() -> bool:
         if os.fork() == 0:
             os.read(gate[0], 1)
-            os.write(answer, b"y" if is_intact(*batch) else b"n")
+            os.write(answer, b"y" if is_intact(*held[0]) else b"n")
             os._exit(0)
         return True
 
     read, write = os.pipe()
     os.write(write, b"g")
     assert ended_well(in_child(fork_again, read))
-    del batch
+    held.clear()
     for _ in range(2):
         assert all(is_intact(x, y) for x, y in loader)
     os.write(gate[1], b"g")
@@ -214,10 +216,10 @@ def test_a_grandchild_keeps_its_batch_when_the_child_has_ended(gate: tuple[int, 
 def test_a_batch_in_a_stream_is_the_childs_too(gate: tuple[int, int]) -> None:
     loader = fl.DataLoader(FilledStream(), batch_size=2, num_workers=1, workers="processes")
     batches = iter(loader)
-    batch = next(batches)
-    before = batch.clone()
-    pid = in_child(lambda: np.array_equal(batch.numpy(), before.numpy()), gate[0])
-    del batch
+    held = [next(batches)]
+    before = held[0].clone()
+    pid = in_child(lambda: np.array_equal(held[0].numpy(), before.numpy()), gate[0])
+    held.clear()
     assert len(list(batches)) == 23
     os.write(gate[1], b"g")
     assert ended_well(pid)
@@ -303,7 +305,11 @@ class KeepingMemory(Keeping):
     """Keeps views of tensors that it made in the loader's memory."""
 
     def __call__(self, samples: Any) -> Any:
-        batch = fl.pad_sequence([x for x, _ in samples]) if hasattr(fl, "pad_sequence") else default_collate(samples)[0]
+        batch = (
+            fl.pad_sequence([x for x, _ in samples])
+            if hasattr(fl, "pad_sequence")
+            else default_collate(samples)[0]
+        )
         labels = torch.tensor([y for _, y in samples])
         self.kept = [*self.kept[-2:], batch[0, 0]]
         return batch, labels, torch.stack([row[0] for row in self.kept])
@@ -343,7 +349,9 @@ class KeepingStream(IterableDataset[Any]):
 
 @every_kind
 def test_a_stream_may_keep_what_it_yielded(kind: str) -> None:
-    loader = fl.DataLoader(KeepingStream(), batch_size=None, **{**KINDS[kind], "num_workers": KINDS[kind]["num_workers"] // 2})
+    loader = fl.DataLoader(
+        KeepingStream(), batch_size=None, **{**KINDS[kind], "num_workers": KINDS[kind]["num_workers"] // 2}
+    )
     for _ in range(2):
         seen = [(float(batch[0, 0, 0]), float(before)) for batch, before in loader]
         assert seen == [(float(number), float(number - 1)) for number in range(12)]

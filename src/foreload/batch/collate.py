@@ -15,7 +15,16 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from foreload._torch import plain_torch_function
 from foreload.protocol import BatchMemory
 
-__all__ = ["MIN_BORROWED_BYTES", "Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
+__all__ = [
+    "MIN_BORROWED_BYTES",
+    "Collated",
+    "collate_into",
+    "is_default_collate",
+    "lending",
+    "new_tensor",
+    "pinned",
+    "stack",
+]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
@@ -91,12 +100,13 @@ def _stacked(
     """Stack ordinary tensors as torch does, into memory from ``take`` if they are large."""
     shape = (len(tensors), *first.shape)
     is_large = first.numel() * first.element_size() * len(tensors) >= MIN_BORROWED_BYTES
-    if torch.utils.data.get_worker_info() is None:
-        # Without workers, torch keeps the memory format of tensors that have one.
-        if not is_large or (first.ndim in (4, 5) and not first.is_contiguous()):
-            return torch.stack(list(tensors))
-    # In a worker, its result is always contiguous. (It would open a file in memory for each one.)
-    return torch.stack(list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype))
+    has_format = first.ndim in (4, 5) and not first.is_contiguous()
+    # Torch keeps a memory format without workers only. (In a worker, it would open a file for each batch.)
+    if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
+        return torch.stack(list(tensors))
+    return torch.stack(
+        list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype)
+    )
 
 
 def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

@@ -83,8 +83,8 @@ def stop_error(error: StopIteration) -> RuntimeError:
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("foreload: ")]
     where = notes[0].removeprefix("foreload: ") if notes else "while loading a batch"
     return RuntimeError(
-        f"StopIteration was raised {where}, by next() of an exhausted iterator perhaps. It is not taken for the end "
-        "of the epoch: only a sampler or an iterable dataset may end that"
+        f"StopIteration was raised {where}, by next() of an exhausted iterator perhaps. That is not taken for the "
+        "end of the epoch, which only a sampler or an iterable dataset may end"
     )
 
 

@@ -36,7 +36,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is np.ndarray and not (value.flags.writeable and value.dtype.isnative):
             return value.__reduce__()  # by value: it arrives writable, in the machine's byte order
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
-            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)  # type: ignore[call-overload]
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
         return NotImplemented
 
     def _reduce(self, value: torch.Tensor) -> Any:
@@ -50,23 +50,23 @@ class _Pickler(pickle.Pickler):
             return _like, (first, dtype, shape, strides, start)
         if start == 0 and size == value.nbytes and value.is_contiguous():
             self._first[address] = value
-            return _tensor, (pickle.PickleBuffer(_memory(value)), dtype, shape)
+            return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
         span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
         # In the same form, unless nearly all of it would be gaps.
         is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
         if size <= 2 * span * dtype.itemsize and not is_spread:
             self._first[address] = value
-            memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
-            return _strided, (pickle.PickleBuffer(memory), dtype, shape, strides, start)
+            memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            return _strided, (pickle.PickleBuffer(memory.data), dtype, shape, strides, start)
         whole = self._whole_over(address)
         if whole is not None:
             self._first[address] = whole
             return _like, (whole, dtype, shape, strides, start)
         if is_spread:
-            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous())), dtype, shape)
+            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous()).data), dtype, shape)
         # A small part of something larger: only that part.
         part = value.as_strided((span,), (1,), start)
-        return _strided, (pickle.PickleBuffer(_memory(part)), dtype, shape, strides, 0)
+        return _strided, (pickle.PickleBuffer(_memory(part).data), dtype, shape, strides, 0)
 
     def _whole_over(self, address: int) -> torch.Tensor | None:
         """Return a tensor of the sample that takes up the whole storage at ``address``, if there is one."""
@@ -113,7 +113,7 @@ def _like(
     first: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> torch.Tensor:
     """Return a tensor over the same storage."""
-    return torch.empty(0, dtype=dtype).set_(first.untyped_storage(), start, shape, strides)  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=dtype).set_(first.untyped_storage(), start, shape, strides)
 
 
 def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
@@ -124,9 +124,9 @@ def flatten(sample: Any) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
 
     Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
-    the loop. But of a tensor in a much larger memory, which no other tensor of the sample is the whole of, only the
-    part that it is spread over is taken, and it shares that with no other; if that is a MiB or more of which it is
-    less than an eighth, it becomes contiguous.
+    the loop. But of a tensor in a much larger memory, which no other tensor of the sample is the whole of, only
+    the part that it is spread over is taken, and it shares that with no other; if that is a MiB or more, of which
+    it is less than an eighth, it becomes contiguous.
 
     Raises:
         Exception: the sample cannot be pickled.

@@ -179,7 +179,12 @@ class CachedDataset(Dataset[Any], NativeBatches):
         )
         if not own or not is_default_collate(spec.collate_fn):
             return None
-        return TensorAssembly(self._rows, buffers, lambda indices: default_collate(self.__getitems__(indices)))
+
+        def collate(indices: Any) -> Any:
+            samples: Any = self.__getitems__(indices)
+            return default_collate(samples)
+
+        return TensorAssembly(self._rows, buffers, collate)
 
 
 def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:

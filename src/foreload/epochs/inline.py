@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -44,11 +44,10 @@ class GatherEpoch(Epoch):
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = self._draw()
-        if isinstance(indices, Iterator):
-            indices = list(indices)
-        return self._order.num_drawn - 1, len(indices), partial(self._gather, indices)
+        samples = self._samples_of(indices)
+        return self._order.num_drawn - 1, samples, partial(self._gather, indices, samples)
 
-    def _gather(self, indices: Any) -> Any:
+    def _gather(self, indices: Any, samples: int) -> Any:
         batch = self._assembly.gather(indices)
-        self._loop.gathered(len(indices), len(indices) * self._assembly.sample_bytes)
+        self._loop.gathered(samples, samples * self._assembly.sample_bytes)
         return batch

@@ -166,7 +166,10 @@ class Slots(Buffers):
         """
         arrays: list[Array] = [np.frombuffer(part, np.uint8) for part in parts]
         found = [_holder(self._held, array) for array in arrays]
-        starts = [0 if slot is None else array.ctypes.data - slot.address for array, slot in zip(arrays, found, strict=True)]
+        starts = [
+            0 if slot is None else array.ctypes.data - slot.address
+            for array, slot in zip(arrays, found, strict=True)
+        ]
         # Views of the slots' own memory hold no lease.
         arrays = [
             array if slot is None else slot.memory[start : start + len(array)]
