@@ -72,8 +72,8 @@ class RowSources {
     }
     for (size_t i = 0; i < sources_.size(); ++i) {
       const Rows& source = sources_[i];
-      foreload::gather(source.data(), static_cast<int64_t>(source.shape(0)), source.shape(1), indices.data(), count,
-                       reinterpret_cast<void*>(outs.at(i)));
+      foreload::gather(source.data(), static_cast<int64_t>(source.shape(0)), source.shape(1), indices.data(),
+                       count, reinterpret_cast<void*>(outs.at(i)));
     }
   }
 
@@ -98,7 +98,8 @@ void bind_gather(nb::module_& module) {
   nb::class_<RowSources>(module, "RowSources", "Two-dimensional arrays of bytes, whose rows make up batches.")
       .def(nb::init<std::vector<Rows>>(), nb::arg("sources"))
       .def("gather", &RowSources::gather,
-           "gather(indices, outs): copy the rows to these addresses, one for each source, which must have room.");
+           "gather(indices, outs): copy the rows to these addresses, one for each source, which must have "
+           "room.");
   nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
       .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),
            nb::arg("indices"), nb::arg("outs"), nb::arg("grain"));

@@ -28,9 +28,9 @@ void bind_loop(nb::module_& module) {
       .def("mark", &Loop::mark, "Mark where a span begins that ordered() or gathered() ends.")
       // (Arguments without names are taken faster.)
       .def("ordered", &Loop::ordered, "ordered(samples): mark that the order of these samples is drawn.")
-      .def("gathered", &Loop::gathered,
-           "gathered(samples, bytes): mark that a batch is gathered.")
-      .def("mark_delivered", &Loop::mark_delivered, "mark_delivered(samples): mark that a batch is delivered.")
+      .def("gathered", &Loop::gathered, "gathered(samples, bytes): mark that a batch is gathered.")
+      .def("mark_delivered", &Loop::mark_delivered,
+           "mark_delivered(samples): mark that a batch is delivered.")
       .def("clear", &Loop::clear, "Reset all sums, those of the lane too.")
       .def_prop_ro("batches", [](const Loop& loop) { return loop.sums().batches; })
       .def_prop_ro(
