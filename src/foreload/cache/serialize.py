@@ -33,8 +33,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and _plain(value):
             return self._reduce(value)
-        if type(value) is np.ndarray and not (value.flags.writeable and value.dtype.isnative):
-            return value.__reduce__()  # by value: it arrives writable, in the machine's byte order
+        if type(value) is np.ndarray and not value.flags.writeable:
+            return value.__reduce__()  # by value, for a copy may be written to
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
         return NotImplemented
