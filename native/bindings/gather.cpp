@@ -59,6 +59,28 @@ class GatherJob : public foreload::Job {
   std::vector<int64_t> indices_;
 };
 
+// The rows of several sources, copied in the calling thread.
+class RowSources {
+ public:
+  explicit RowSources(std::vector<Rows> sources) : sources_(std::move(sources)) {}
+
+  void gather(const Indices& indices, const std::vector<uintptr_t>& outs) const {
+    const size_t count = indices.shape(0);
+    const nb::gil_scoped_release release;
+    for (const Rows& source : sources_) {
+      foreload::check_indices(indices.data(), count, static_cast<int64_t>(source.shape(0)));
+    }
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const Rows& source = sources_[i];
+      foreload::gather(source.data(), static_cast<int64_t>(source.shape(0)), source.shape(1), indices.data(),
+                       count, reinterpret_cast<void*>(outs.at(i)));
+    }
+  }
+
+ private:
+  std::vector<Rows> sources_;
+};
+
 }  // namespace
 
 void bind_gather(nb::module_& module) {
@@ -73,6 +95,11 @@ void bind_gather(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("indices"), nb::arg("out"),
       "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
+  nb::class_<RowSources>(module, "RowSources", "Two-dimensional arrays of bytes, whose rows make up batches.")
+      .def(nb::init<std::vector<Rows>>(), nb::arg("sources"))
+      .def("gather", &RowSources::gather,
+           "gather(indices, outs): copy the rows to these addresses, one for each source, which must have "
+           "room.");
   nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
       .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),
            nb::arg("indices"), nb::arg("outs"), nb::arg("grain"));

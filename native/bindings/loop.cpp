@@ -28,16 +28,10 @@ void bind_loop(nb::module_& module) {
       .def("mark", &Loop::mark, "Mark where a span begins that ordered() or gathered() ends.")
       // (Arguments without names are taken faster.)
       .def("ordered", &Loop::ordered, "ordered(samples): mark that the order of these samples is drawn.")
-      .def("gathered", &Loop::gathered,
-           "gathered(samples, bytes, batches): mark that batches are gathered, to be delivered at once.")
+      .def("gathered", &Loop::gathered, "gathered(samples, bytes): mark that a batch is gathered.")
       .def("mark_delivered", &Loop::mark_delivered,
-           "mark_delivered(samples, batches): mark that a batch is delivered, or several at once, which the "
-           "loop takes one by one.")
-      .def("take_back", &Loop::take_back, nb::arg("samples"), nb::arg("batches"),
-           "Subtract what was delivered last, but never taken.")
+           "mark_delivered(samples): mark that a batch is delivered.")
       .def("clear", &Loop::clear, "Reset all sums, those of the lane too.")
-      .def_prop_ro("pays_together", &Loop::pays_together,
-                   "How many batches may be delivered at once: as many as the loop takes within a moment.")
       .def_prop_ro("batches", [](const Loop& loop) { return loop.sums().batches; })
       .def_prop_ro(
           "seconds",

@@ -143,9 +143,7 @@ void bind_store(nb::module_& module) {
           [](Mapping& mapping) {
             return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(mapping.memory(), {mapping.size()});
           },
-          nb::rv_policy::reference_internal)
-      .def("clear", &Mapping::clear, nb::call_guard<nb::gil_scoped_release>(),
-           "Return the memory to the system, for all processes that have it mapped.");
+          nb::rv_policy::reference_internal);
   nb::class_<SampleStore>(module, "Store", "Samples in memory that processes share.")
       .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
            nb::arg("most") = 0)

@@ -16,8 +16,7 @@ constexpr uint64_t kProcessClockNs = 1'000'000;
 void Loop::begin() {
   begin_ = process_read_ = now_ns();
   process_cpu_ = process_cpu_ns();
-  delivered_ = taken_ns_ = 0;
-  together_ = 1;
+  delivered_ = 0;
   loop_ = loop_cpu_ = 0;
   first_ = true;
   in_loop_ = false;
@@ -35,7 +34,6 @@ void Loop::mark_requested() {
   const uint64_t now = marked_ = now_ns();
   if (!in_loop_) return;  // the request before this one raised an exception
   const int64_t wall = difference(now, since_);
-  taken_ns_ = delivered_ > 0 ? now - since_ : 0;  // not what comes before the first batch
   const int64_t cpu =
       with_cpu_ ? rate_.observe(wall, difference(thread_cpu_ns(), cpu_)) : rate_.estimate(wall);
   in_loop_ = false;
@@ -43,19 +41,8 @@ void Loop::mark_requested() {
   // If this was the last batch of the epoch, the work on it does not count.
   loop_ = wall;
   loop_cpu_ = cpu;
-  if (together_ > 1) {
-    loop_ /= static_cast<int64_t>(together_);
-    loop_cpu_ /= static_cast<int64_t>(together_);
-    sums_.loop_ns += static_cast<uint64_t>(wall - loop_);
-    sums_.loop_cpu_ns += static_cast<uint64_t>(cpu - loop_cpu_);
-  }
   waits_with_cpu_ = wait_rate_.due();
   if (waits_with_cpu_) wait_cpu_ = thread_cpu_ns();
-}
-
-uint64_t Loop::pays_together() {
-  if (taken_ns_ > 0) pays_ = std::clamp<uint64_t>(together_ * kMoment / taken_ns_, 1, 2 * pays_);
-  return pays_;
 }
 
 void Loop::mark() {
@@ -66,8 +53,8 @@ void Loop::ordered(uint64_t samples) {
   lap(Stage::order, {1, 0, 0, samples, 0});
 }
 
-void Loop::gathered(uint64_t samples, uint64_t bytes, uint64_t batches) {
-  lap(Stage::batch, {batches, 0, 0, samples, bytes});
+void Loop::gathered(uint64_t samples, uint64_t bytes) {
+  lap(Stage::batch, {1, 0, 0, samples, bytes});
 }
 
 void Loop::lap(Stage stage, const Total& sums) {
@@ -80,7 +67,7 @@ void Loop::lap(Stage stage, const Total& sums) {
              {sums.count, wall, wall, sums.samples, sums.bytes});
 }
 
-void Loop::mark_delivered(uint64_t samples, uint64_t batches) {
+void Loop::mark_delivered(uint64_t samples) {
   const uint64_t now = now_ns();
   if (first_) {
     first_ = false;
@@ -97,15 +84,14 @@ void Loop::mark_delivered(uint64_t samples, uint64_t batches) {
                                       : wait_rate_.estimate(wall);
   waits_with_cpu_ = false;
   lane_->add({since_, now, Stage::wait, static_cast<uint32_t>(delivered_), static_cast<uint32_t>(samples), 0},
-             {batches, waited, static_cast<uint64_t>(cpu), samples, 0});
+             {1, waited, static_cast<uint64_t>(cpu), samples, 0});
   sums_.loop_ns += static_cast<uint64_t>(loop_);
   sums_.loop_cpu_ns += static_cast<uint64_t>(loop_cpu_);
   loop_ = loop_cpu_ = 0;
   sums_.wait_ns += waited;
-  sums_.batches += batches;
+  ++sums_.batches;
   sums_.samples += samples;
-  delivered_ += batches;
-  together_ = batches;
+  ++delivered_;
   if (now - process_read_ > kProcessClockNs) {
     process_read_ = now;
     const uint64_t before = std::exchange(process_cpu_, process_cpu_ns());
@@ -115,11 +101,6 @@ void Loop::mark_delivered(uint64_t samples, uint64_t batches) {
   in_loop_ = true;
   with_cpu_ = rate_.due();
   if (with_cpu_) cpu_ = thread_cpu_ns();
-}
-
-void Loop::take_back(uint64_t samples, uint64_t batches) {
-  sums_.samples -= samples;
-  sums_.batches -= batches;
 }
 
 void Loop::clear() {

@@ -25,19 +25,14 @@ class Loop {
   void begun();
   // The loop requests a batch.
   void mark_requested();
-  // A span begins, which ordered() or gathered() ends: samples are drawn, or batches are gathered.
+  // A span begins, which ordered() or gathered() ends: samples are drawn, or a batch is gathered.
   void mark();
   void ordered(uint64_t samples);
-  void gathered(uint64_t samples, uint64_t bytes, uint64_t batches);
-  // A batch is delivered, or several at once, which the loop takes one by one.
-  void mark_delivered(uint64_t samples, uint64_t batches);
-  // Subtracts what was delivered last, but never taken.
-  void take_back(uint64_t samples, uint64_t batches);
+  void gathered(uint64_t samples, uint64_t bytes);
+  // A batch is delivered.
+  void mark_delivered(uint64_t samples);
   void clear();
   const Sums& sums() const { return sums_; }
-  // Returns how many batches may be delivered at once, which saves readings of the clock: as many as the loop
-  // takes within a moment, by what it has taken so far, in earlier epochs too.
-  uint64_t pays_together();
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
  private:
@@ -48,8 +43,7 @@ class Loop {
   CpuRate rate_, wait_rate_;
   bool in_loop_ = false, first_ = false, with_cpu_ = false, waits_with_cpu_ = false;
   uint64_t begin_ = 0, ready_ = 0, since_ = 0, marked_ = 0;  // times
-  static constexpr uint64_t kMoment = 1'000'000;             // nanoseconds
-  uint64_t delivered_ = 0, together_ = 1, taken_ns_ = 0, pays_ = 1;
+  uint64_t delivered_ = 0;
   int64_t loop_ = 0, loop_cpu_ = 0;  // since the last delivery
   uint64_t cpu_ = 0, wait_cpu_ = 0, process_cpu_ = 0, process_read_ = 0;
 };

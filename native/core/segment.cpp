@@ -96,10 +96,4 @@ Mapping::~Mapping() {
   munmap(memory_, size_);
 }
 
-void Mapping::clear() {
-#ifdef MADV_REMOVE
-  madvise(memory_, size_, MADV_REMOVE);
-#endif
-}
-
 }  // namespace foreload

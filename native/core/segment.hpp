@@ -43,8 +43,6 @@ class Mapping {
 
   uint8_t* memory() const { return memory_; }
   size_t size() const { return size_; }
-  // Returns the memory to the system, for all processes that have it mapped.
-  void clear();
 
  private:
   uint8_t* memory_;

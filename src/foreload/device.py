@@ -210,7 +210,7 @@ class MovedAhead(Iterator[Any]):
             self._stream.record(tensor)
         self._release(wait=False)
         if self._watch is not None:
-            self._watch.loop.mark_delivered(now.samples, 1)
+            self._watch.loop.mark_delivered(now.samples)
         return now.batch
 
     def _fetch(self) -> _Moved | Exception:

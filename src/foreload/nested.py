@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import UserDict
+from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 from foreload._torch import coo_parts
 
-__all__ = ["count_samples", "move", "tensors"]
+__all__ = ["count_samples", "move", "snapshot", "tensors"]
 
 
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
@@ -63,6 +63,73 @@ def _like(value: Any, items: list[Any]) -> Any:
         return type(value)(items)
     except TypeError:
         return tuple(items) if isinstance(value, tuple) else items
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy that does not change with the original: with its containers, tensors, arrays and dataclasses.
+
+    Objects of other classes are the same in both. Tensors keep their strides; what occurs twice is copied once.
+
+    >>> scratch = [torch.zeros(1), [7]]
+    >>> copied = snapshot(scratch)
+    >>> scratch[0][:] = 1; scratch[1].clear()
+    >>> copied
+    [tensor([0.]), [7]]
+    """
+    return _snapshot(value, {})
+
+
+def _snapshot(value: Any, done: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind is list and set(map(type, value)) <= {int, str, np.int64}:
+        return list(value)
+    if isinstance(value, (type, str, bytes, int, float, complex, np.generic)) or value is None:
+        return value
+    if id(value) not in done:
+        # The original is kept too, lest another object gets its id.
+        done[id(value)] = _copied(value, done), value
+    return done[id(value)][0]
+
+
+def _copied(value: Any, done: dict[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _copied_tensor(value)
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    if isinstance(value, (list, set, deque, bytearray)):
+        copied = copy.copy(value)
+        if isinstance(copied, (list, deque)):
+            for position, item in enumerate(value):
+                copied[position] = _snapshot(item, done)
+        return copied
+    if isinstance(value, tuple):
+        items = [_snapshot(item, done) for item in value]
+        if all(copied is item for copied, item in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else _like(value, items)
+    if isinstance(value, MutableMapping):
+        mapping = copy.copy(value)
+        mapping.update({name: _snapshot(item, done) for name, item in value.items()})
+        return mapping
+    if dataclasses.is_dataclass(value):
+        instance: Any = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(instance, field.name, _snapshot(getattr(value, field.name), done))
+        return instance
+    return value
+
+
+def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad and tensor.is_leaf:
+        return copy.deepcopy(tensor)
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.requires_grad:
+        return tensor.clone()
+    if tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
+        return tensor.clone()
+    span = 1 + sum((side - 1) * step for side, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if span > 8 * tensor.numel() and span * tensor.element_size() > 1 << 20:
+        return tensor.clone()  # nearly all would be gaps
+    return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def tensors(batch: Any) -> Iterator[torch.Tensor]:

@@ -146,7 +146,7 @@ def test_epochs_that_are_left_count_as_far_as_they_came(kind: str) -> None:
     assert (stats["epochs"], stats["batches"], stats["samples"]) == (3, 10, 20)
 
 
-def test_batches_that_are_gathered_together_are_counted_one_by_one() -> None:
+def test_batches_that_are_gathered_are_counted_one_by_one() -> None:
     loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 100)), batch_size=64, num_workers=0)
     for number, _ in enumerate(loader):
         assert loader.stats()["batches"] == number + 1
@@ -173,9 +173,9 @@ def test_who_takes_one_batch_of_each_epoch_has_no_more_gathered() -> None:
     assert loader.stats()["stages"]["batch"]["count"] == loader.stats()["batches"] == 20
 
 
-def test_batches_that_are_gathered_together_take_the_time_of_the_loop() -> None:
+def test_batches_that_are_gathered_take_the_time_of_the_loop() -> None:
     loader = fl.DataLoader(fl.CachedDataset(torch.randn(1000, 4)), batch_size=2, num_workers=0)
-    list(loader)  # fast, so that many are gathered together
+    list(loader)
     for _ in range(2):
         before, began = loader.stats()["seconds"], time.perf_counter()
         for number, _ in enumerate(loader):
@@ -189,7 +189,7 @@ def test_batches_that_are_gathered_together_take_the_time_of_the_loop() -> None:
     assert stats["batch_seconds"]["p99"] >= 0.01
 
 
-def test_batches_that_are_gathered_together_are_never_taken_back() -> None:
+def test_counts_of_gathered_batches_never_fall() -> None:
     loader = fl.DataLoader(fl.CachedDataset(torch.randn(100_000, 4)), batch_size=8, num_workers=0)
     over, seen = threading.Event(), [(0, 0)]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from foreload.protocol import Assembly, Batch
 
@@ -18,8 +19,8 @@ __all__ = ["SubsetAssembly", "count", "note_sample"]
 def count(indices: Any) -> int:
     """Return the number of samples that the indices of a batch stand for; a single index stands for one.
 
-    >>> count([3, 1]), count(torch.arange(4)), count("a key")
-    (2, 4, 1)
+    >>> count([3, 1]), count(torch.arange(4)), count(slice(0, 6, 2)), count("a key")
+    (2, 4, 3, 1)
     """
     if type(indices) is list:
         return len(indices)  # most batches; the other checks take several times as long
@@ -27,7 +28,16 @@ def count(indices: Any) -> int:
         return math.prod(indices.shape)
     if isinstance(indices, Iterator):
         return operator.length_hint(indices, 1)
+    if isinstance(indices, slice):
+        return _count_slice(indices)
     return len(indices) if isinstance(indices, (list, tuple, set, frozenset, range)) else 1
+
+
+def _count_slice(indices: slice) -> int:
+    start, stop, step = indices.start or 0, indices.stop, indices.step or 1
+    if stop is None or min(start, stop) < 0:
+        return 1  # it depends on the dataset's length
+    return len(range(start, stop, step))
 
 
 def note_sample(error: BaseException, index: object, position: int) -> None:
@@ -38,11 +48,15 @@ def note_sample(error: BaseException, index: object, position: int) -> None:
 class SubsetAssembly:
     """The batches of torch's ``Subset`` of a dataset that has an assembly of its own."""
 
-    def __init__(self, whole: Assembly, indices: Sequence[int]) -> None:
+    def __init__(self, whole: Assembly, subset: Subset[Any]) -> None:
         self.depth = whole.depth
         self._whole = whole
-        self._indices = np.asarray(indices, np.int64)
+        self._subset = subset
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
-        return self._whole.start(self._indices[np.asarray(indices, np.int64)])
+        # As they are now: the loop may change them.
+        known: Any = self._subset.indices
+        if isinstance(known, (np.ndarray, torch.Tensor)):
+            return self._whole.start(known[np.asarray(indices, np.int64)])
+        return self._whole.start([known[index] for index in indices])

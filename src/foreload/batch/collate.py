@@ -15,10 +15,19 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from foreload._torch import plain_torch_function
 from foreload.protocol import BatchMemory
 
-__all__ = ["Collated", "collate_into", "is_default_collate", "lending", "new_tensor", "pinned", "stack"]
+__all__ = [
+    "MIN_BORROWED_BYTES",
+    "Collated",
+    "collate_into",
+    "is_default_collate",
+    "lending",
+    "new_tensor",
+    "pinned",
+    "stack",
+]
 
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
-_MIN_BORROWED_BYTES = 64 << 10
+MIN_BORROWED_BYTES = 64 << 10
 
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
@@ -47,7 +56,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor for a batch, in the loader's memory if a loader collates and it is large."""
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
-    if buffers is None or size < _MIN_BORROWED_BYTES:
+    if buffers is None or size < MIN_BORROWED_BYTES:
         return torch.empty(shape, dtype=dtype)
     return buffers.take(shape, dtype)
 
@@ -55,10 +64,10 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Stack tensors as torch does, into memory from :func:`new_tensor` if they are ordinary ones."""
     first = tensors[0]
-    if _lending.buffers is None or not _stackable(tensors, first):
+    if _lending.buffers is None or not _are_ordinary(tensors, first):
         plain: torch.Tensor = torch_collate.default_collate(list(tensors))  # type: ignore[no-untyped-call]
         return plain
-    return torch.stack(list(tensors), out=new_tensor((len(tensors), *first.shape), first.dtype))
+    return _stacked(tensors, first, new_tensor)
 
 
 def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
@@ -69,10 +78,10 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        if not _stackable(batch, first):
+        if not _are_ordinary(batch, first):
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
-        return torch.stack(list(batch), out=buffers.take((len(batch), *first.shape), first.dtype))
+        return _stacked(batch, first, buffers.take)
 
     def collate(batch: Any) -> Any:
         functions = torch_collate.default_collate_fn_map
@@ -83,16 +92,32 @@ def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
     return collate
 
 
-def _stackable(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+def _stacked(
+    tensors: Sequence[torch.Tensor],
+    first: torch.Tensor,
+    take: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
+) -> torch.Tensor:
+    """Stack ordinary tensors as torch does, into memory from ``take`` if they are large."""
+    shape = (len(tensors), *first.shape)
+    is_large = first.numel() * first.element_size() * len(tensors) >= MIN_BORROWED_BYTES
+    has_format = first.ndim in (4, 5) and not first.is_contiguous()
+    # Torch keeps a memory format without workers only. (In a worker, it would open a file for each batch.)
+    if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
+        return torch.stack(list(tensors))
+    return torch.stack(
+        list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype)
+    )
+
+
+def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     # Torch does everything else, and raises the error if the tensors do not fit together.
-    if first.numel() * first.element_size() * len(batch) < _MIN_BORROWED_BYTES:
-        return False
     return all(
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.requires_grad
         and not tensor.is_nested
+        and not tensor.is_quantized
         and tensor.dtype is first.dtype
         and tensor.shape == first.shape
         for tensor in batch

@@ -18,6 +18,7 @@ __all__ = [
     "remaining_positions",
     "repair",
     "replacement_positions",
+    "stop_error",
 ]
 
 
@@ -69,6 +70,22 @@ class SampleError:
     def __str__(self) -> str:
         """Return one line with the index, the file and the error."""
         return f"sample {self.index!r}{f' ({self.source})' if self.source else ''}: {self.error}"
+
+
+def stop_error(error: StopIteration) -> RuntimeError:
+    """Return the error to raise if loading a batch raised StopIteration, which would end the loop silently.
+
+    >>> error = StopIteration()
+    >>> error.add_note("foreload: while loading sample 7 (position 1 of its batch)")
+    >>> stop_error(error)
+    RuntimeError('StopIteration was raised while loading sample 7 (position 1 of its batch), ...')
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("foreload: ")]
+    where = notes[0].removeprefix("foreload: ") if notes else "while loading a batch"
+    return RuntimeError(
+        f"StopIteration was raised {where}, by next() of an exhausted iterator perhaps. That is not taken for the "
+        "end of the epoch, which only a sampler or an iterable dataset may end"
+    )
 
 
 class FailureLimit:

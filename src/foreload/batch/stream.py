@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
-from foreload.batch.failure import SampleError
+from foreload.batch.failure import SampleError, stop_error
 from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
@@ -31,6 +31,7 @@ class StreamBatches(Iterator[Any]):
 
     Attributes:
         samples: the number of samples in the latest batch.
+        may_change: whether batches may hold memory that the dataset writes again.
     """
 
     def __init__(self, spec: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
@@ -48,6 +49,7 @@ class StreamBatches(Iterator[Any]):
         self._drop_last = spec.drop_last
         collate = spec.collate_fn
         self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        self.may_change = self._size is None or not is_default_collate(collate)
         self._buffers = buffers
         self._pin_device = spec.pin_device
         self._on_error = spec.on_error
@@ -73,7 +75,11 @@ class StreamBatches(Iterator[Any]):
             samples = self._samples()
             self.samples = measure.samples = 1 if self._size is None else len(samples)
         with _native.Measure(Stage.batch, self.samples), lending(self._buffers):
-            batch = self._collate(samples)
+            try:
+                batch = self._collate(samples)
+            except StopIteration as error:
+                error.add_note("foreload: while collating a batch of the iterable dataset")
+                raise stop_error(error) from error
             return pinned(batch, self._pin_device)
 
     def _item(self) -> Any:

@@ -11,21 +11,71 @@ import numpy as np
 import torch
 
 from foreload.checks import Array
+from foreload.nested import tensors
 
 __all__ = ["deserialize", "flatten", "restore", "serialize"]
 
 _ALIGNMENT = 64
 
+# A tensor that is spread over more memory than this, relative to its own, is sent without the gaps.
+_MAX_GAPS = 8
+_MAX_GAP_BYTES = 1 << 20
+
 
 class _Pickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
+    def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sample = sample
+        self._first: dict[int, torch.Tensor] = {}  # over each storage that is taken as a whole
+
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _plain(value):
-            return NotImplemented
-        rows = value.contiguous()
-        memory = rows.view(-1).view(torch.uint8) if rows.numel() else torch.empty(0, dtype=torch.uint8)
-        return _tensor, (pickle.PickleBuffer(memory.numpy().data), value.dtype, tuple(value.shape))
+        if type(value) is torch.Tensor and _plain(value):
+            return self._reduce(value)
+        if type(value) is np.ndarray and not value.flags.writeable:
+            return value.__reduce__()  # by value, for a copy may be written to
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+        return NotImplemented
+
+    def _reduce(self, value: torch.Tensor) -> Any:
+        dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
+        if 0 in shape:
+            return _empty, (dtype, shape, strides)
+        storage = value.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        first = self._first.get(address, value)
+        if first is not value:
+            return _like, (first, dtype, shape, strides, start)
+        if start == 0 and size == value.nbytes and value.is_contiguous():
+            self._first[address] = value
+            return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
+        span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+        # In the same form, unless nearly all of it would be gaps.
+        is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
+        if size <= 2 * span * dtype.itemsize and not is_spread:
+            self._first[address] = value
+            memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            return _strided, (pickle.PickleBuffer(memory.data), dtype, shape, strides, start)
+        whole = self._whole_over(address)
+        if whole is not None:
+            self._first[address] = whole
+            return _like, (whole, dtype, shape, strides, start)
+        if is_spread:
+            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous()).data), dtype, shape)
+        # A small part of something larger: only that part.
+        part = value.as_strided((span,), (1,), start)
+        return _strided, (pickle.PickleBuffer(_memory(part).data), dtype, shape, strides, 0)
+
+    def _whole_over(self, address: int) -> torch.Tensor | None:
+        """Return a tensor of the sample that takes up the whole storage at ``address``, if there is one."""
+        for tensor in tensors(self._sample):
+            if type(tensor) is torch.Tensor and _plain(tensor):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+                    return tensor
+        return None
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -41,21 +91,49 @@ def _plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _memory(tensor: torch.Tensor) -> Array:
+    """Return the memory of a contiguous tensor as an array."""
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy lacks bfloat16 and some others
+        return tensor.view(-1).view(torch.uint8).numpy()
+
+
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if 0 in shape:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.frombuffer(memory, np.uint8)).view(dtype).view(shape)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _strided(
+    memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    return _like(torch.frombuffer(memory, dtype=torch.uint8), dtype, shape, strides, start)
+
+
+def _like(
+    first: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    """Return a tensor over the same storage."""
+    return torch.empty(0, dtype=dtype).set_(first.untyped_storage(), start, shape, strides)
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
 
 
 def flatten(sample: Any) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
+
+    Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
+    the loop. But of a tensor in a much larger memory, which no other tensor of the sample is the whole of, only
+    the part that it is spread over is taken, and it shares that with no other; if that is a MiB or more, of which
+    it is less than an eighth, it becomes contiguous.
 
     Raises:
         Exception: the sample cannot be pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(sample)
+    _Pickler(sample, stream, protocol=5, buffer_callback=buffers.append).dump(sample)
     return [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 

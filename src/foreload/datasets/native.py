@@ -21,7 +21,7 @@ def native_assembly(
         return None
     if type(dataset) is Subset:
         whole = native_assembly(spec, dataset.dataset, key, buffers)
-        return None if whole is None else SubsetAssembly(whole, dataset.indices)
+        return None if whole is None else SubsetAssembly(whole, dataset)
     if type(dataset) is TensorDataset:
         return tensor_assembly(dataset, spec, buffers)
     return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import MIN_BORROWED_BYTES, Collated, is_default_collate
 from foreload.checks import Array
-from foreload.order.index import as_indices, require_nonempty
+from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
 
@@ -163,7 +163,9 @@ class CachedDataset(Dataset[Any], NativeBatches):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Gather a batch, which ``default_collate`` passes through."""
-        rows = as_indices(indices)
+        rows = positions_of(indices, len(self)) if isinstance(indices, slice) else row_numbers(indices)
+        if rows is None:
+            return [self[index] for index in indices]
         batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
         return Collated(batch, len(rows))
 
@@ -175,7 +177,14 @@ class CachedDataset(Dataset[Any], NativeBatches):
             type(self).__getitem__ is CachedDataset.__getitem__
             and type(self).__getitems__ is CachedDataset.__getitems__
         )
-        return _assembly(self._rows, spec, buffers) if own else None
+        if not own or not is_default_collate(spec.collate_fn):
+            return None
+
+        def collate(indices: Any) -> Any:
+            samples: Any = self.__getitems__(indices)
+            return default_collate(samples)
+
+        return TensorAssembly(self._rows, buffers, collate)
 
 
 def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
@@ -189,63 +198,96 @@ def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMe
         for tensor in dataset.tensors
     ):
         return None
-    return _assembly(_Rows(dataset.tensors), spec, buffers)
+    if not is_default_collate(spec.collate_fn):
+        return None
+    rows = _Rows(dataset.tensors)
 
+    def collate(indices: Any) -> Any:
+        return default_collate([dataset[index] for index in indices])
 
-def _assembly(rows: _Rows, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
-    return TensorAssembly(rows, buffers) if is_default_collate(spec.collate_fn) else None
+    def is_same() -> bool:
+        return len(dataset.tensors) == len(rows.fields) and all(
+            tensor.data_ptr() == field.data_ptr()
+            and tensor.shape == field.shape
+            and tensor.dtype is field.dtype
+            and not tensor.requires_grad
+            for tensor, field in zip(dataset.tensors, rows.fields, strict=True)
+        )
+
+    return TensorAssembly(rows, buffers, collate, is_same)
 
 
 class TensorAssembly:
-    """Batches of rows; an :class:`~foreload.protocol.Assembly`."""
+    """Batches of rows; an :class:`~foreload.protocol.Assembly`.
+
+    Args:
+        rows: the tensors.
+        buffers: memory for the batches.
+        collate: makes a batch as torch does, of indices that are not plain row numbers.
+        is_same: tells whether the dataset still has these tensors.
+    """
 
     depth: int | None = None
 
-    def __init__(self, rows: _Rows, buffers: BatchMemory) -> None:
+    def __init__(
+        self,
+        rows: _Rows,
+        buffers: BatchMemory,
+        collate: Callable[[Any], Any],
+        is_same: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._rows = rows
+        self._collate = collate
+        self._is_same = is_same
         self._buffers = buffers
         self._sources = [_byte_rows(field) for field in rows.fields]
+        self._native = _native.RowSources(self._sources)
+        self._likes: tuple[int, list[torch.Tensor]] = -1, []
         self.sample_bytes = sum(source.shape[1] for source in self._sources)
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
-        where = require_nonempty(as_indices(indices))
+        indices = _listed(indices)
+        rows = row_numbers(indices)
+        if rows is None or not self._is_same():
+            return Batch(_native.PythonJob(1, 1, lambda *_: None, lambda: None), lambda: self._collate(indices))
+        where = require_nonempty(rows)
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
-    def gather(self, batches: Sequence[Any]) -> Iterator[Any]:
-        """Gather several batches at once, which share one piece of memory but no storage."""
-        where = require_nonempty(as_indices(batches[0] if len(batches) == 1 else np.concatenate(batches)))
-        counts = [len(where)] if len(batches) == 1 else [len(batch) for batch in batches]
-        columns = []
-        for field, source in zip(self._rows.fields, self._sources, strict=True):
-            width = source.shape[1]
-            memory = self._buffers.take_bytes(max(1, len(where) * width))[: len(where) * width]
-            _native.gather(source, where, memory.reshape(len(where), width))
-            columns.append(_split(memory, counts, field))
-        pack = self._rows.pack
-        return (pack(fields, batch=True) for fields in zip(*columns, strict=True))
+    def gather(self, indices: Any) -> Any:
+        """Make a batch at once, in the calling thread."""
+        indices = _listed(indices)
+        rows = row_numbers(indices)
+        if rows is None or not self._is_same():
+            return self._collate(indices)
+        where = require_nonempty(rows)
+        outs = self._allocate(len(where))
+        self._native.gather(where, [out.data_ptr() for out in outs])
+        return self._rows.pack(outs, batch=True)
+
+    def _allocate(self, count: int) -> list[torch.Tensor]:
+        size, likes = self._likes
+        if size != count:
+            # A tensor like another one is made in half the time.
+            likes = [_like(field, count) for field in self._rows.fields]
+            self._likes = count, likes
+        return [
+            torch.empty_like(like)
+            if like.nbytes < MIN_BORROWED_BYTES
+            else self._buffers.take(tuple(like.shape), like.dtype)
+            for like in likes
+        ]
 
 
-def _split(memory: Array, counts: list[int], field: torch.Tensor) -> list[torch.Tensor]:
-    """Cut ``memory`` into one tensor per batch, each with a storage of its own."""
-    shape = field.shape[1:]
-    if not len(memory):
-        return [torch.empty((count, *shape), dtype=field.dtype) for count in counts]
-    try:
-        dtype = field[:0].numpy().dtype
-    except TypeError:  # numpy lacks bfloat16 and some others
-        parts = _parts(memory.reshape(sum(counts), -1), counts)
-        return [torch.from_numpy(part).view(field.dtype).view(-1, *shape) for part in parts]
-    return [torch.from_numpy(part) for part in _parts(memory.view(dtype).reshape(sum(counts), *shape), counts)]
+def _listed(indices: Any) -> Any:
+    return list(indices) if isinstance(indices, (Iterator, set, frozenset)) else indices
 
 
-def _parts(rows: Array, counts: list[int]) -> Iterator[Array]:
-    start = 0
-    for count in counts:
-        yield rows[start : start + count]
-        start += count
+def _like(field: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a tensor of the form of ``count`` rows of a field, whose memory is never touched."""
+    return torch.empty((count, *field.shape[1:]), dtype=field.dtype)
 
 
 def _contiguous(data: Any) -> Any:

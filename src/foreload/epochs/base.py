@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
-from foreload.batch.failure import EmptyBatch, FailureLimit
+from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.store import SampleStore
@@ -69,7 +69,6 @@ class Epoch(Iterator[Any]):
         self._loop = spec.watch.loop
         self._order_loop = spec.watch.loop  # records the time that drawing the order takes
         self._lane = spec.watch.lane.native
-        self._together = 1  # batches that are delivered at once
         self._samples_of: Callable[[Any], int] = len if self._order.is_array else count
         self._watches_memory = self._store is not None or spec.memory.limit is not None
         # (Samples of a stream are counted when they have been loaded.)
@@ -103,20 +102,22 @@ class Epoch(Iterator[Any]):
             except EmptyBatch:
                 failures.check()
                 continue
+            except StopIteration as error:
+                raise stop_error(error) from error
             failures.check()
             if self._watches_memory:
                 self._memory.observe_batch(batch, self._store)
             if failures.skips:
                 samples -= failures.count - failed
-            self._loop.mark_delivered(samples, self._together)
+            self._loop.mark_delivered(samples)
             return batch
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         """Wait for a batch.
 
         Returns:
-            Its number in the order of drawing, from 0; the number of its samples, or of all samples that are
-            delivered together with it; a function that returns the batch, or raises the error that it failed with.
+            Its number in the order of drawing, from 0; the number of its samples; a function that returns the
+            batch, or raises the error that it failed with.
         """
         raise NotImplementedError
 

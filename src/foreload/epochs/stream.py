@@ -14,11 +14,13 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.context import LoopContext
 from foreload.batch.generators import StreamGenerators
+from foreload.batch.failure import stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.thread_generators import seed_own_generators, with_own_generators
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.machine import join
+from foreload.nested import snapshot
 from foreload.record.spans import Lane, Spans
 from foreload.workers.worker_info import WorkerIdentity
 
@@ -85,6 +87,8 @@ class _Worker:
             try:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
+                    if batches.may_change:  # before the loop gets it
+                        batch = snapshot(batch)
                 made += 1
                 self.batches.put((batch, batches.samples, None, batches.state()))
                 del batch
@@ -189,6 +193,8 @@ class StreamEpoch(Epoch):
                 position = self._workers.index(worker)
                 self._workers.pop(position)
                 self._turn = position
+                if isinstance(item.error, StopIteration):
+                    raise stop_error(item.error) from item.error
                 if item.error is not None:
                     raise item.error
                 continue

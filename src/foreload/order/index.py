@@ -11,7 +11,7 @@ import torch
 
 from foreload.checks import Indices
 
-__all__ = ["as_indices", "position_of", "positions_of", "require_nonempty"]
+__all__ = ["as_indices", "position_of", "positions_of", "require_nonempty", "row_numbers"]
 
 
 def position_of(index: Any) -> int | None:
@@ -49,8 +49,36 @@ def as_indices(indices: Any) -> Indices:
     return np.ascontiguousarray(rows, np.int64)
 
 
+def row_numbers(indices: Any) -> Indices | None:
+    """Return the indices of a batch as an int64 array; None if they are not plain row numbers.
+
+    Slices, masks, and lists of indices are none, though a tensor can be indexed by them.
+
+    >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([True, False])
+    (array([ 3, -1]), None, None, None)
+    """
+    if isinstance(indices, torch.Tensor):
+        indices = indices.numpy()
+    elif not isinstance(indices, (np.ndarray, list, tuple, range)):
+        return None
+    elif isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1:
+        return np.ascontiguousarray(indices)
+    try:
+        rows = np.asarray(indices)
+    except (TypeError, ValueError):  # of different lengths, or of objects that are no numbers
+        return None
+    if rows.size == 0 and rows.ndim == 1:
+        return rows.astype(np.int64)
+    # Torch takes a tensor of bytes for a mask.
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.dtype == np.uint8:
+        return None
+    return np.ascontiguousarray(rows, np.int64)
+
+
 def positions_of(indices: Any, count: int) -> Indices:
     """Return a batch's indices as positions in a dataset of ``count`` samples; negative ones count from the end.
+
+    A slice stands for the positions that it has in a list.
 
     Raises:
         TypeError: one of them is not an int.
@@ -59,6 +87,8 @@ def positions_of(indices: Any, count: int) -> Indices:
     >>> positions_of([2, -1, np.int64(0)], 10)
     array([2, 9, 0])
     """
+    if isinstance(indices, slice):
+        return np.arange(*indices.indices(count), dtype=np.int64)
     rows = as_indices(indices)
     wrong = (rows < -count) | (rows >= count)
     if wrong.any():

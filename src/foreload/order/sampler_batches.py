@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler
 from foreload._torch import draw_seed
 from foreload.checks import Indices
 from foreload.errors import warn_user
+from foreload.nested import snapshot
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once, kept_generators
 from foreload.order.resume import Ranges, Start, has_state
 
@@ -95,8 +96,8 @@ class SamplerBatches(Iterator[Any]):
             over = self._cuts and len(batch) < self.size
             self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
         self._asked += 1
-        # A user's own batch sampler may yield any iterable, which perhaps can be iterated only once.
-        return iter(list(batch)) if isinstance(batch, Iterable) and not isinstance(batch, Sized) else batch
+        # As it is now: batches are asked for ahead, and the sampler may fill the same list for the next one.
+        return iter(snapshot(list(batch))) if isinstance(batch, Iterator) else snapshot(batch)
 
     def peek(self) -> Indices | None:
         """Return all indices of the epoch without consuming them, before its first batch.

@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 from foreload import _native
-from foreload.nested import count_samples
 from foreload.record.spans import Lane, Spans
 
 __all__ = ["Recorder", "Watch", "ended_children", "null_loop"]
@@ -31,20 +30,9 @@ class Watch:
         self.loop = recorder.loop(lane)
         self.lock = recorder.lock
         self.depth = 0
-        self._ready: tuple[list[Any], int] = [], 0
         self._inner: _native.Loop | None = None
         self._passed = 0
         self.loop.begin()
-
-    def make_ready(self, ready: list[Any], batches: int) -> None:
-        """Register batches that are about to be counted together, and that the loop takes one by one."""
-        self._ready = ready, self.loop.batches + batches
-
-    def untaken(self, counted: int) -> tuple[int, int]:
-        """Return the numbers of samples and batches among ``counted`` batches that the loop has not taken."""
-        batches, counted_then = self._ready
-        ready = list(batches) if counted >= counted_then else []
-        return sum(map(count_samples, ready)), len(ready)
 
     def count_at_consumer(self) -> _native.Loop:
         """Return the counters of the epoch from here on; ``loop`` is left to a wrapper between epoch and loop."""
@@ -119,7 +107,6 @@ class Recorder:
             if self._open.get(watch.lane.name) is not watch:
                 return
             del self._open[watch.lane.name]
-            watch.loop.take_back(*watch.untaken(watch.loop.batches))
         self.spans.give_back([watch.lane])
 
     @property
@@ -134,14 +121,10 @@ class Recorder:
         sums = dict.fromkeys(names, 0)
         first = (0, 0)
         with self._lock:
-            for lane, loop in self._loops.items():
+            for loop in self._loops.values():
                 *counts, began, took = loop.sums
-                watch = self._open.get(lane)
-                samples, batches = (0, 0) if watch is None else watch.untaken(counts[1])
                 for name, count in zip(names, counts, strict=True):
                     sums[name] += count
-                sums["samples"] -= samples
-                sums["batches"] -= batches
                 first = max(first, (began, took))
         return {**sums, "first": first[1]}
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import sys
 import time
 from collections import OrderedDict
@@ -73,7 +74,8 @@ class Worker:
         self._has_ended = False
         self._pidfd: int | None = None
         self._file = open_memory(f"worker-{number}")
-        self._lent = ConsumerSlots(self._file)
+        self._slots, send_slots = socket.socketpair()
+        self._lent = ConsumerSlots(self._slots)
         self._header = SharedHeader(self._file)
         read_jobs, self._jobs = context.Pipe(duplex=False)
         self.results, send_results = context.Pipe(duplex=False)
@@ -89,6 +91,7 @@ class Worker:
                 send_results,
                 send_stacks,
                 Descriptor(self._file),
+                send_slots,
                 (Descriptor(spans.file), lane.offset),
                 os.getpid(),
             ),
@@ -103,6 +106,7 @@ class Worker:
             read_jobs.close()
             send_results.close()
             send_stacks.close()
+            send_slots.close()
         if context.get_start_method() != "forkserver":  # which knows the ends of its children before others do
             self._pidfd = open_process(self.process.pid)
         self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
@@ -121,11 +125,8 @@ class Worker:
     def ask(self, number: int, indices: Any) -> None:
         """Send a job."""
         self.asked[number] = indices
-        freed = []
-        while self._lent.freed:
-            freed.append(self._lent.freed.popleft())
         with suppress(OSError):  # as above; its replacement does the job again
-            self._jobs.send_bytes(pickle.dumps((number, indices, freed), protocol=5))
+            self._jobs.send_bytes(pickle.dumps((number, indices, self._lent.returned()), protocol=5))
 
     def receive(self) -> Result | None:
         """Return its next answer; None if it is gone."""
@@ -177,8 +178,8 @@ class Worker:
         return text
 
     def close(self) -> None:
-        """Close the pipes, and free the memory that no batch holds."""
-        for pipe in (self._jobs, self.results, self._stacks):
+        """Close the pipes; memory that batches hold stays."""
+        for pipe in (self._jobs, self.results, self._stacks, self._slots):
             pipe.close()
         if self._file >= 0:
             os.close(self._file)

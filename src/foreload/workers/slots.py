@@ -1,15 +1,19 @@
 """Shared memory slots, through which batches pass from a worker process to the consumer.
 
-A slot is a part of one file in memory that both sides map. The worker takes slots and names them in its messages;
-the consumer lends them to the batch and, when nothing holds the batch any more, sends them back with the next job.
-There is one descriptor per worker, however many tensors a batch has; and when a worker is killed, whatever it was
-writing is gone with its file.
+A slot is a file in memory that both sides map. The worker takes slots and names them in its messages; the consumer
+lends them to the batch and, when nothing holds the batch any more, sends them back with the next job. A slot's
+descriptor passes through a socket once, and both sides close it as soon as they have mapped the file: the system
+frees the memory when no process maps it any more, also when a worker is killed.
+
+A slot is written again only if nobody can see that: neither the loop, nor the worker (a dataset or ``collate_fn``
+may keep what it made), nor a child that was forked meanwhile, whose batches lie in the same memory.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +23,10 @@ import numpy as np
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array
-from foreload.machine import round_up
+from foreload.machine import open_memory, round_up
+from foreload.workers.forks import fork_count, may_be_in_child
 
-__all__ = ["ConsumerSlots", "Piece", "SharedHeader", "Slots"]
+__all__ = ["ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
 
 _ALIGNMENT = 64
 
@@ -30,7 +35,7 @@ _INLINE_BYTES = 4096
 
 
 class SharedHeader:
-    """The first page of the file: two numbers that both sides see at once.
+    """A page of memory with two numbers that both sides see at once.
 
     Attributes:
         first: the first job whose answer is wanted; jobs before it need not be done.
@@ -60,111 +65,172 @@ class SharedHeader:
 
 
 class Piece(NamedTuple):
-    """The place of a part of a batch: its slot, where that slot is in the file, and where it is in the slot."""
+    """The place of a part of a batch: its slot, the size of that, and where the part is in it."""
 
     slot: int
-    offset: int
-    room: int
+    size: int
     start: int
     length: int
 
 
+class Returned(NamedTuple):
+    """Slots that no batch of the loop holds any more: those to use again, and those to forget."""
+
+    free: list[int]
+    retired: list[int]
+
+
 class _Slot:
-    def __init__(self, number: int, offset: int, mapping: _native.Mapping) -> None:
+    def __init__(self, number: int, size: int) -> None:
         self.number = number
-        self.offset = offset
-        self.mapping = mapping
-        self.memory = mapping.memory
+        self.file = open_memory("batch")  # -1 once the consumer has it
+        os.ftruncate(self.file, size)
+        self.memory = _native.Mapping(self.file, 0, size).memory
         self.address: int = self.memory.ctypes.data
+        self.forks = 0  # when it was taken
+
+    def __del__(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+
+
+class _WorkerLease:
+    """Holds a slot for as long as anything in the worker that was made from it lives."""
+
+    __slots__ = ("__array_interface__", "_ended", "_slot")
+
+    def __init__(self, slot: _Slot, ended: deque[_Slot]) -> None:
+        self._slot = slot
+        self._ended = ended
+        self.__array_interface__ = slot.memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._ended.append(self._slot)
 
 
 class Slots(Buffers):
     """The worker's side: buffers to assemble batches in, which the consumer sees.
 
     Args:
-        file: from :func:`foreload.machine.open_memory`.
+        channel: the socket that descriptors are sent through.
         keep: how many free slots to keep.
 
-    >>> from foreload.machine import open_memory
-    >>> file = open_memory("doctest")
-    >>> slots, lent = Slots(file), ConsumerSlots(file)
+    >>> near, far = socket.socketpair()
+    >>> slots, lent = Slots(near), ConsumerSlots(far)
     >>> memory = slots.take_bytes(10_000)
     >>> memory[:] = 7
-    >>> pieces, unused = slots.send([memory.data])
+    >>> parts = [memory.data]
+    >>> del memory
+    >>> pieces, unused = slots.send(parts)
     >>> (batch,) = lent.take(pieces)
-    >>> int(batch.sum()), lent.freed
-    (70000, deque([]))
+    >>> int(batch.sum()), lent.returned()
+    (70000, Returned(free=[], retired=[]))
     >>> del batch
-    >>> slots.give_back(lent.freed); slots.take_bytes(10_000)[0]
+    >>> slots.give_back(lent.returned()); slots.take_bytes(10_000)[0]
     np.uint8(7)
     """
 
-    def __init__(self, file: int, keep: int = 8) -> None:
+    def __init__(self, channel: socket.socket, keep: int = 8) -> None:
         super().__init__(keep=keep)
-        self._file = file
-        self._end = mmap.PAGESIZE
+        self._channel = channel
         self._number = 0
-        self._taken: list[_Slot] = []  # for the present batch
+        self._held: dict[int, _Slot] = {}  # by the present batch, or by code of the user's
+        self._ended: deque[_Slot] = deque()  # of those, the ones that nothing holds any more
         self._sent: dict[int, _Slot] = {}
         self._idle: dict[int, list[_Slot]] = {}  # by size, the most recently used size last
         self._dropped: list[int] = []
 
     def take_bytes(self, size: int) -> Array:
-        """Lend ``size`` bytes for the present batch."""
+        """Lend ``size`` bytes."""
+        self._collect()
+        slot = self._take(size)
+        self._held[slot.number] = slot
+        return np.asarray(_WorkerLease(slot, self._ended))[:size]
+
+    def _take(self, size: int) -> _Slot:
         rounded = -(-round_up(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         idle = self._idle[rounded] = self._idle.pop(rounded, [])
-        slot = idle.pop() if idle else self._allocate(rounded)
-        self._taken.append(slot)
-        return slot.memory[:size]
-
-    def _allocate(self, size: int) -> _Slot:
-        os.ftruncate(self._file, self._end + size)
-        slot = _Slot(self._number, self._end, _native.Mapping(self._file, self._end, size))
-        self._number += 1
-        self._end += size
+        if idle:
+            slot = idle.pop()
+        else:
+            slot = _Slot(self._number, rounded)
+            self._number += 1
+        slot.forks = fork_count()
         return slot
 
-    def send(self, parts: Sequence[memoryview]) -> tuple[list[Piece | bytes], list[int]]:
+    def send(self, parts: list[memoryview]) -> tuple[list[Piece | bytes], list[int]]:
         """Return the parts of a batch as pieces of slots, or as bytes if they are small; and the slots to forget.
 
-        Parts in memory of :meth:`take_bytes` stay where they are, the others are copied to a slot.
+        Parts in memory of :meth:`take_bytes` stay where they are if nothing but ``parts`` holds that memory. The
+        others are copied: those made elsewhere, and those that somebody may still change. ``parts`` is emptied.
         """
-        taken, self._taken = self._taken, []
-        arrays = [np.frombuffer(part, np.uint8) for part in parts]
-        found: list[_Slot | None] = [_holder(taken, array) for array in arrays]
-        copied = [
-            -(-len(array) // _ALIGNMENT) * _ALIGNMENT if slot is None and len(array) > _INLINE_BYTES else 0
+        arrays: list[Array] = [np.frombuffer(part, np.uint8) for part in parts]
+        found = [_holder(self._held, array) for array in arrays]
+        starts = [
+            0 if slot is None else array.ctypes.data - slot.address
             for array, slot in zip(arrays, found, strict=True)
         ]
-        if any(copied):
-            self.take_bytes(sum(copied))
-            (common,) = self._taken
-            self._taken = []
+        # Views of the slots' own memory hold no lease.
+        arrays = [
+            array if slot is None else slot.memory[start : start + len(array)]
+            for array, slot, start in zip(arrays, found, starts, strict=True)
+        ]
+        parts.clear()
+        self._collect(keep=found)
+        stays = [slot is not None and slot.number not in self._held for slot in found]
+        copied = [
+            -(-len(array) // _ALIGNMENT) * _ALIGNMENT if not stay and len(array) > _INLINE_BYTES else 0
+            for array, stay in zip(arrays, stays, strict=True)
+        ]
+        common = self._take(sum(copied)) if any(copied) else None
         pieces: list[Piece | bytes] = []
         at = 0
-        for array, slot, room in zip(arrays, found, copied, strict=True):
-            if slot is None and room == 0:
-                pieces.append(array.tobytes())
-                continue
-            start = at if slot is None else array.ctypes.data - slot.address
-            if slot is None:
-                slot = common
-                slot.memory[at : at + len(array)] = array
+        for array, slot, start, stay, room in zip(arrays, found, starts, stays, copied, strict=True):
+            if stay and slot is not None:
+                pieces.append(self._piece(slot, start, len(array)))
+            elif room and common is not None:
+                common.memory[at : at + len(array)] = array
+                pieces.append(self._piece(common, at, len(array)))
                 at += room
-            self._sent[slot.number] = slot
-            pieces.append(Piece(slot.number, slot.offset, len(slot.memory), start, len(array)))
-        for slot in taken:
-            if slot.number not in self._sent:
-                self._idle.setdefault(len(slot.memory), []).append(slot)
+            else:
+                pieces.append(array.tobytes())
         self._drop_excess()
         dropped, self._dropped = self._dropped, []
         return pieces, dropped
 
-    def give_back(self, slots: Iterable[int]) -> None:
-        """Take back slots, to be used again."""
-        for number in slots:
-            slot = self._sent.pop(number)
+    def _piece(self, slot: _Slot, start: int, length: int) -> Piece:
+        self._sent[slot.number] = slot
+        if slot.file >= 0:
+            socket.send_fds(self._channel, [b"s"], [slot.file])
+            os.close(slot.file)
+            slot.file = -1
+        return Piece(slot.number, len(slot.memory), start, length)
+
+    def give_back(self, returned: Returned) -> None:
+        """Take back slots that the loop does not hold any more."""
+        for number in returned.free:
+            self._reuse(self._sent.pop(number))
+        for number in returned.retired:
+            del self._sent[number]
+
+    def _collect(self, keep: Sequence[_Slot | None] = ()) -> None:
+        """Take back slots that nothing in the worker holds any more, but for those to ``keep``."""
+        kept = {slot.number for slot in keep if slot is not None}
+        while self._ended:
+            slot = self._ended.popleft()
+            del self._held[slot.number]
+            if slot.number not in kept:
+                self._reuse(slot)
+
+    def _reuse(self, slot: _Slot) -> None:
+        if may_be_in_child(slot.forks):
+            self._drop(slot)
+        else:
             self._idle.setdefault(len(slot.memory), []).append(slot)
+
+    def _drop(self, slot: _Slot) -> None:
+        if slot.file < 0:
+            self._dropped.append(slot.number)
 
     def _drop_excess(self) -> None:
         excess = sum(map(len, self._idle.values())) - self._keep
@@ -173,48 +239,53 @@ class Slots(Buffers):
             if not oldest:
                 del self._idle[size]
                 continue
-            slot = oldest.pop()
-            slot.mapping.clear()
-            self._dropped.append(slot.number)
+            self._drop(oldest.pop())
             excess -= 1
 
 
-def _holder(slots: Sequence[_Slot], array: Array) -> _Slot | None:
+def _holder(slots: dict[int, _Slot], array: Array) -> _Slot | None:
     if len(array) == 0:
         return None
     address = array.ctypes.data
-    for slot in slots:
+    for slot in slots.values():
         if slot.address <= address and address + len(array) <= slot.address + len(slot.memory):
             return slot
     return None
 
 
-class _SlotLease:
+class _ConsumerLease:
     """Holds a slot for as long as anything made from it lives."""
 
-    __slots__ = ("__array_interface__", "_freed", "_memory", "_slot")
+    __slots__ = ("__array_interface__", "_forks", "_memory", "_slot", "_slots")
 
-    def __init__(self, memory: Array, slot: int, freed: deque[int]) -> None:
+    def __init__(self, memory: Array, slot: int, slots: ConsumerSlots) -> None:
         self._memory = memory
         self._slot = slot
-        self._freed = freed
+        self._slots = slots
+        self._forks = fork_count()
         self.__array_interface__ = memory.__array_interface__
 
     def __del__(self) -> None:
-        self._freed.append(self._slot)
+        slots = self._slots
+        (slots.retired if may_be_in_child(self._forks) else slots.freed).append(self._slot)
 
 
 class ConsumerSlots:
     """The consumer's side: the same slots, as the memory of batches.
 
+    Args:
+        channel: the other end of the worker's socket.
+
     Attributes:
-        freed: slots that no batch holds any more, for :meth:`Slots.give_back`.
+        freed: slots that no batch holds any more.
+        retired: those among them that a child may hold, which was forked while they were lent.
     """
 
-    def __init__(self, file: int) -> None:
-        self._file = file
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
         self._mapped: dict[int, Array] = {}
         self.freed: deque[int] = deque()
+        self.retired: deque[int] = deque()
 
     def take(self, pieces: Sequence[Piece | bytes]) -> list[Any]:
         """Return the memory of a batch's parts."""
@@ -224,21 +295,39 @@ class ConsumerSlots:
             if isinstance(piece, bytes):
                 parts.append(bytearray(piece))
                 continue
-            slot, _, _, start, length = piece
-            if slot not in leases:
-                leases[slot] = np.asarray(_SlotLease(self._map(piece), slot, self.freed))
-            parts.append(leases[slot][start : start + length])
+            if piece.slot not in leases:
+                leases[piece.slot] = np.asarray(_ConsumerLease(self._map(piece), piece.slot, self))
+            parts.append(leases[piece.slot][piece.start : piece.start + piece.length])
         return parts
 
     def _map(self, piece: Piece) -> Array:
         memory = self._mapped.get(piece.slot)
         if memory is None:
-            # Not Python's own mmap, which keeps a descriptor for each.
-            memory = _native.Mapping(self._file, piece.offset, piece.room).memory
+            # The worker sends descriptors in the order in which its messages first name their slots.
+            flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            _, (file, *_), _, _ = socket.recv_fds(self._channel, 1, 1, flags)
+            try:
+                # Not Python's own mmap, which keeps a descriptor for each.
+                memory = _native.Mapping(file, 0, piece.size).memory
+            finally:
+                os.close(file)
             self._mapped[piece.slot] = memory
         return memory
 
+    def returned(self) -> Returned:
+        """Return the slots that are not lent any more, for :meth:`Slots.give_back`."""
+        returned = Returned(_drained(self.freed), _drained(self.retired))
+        self.forget(returned.retired)
+        return returned
+
     def forget(self, slots: Iterable[int]) -> None:
-        """Unmap slots that the worker does not use any more."""
+        """Unmap slots that are not used any more."""
         for slot in slots:
             self._mapped.pop(slot, None)
+
+
+def _drained(slots: deque[int]) -> list[int]:
+    drained = []
+    while slots:
+        drained.append(slots.popleft())
+    return drained

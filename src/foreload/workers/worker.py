@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import signal
+import socket
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
 from foreload.workers import blas
-from foreload.workers.slots import SharedHeader, Slots
+from foreload.workers.slots import Returned, SharedHeader, Slots
 from foreload.workers.surroundings import ProcessSurroundings
 
 __all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerTask", "work"]
@@ -135,6 +136,7 @@ def work(
     results: Any,
     stacks: Any,
     memory: Any,
+    slots: socket.socket,
     lane: tuple[Any, int],
     parent: int,
 ) -> None:
@@ -146,7 +148,8 @@ def work(
         jobs: the pipe that messages come from: a :class:`Begin`, a job, or None to end.
         results: the pipe for each :class:`Result`.
         stacks: the pipe for stack traces, after :data:`STACKS_SIGNAL`.
-        memory: the descriptor of the file with its slots.
+        memory: the descriptor of the file with its :class:`~foreload.workers.slots.SharedHeader`.
+        slots: the socket for its slots.
         lane: where it records spans: the descriptor of the file, and the offset.
         parent: the process that started it, with which it ends.
     """
@@ -156,11 +159,12 @@ def work(
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
     header = SharedHeader(file)
+    os.close(file)
     spans = lane[0].detach()
     own_lane = _native.Lane(spans, lane[1])
     os.close(spans)
     _set_up_process(worker, task)
-    state = _WorkerState(worker, task, header, file, own_lane)
+    state = _WorkerState(worker, task, header, slots, own_lane)
     while True:
         try:
             message = pickle.loads(jobs.recv_bytes())
@@ -195,7 +199,9 @@ def _set_up_process(worker: int, task: WorkerTask) -> None:
 class _WorkerState:
     """A worker between two messages."""
 
-    def __init__(self, worker: int, task: WorkerTask, header: SharedHeader, file: int, lane: _native.Lane) -> None:
+    def __init__(
+        self, worker: int, task: WorkerTask, header: SharedHeader, slots: socket.socket, lane: _native.Lane
+    ) -> None:
         self._worker = worker
         self._task = task
         self._header = header
@@ -208,7 +214,7 @@ class _WorkerState:
                 task.init(worker)
         except Exception as error:
             self._failure = _pickle_error(error, worker)
-        self._slots = Slots(file)
+        self._slots = Slots(slots)
 
     def begin(self, begin: Begin) -> None:
         """Begin an epoch."""
@@ -219,9 +225,9 @@ class _WorkerState:
             except Exception as error:
                 self._failure = _pickle_error(error, self._worker)
 
-    def load(self, number: int, indices: Any, freed: list[int]) -> Result | None:
-        """Do a job, after taking back the slots that were freed; None if its answer is not wanted any more."""
-        self._slots.give_back(freed)
+    def load(self, number: int, indices: Any, returned: Returned) -> Result | None:
+        """Do a job, after taking back the slots that were returned; None if its answer is not wanted any more."""
+        self._slots.give_back(returned)
         if number < self._header.first:
             return None
         result = Result(number)
@@ -231,16 +237,17 @@ class _WorkerState:
             try:
                 with _native.Work(self._lane, number - self._first):
                     batch, result.state, result.samples = self._batches(indices)
-                result.parts, result.dropped = self._slots.send(flatten(batch))
-                del batch
-            except StopIteration:
-                pass  # the stream is over: there are no parts
+                parts = flatten(batch)
+                del batch  # what is then still held, code of the user's holds
+                result.parts, result.dropped = self._slots.send(parts)
+            except StopIteration as error:
+                # The stream is over: there are no parts. A map-style dataset has no end.
+                if not isinstance(self._task.dataset, IterableDataset):
+                    result.error = _pickle_error(error, self._worker)
             except EmptyBatch:
                 result.is_empty = True
-                self._slots.send([])
             except Exception as error:
                 result.error = _pickle_error(error, self._worker)
-                self._slots.send([])
         errors = self._task.spec.errors
         if errors:
             result.failures = list(errors)

@@ -1,0 +1,452 @@
+"""A batch is the holder's, for ever: in a forked child, in a worker that keeps it, and while the loop goes on."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pathlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+import foreload as fl
+from foreload.workers.forks import fork_count, may_be_in_child
+from foreload.workers.slots import ConsumerSlots, Slots
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:.*fork.* may lead to deadlocks"
+)
+
+SHAPE = (96, 128)  # large enough that a batch lies in a slot
+KINDS: dict[str, dict[str, Any]] = {
+    "here": {"num_workers": 0},
+    "threads": {"num_workers": 2, "workers": "threads"},
+    "processes": {"num_workers": 2, "workers": "processes"},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class Filled(Dataset[Any]):
+    def __init__(self, size: int = 48) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full(SHAPE, float(index)), index
+
+
+class FilledStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.full(SHAPE, float(number)) for number in range(48)])
+
+
+def is_intact(x: torch.Tensor, y: torch.Tensor) -> bool:
+    # By NumPy: torch's threads do not survive a fork.
+    return bool((x.numpy() == y.numpy().reshape(-1, 1, 1)).all())
+
+
+def in_child(check: Callable[[], bool], go: int) -> int:
+    """Fork a child that calls ``check`` once there is something to read from ``go``; return its id."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.read(go, 1)
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ended_well(pid: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.fixture
+def gate() -> Iterator[tuple[int, int]]:
+    """A pipe: what is written to its second end lets children go on."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@every_kind
+@pytest.mark.parametrize("held_by_parent", [False, True])
+def test_a_forked_child_keeps_the_batch_that_it_was_forked_with(
+    kind: str, held_by_parent: bool, gate: tuple[int, int]
+) -> None:
+    loader = fl.DataLoader(Filled(), batch_size=2, persistent_workers=kind != "here", **KINDS[kind])
+    batches = iter(loader)
+    batch = next(batches)
+    pid = in_child(lambda: is_intact(*batch), gate[0])
+    if not held_by_parent:
+        del batch
+    for x, y in batches:
+        assert is_intact(x, y)
+    for x, y in loader:
+        assert is_intact(x, y)
+    os.write(gate[1], b"g")
+    assert ended_well(pid)
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_children_of_every_step_keep_their_batches(kind: str, gate: tuple[int, int]) -> None:
+    loader = fl.DataLoader(Filled(), batch_size=4, **KINDS[kind])
+    children = []
+    for _ in range(2):
+        for x, y in loader:
+            children.append(in_child(lambda x=x, y=y: is_intact(x, y), gate[0]))  # type: ignore[misc]
+            del x, y
+    os.write(gate[1], b"g" * len(children))
+    assert all(ended_well(pid) for pid in children)
+
+
+def test_a_forked_process_keeps_a_batch_that_is_its_argument() -> None:
+    context = multiprocessing.get_context("fork")
+    loader = fl.DataLoader(Filled(), batch_size=2, **KINDS["processes"])
+    batches = iter(loader)
+    batch = next(batches)
+    go, result = context.Event(), context.Queue()
+
+    def check(held: Any) -> None:
+        go.wait()
+        result.put(is_intact(*held))
+
+    process = context.Process(target=check, args=(batch,))
+    process.start()
+    del batch
+    for x, y in batches:
+        assert is_intact(x, y)
+        del x, y
+    go.set()
+    assert result.get(timeout=30)
+    process.join()
+    process._args = ()  # type: ignore[attr-defined]
+
+
+def test_workers_of_another_loader_may_hold_batches_as_their_dataset() -> None:
+    first = fl.DataLoader(Filled(), batch_size=2, persistent_workers=True, **KINDS["processes"])
+    batches = iter(first)
+    kept = [next(batches) for _ in range(12)]
+    second = fl.DataLoader(kept, batch_size=None, num_workers=1, workers="processes")
+    later = iter(second)
+    assert is_intact(*next(later))
+    kept.clear()
+    for _ in range(2):
+        for x, y in first:
+            assert is_intact(x, y)
+            del x, y
+    rest = list(later)
+    assert len(rest) == 11
+    assert all(is_intact(x, y) for x, y in rest)
+    first.close()
+
+
+def test_a_child_goes_on_with_the_batches_that_had_arrived(gate: tuple[int, int]) -> None:
+    loader = fl.DataLoader(Filled(), batch_size=2, prefetch_factor=4, in_order=False, **KINDS["processes"])
+    batches = iter(loader)
+    next(batches)
+
+    def go_on() -> bool:
+        try:
+            while True:
+                if not is_intact(*next(batches)):
+                    return False
+        except RuntimeError as error:
+            return "fork" in str(error)
+
+    pid = in_child(go_on, gate[0])
+    rest = [y.tolist() for x, y in batches if is_intact(x, y)]
+    os.write(gate[1], b"g")
+    assert ended_well(pid)
+    assert len(rest) == 23
+
+
+def test_a_child_loads_with_a_loader_of_the_parents() -> None:
+    loader = fl.DataLoader(Filled(), batch_size=4, **KINDS["here"])
+    batches = iter(loader)
+    next(batches)
+    read, write = os.pipe()
+    os.write(write, b"g")
+    pid = in_child(lambda: len(list(batches)) == 11 and len(list(loader)) == 12, read)
+    assert ended_well(pid)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_grandchild_keeps_its_batch_when_the_child_has_ended(gate: tuple[int, int]) -> None:
+    loader = fl.DataLoader(Filled(), batch_size=2, persistent_workers=True, **KINDS["processes"])
+    held = [next(iter(loader))]
+    verdict, answer = os.pipe()
+
+    def fork_again() -> bool:
+        if os.fork() == 0:
+            os.read(gate[0], 1)
+            os.write(answer, b"y" if is_intact(*held[0]) else b"n")
+            os._exit(0)
+        return True
+
+    read, write = os.pipe()
+    os.write(write, b"g")
+    assert ended_well(in_child(fork_again, read))
+    held.clear()
+    for _ in range(2):
+        assert all(is_intact(x, y) for x, y in loader)
+    os.write(gate[1], b"g")
+    assert os.read(verdict, 1) == b"y"
+    for end in (verdict, answer, read, write):
+        os.close(end)
+    loader.close()
+
+
+def test_a_batch_in_a_stream_is_the_childs_too(gate: tuple[int, int]) -> None:
+    loader = fl.DataLoader(FilledStream(), batch_size=2, num_workers=1, workers="processes")
+    batches = iter(loader)
+    held = [next(batches)]
+    before = held[0].clone()
+    pid = in_child(lambda: np.array_equal(held[0].numpy(), before.numpy()), gate[0])
+    held.clear()
+    assert len(list(batches)) == 23
+    os.write(gate[1], b"g")
+    assert ended_well(pid)
+
+
+def test_forks_in_several_threads_are_counted() -> None:
+    before = fork_count()
+
+    def fork() -> None:
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+    threads = [threading.Thread(target=fork) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fork_count() == before + 30
+    assert may_be_in_child(before)
+    assert not may_be_in_child(fork_count())
+
+
+def mapped() -> int:
+    """Count the slots that this process maps."""
+    return pathlib.Path("/proc/self/maps").read_text().count("memfd:foreload-batch")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_forks_leave_no_memory_behind() -> None:
+    """Another loader's workers are forked in each epoch while batches are held: slots go, and new ones come."""
+    train = fl.DataLoader(Filled(16), batch_size=2, persistent_workers=True, **KINDS["processes"])
+    other = fl.DataLoader(Filled(4), batch_size=2, num_workers=1, workers="processes")
+    counts, files = [], []
+    for _ in range(12):
+        held = []
+        for number, batch in enumerate(train):
+            held = [*held[-1:], batch]
+            if number == 3:
+                assert len(list(other)) == 2
+        assert all(is_intact(*batch) for batch in held)
+        del batch
+        held.clear()
+        counts.append(mapped())
+        files.append(descriptors())
+    assert max(counts[4:]) <= max(counts[:4]) + 2
+    assert len(set(files[1:])) == 1
+    train.close()
+    gc.collect()
+    assert mapped() == 0
+
+
+def test_descriptors_do_not_grow_with_batches_that_are_held() -> None:
+    before = descriptors()
+    loader = fl.DataLoader(Filled(), batch_size=1, **KINDS["processes"])
+    held = list(loader)
+    assert len(held) == 48
+    assert descriptors() <= before + 1
+    assert all(is_intact(x, y) for x, y in held)
+
+
+class Keeping:
+    """Keeps the batches it has made, and hands out all that they hold now."""
+
+    def __init__(self, *, change: bool = False) -> None:
+        self.kept: list[Any] = []
+        self.change = change
+
+    def __call__(self, samples: Any) -> Any:
+        batch = default_collate(samples)
+        if self.change and self.kept:
+            self.kept[-1][0].fill_(-1)
+        self.kept = [*self.kept[-2:], batch]
+        return [*batch, torch.stack([x[0, 0, 0] for x, _ in self.kept])]
+
+
+class KeepingMemory(Keeping):
+    """Keeps views of tensors that it made in the loader's memory."""
+
+    def __call__(self, samples: Any) -> Any:
+        batch = (
+            fl.pad_sequence([x for x, _ in samples])
+            if hasattr(fl, "pad_sequence")
+            else default_collate(samples)[0]
+        )
+        labels = torch.tensor([y for _, y in samples])
+        self.kept = [*self.kept[-2:], batch[0, 0]]
+        return batch, labels, torch.stack([row[0] for row in self.kept])
+
+
+@every_kind
+@pytest.mark.parametrize("make", [Keeping, KeepingMemory])
+def test_a_collate_fn_may_keep_its_batches(kind: str, make: Any) -> None:
+    workers = KINDS[kind]["num_workers"]
+    if kind == "threads":
+        workers = 0  # they share one collate function, so one of them is taken to compare
+    options = {**KINDS[kind], "num_workers": 1} if kind == "threads" else KINDS[kind]
+    ours = fl.DataLoader(Filled(), batch_size=2, collate_fn=make(), **options)
+    stock = TorchDataLoader(Filled(), batch_size=2, collate_fn=make(), num_workers=workers)
+    expected = [kept.tolist() for _, _, kept in stock]
+    for _ in range(2):
+        ours.collate_fn = make()
+        assert [kept.tolist() for _, _, kept in ours] == expected
+
+
+def test_what_a_worker_changes_later_does_not_reach_the_loop() -> None:
+    loader = fl.DataLoader(Filled(), batch_size=2, collate_fn=Keeping(change=True), **KINDS["processes"])
+    held = list(loader)
+    assert all(is_intact(x, y) for x, y, _ in held)
+
+
+class KeepingStream(IterableDataset[Any]):
+    """A dataset that makes batches itself, in the loader's memory, and looks at earlier ones."""
+
+    def __iter__(self) -> Iterator[Any]:
+        before = None
+        for number in range(12):
+            batch = default_collate([torch.full(SHAPE, float(number))] * 3)
+            yield batch, -1.0 if before is None else float(before[0, 0, 0])
+            before = batch
+
+
+@every_kind
+def test_a_stream_may_keep_what_it_yielded(kind: str) -> None:
+    loader = fl.DataLoader(
+        KeepingStream(), batch_size=None, **{**KINDS[kind], "num_workers": KINDS[kind]["num_workers"] // 2}
+    )
+    for _ in range(2):
+        seen = [(float(batch[0, 0, 0]), float(before)) for batch, before in loader]
+        assert seen == [(float(number), float(number - 1)) for number in range(12)]
+
+
+class Forking(Dataset[Any]):
+    """Forks a child in the worker, which looks at a batch that the worker goes on to reuse."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full(SHAPE, float(index))
+
+    def collate(self, samples: Any) -> Any:
+        batch = default_collate(samples)
+        if float(batch[0, 0, 0]) == 0:
+            read, write = os.pipe()
+            if os.fork() == 0:
+                os.close(write)
+                os.read(read, 1)  # until the worker ends
+                intact = bool((batch[0].numpy() == 0).all() and (batch[1].numpy() == 1).all())
+                pathlib.Path(self.folder, "verdict").write_text("intact" if intact else "changed")
+                os._exit(0)
+        return batch
+
+
+def test_a_child_of_a_worker_keeps_its_batch(tmp_path: pathlib.Path) -> None:
+    data = Forking(str(tmp_path))
+    loader = fl.DataLoader(data, batch_size=2, num_workers=1, workers="processes", collate_fn=data.collate)
+    for batch in loader:
+        del batch
+    verdict = tmp_path / "verdict"
+    for _ in range(200):
+        if verdict.exists() and verdict.read_text():
+            break
+        threading.Event().wait(0.05)
+    assert verdict.read_text() == "intact"
+
+
+def test_batches_stay_in_the_memory_they_are_made_in() -> None:
+    near, far = socket.socketpair()
+    slots, lent = Slots(near), ConsumerSlots(far)
+    addresses = set()
+    for _ in range(20):
+        tensor = slots.take((100, 100), torch.float32)
+        tensor.fill_(3)
+        parts = [memoryview(tensor.numpy()).cast("B")]
+        del tensor
+        pieces, _ = slots.send(parts)
+        (memory,) = lent.take(pieces)
+        addresses.add(memory.ctypes.data)
+        assert (memory.view(np.float32) == 3).all()
+        del memory
+        slots.give_back(lent.returned())
+    assert len(addresses) == 1
+    near.close()
+    far.close()
+
+
+def test_memory_that_is_held_when_it_is_sent_is_copied() -> None:
+    near, far = socket.socketpair()
+    slots, lent = Slots(near), ConsumerSlots(far)
+    kept = slots.take((100, 100), torch.float32)
+    kept.fill_(3)
+    pieces, _ = slots.send([memoryview(kept.numpy()).cast("B")])
+    (memory,) = lent.take(pieces)
+    kept.fill_(4)
+    assert (memory.view(np.float32) == 3).all()
+    other = slots.take((100, 100), torch.float32)
+    other.fill_(5)
+    assert (kept == 4).all()
+    near.close()
+    far.close()
+
+
+def test_a_killed_worker_leaves_its_batches() -> None:
+    loader = fl.DataLoader(Filled(), batch_size=2, **KINDS["processes"])
+    held = []
+    with pytest.warns(UserWarning, match="killed by signal"):
+        batches = iter(loader)
+        for number, batch in enumerate(batches):
+            held.append(batch)
+            if number == 4:
+                os.kill(batches._workers[0].pid, signal.SIGKILL)
+    assert len(held) == 24
+    assert all(is_intact(x, y) for x, y in held)
+
+
+@every_kind
+def test_copies_and_pickles_of_batches_are_independent(kind: str) -> None:
+    x, y = next(iter(fl.DataLoader(Filled(), batch_size=2, **KINDS[kind])))
+    copied = copy.deepcopy(x)
+    x.zero_()
+    assert is_intact(copied, y)
