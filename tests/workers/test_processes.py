@@ -633,3 +633,17 @@ def test_epochs_begin_while_other_threads_are_busy() -> None:
         over.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 11])
+def test_a_stream_that_ends_early_leaves_the_others_their_share(size: int) -> None:
+    loader = fl.DataLoader(
+        Stream(size),
+        batch_size=2,
+        num_workers=3,
+        workers="processes",
+        prefetch_factor=1,
+        in_order=False,
+        timeout=60,
+    )
+    assert sorted(index for batch in loader for index in batch.tolist()) == list(range(size))

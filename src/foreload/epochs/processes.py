@@ -129,7 +129,7 @@ class ProcessEpoch(Epoch):
             for worker in self._pool.workers:
                 self._dismiss(worker)
             return
-        share = self._depth // sum(self._active)
+        share = -(-self._depth // sum(self._active))  # rounded up: one of them has less
         for turn in self._turns:
             worker = self._pool.workers[turn]
             # If order does not matter, a slow worker gets no more than its share.
