@@ -71,6 +71,11 @@ def test_workers() -> None:
     assert loader.stats()["samples"] == 100
 
 
+def test_loader(capsys: pytest.CaptureFixture[str]) -> None:
+    run("docs/loader.md", {"fl": fl, "dataset": list(range(100))})
+    assert "No sign that threads are wrong here" in capsys.readouterr().out
+
+
 def test_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where sockets are
     loader = run("docs/serve.md", {"dataset": list(range(100))})["loader"]

@@ -46,6 +46,7 @@ PUBLIC = [
     "TarStream",
     "TextDataset",
     "cached",
+    "check_threads",
     "create_dataloader",
     "errors",
     "export",

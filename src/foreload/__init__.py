@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from foreload.recipes.loader import EfficientDataLoader
     from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
     from foreload.transforms import get_train_transforms, get_val_transforms
+    from foreload.workers.thread_check.check import check_threads
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,7 @@ __all__ = [
     "TarStream",
     "TextDataset",
     "cached",
+    "check_threads",
     "create_dataloader",
     "errors",
     "export",
@@ -111,6 +113,7 @@ _MODULES = {
     "TarStream": "foreload.datasets.tar.stream",
     "TextDataset": "foreload.datasets.text",
     "cached": "foreload.cache.lru",
+    "check_threads": "foreload.workers.thread_check.check",
     "create_dataloader": "foreload.recipes.factory",
     "gather": "foreload.datasets.tensors",
     "get_train_transforms": "foreload.transforms",

@@ -7,7 +7,7 @@ import random
 import socket
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["changed", "find_open_file", "snapshot"]
+__all__ = ["changed", "digest", "find_open_file", "snapshot", "walk"]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
@@ -38,8 +38,8 @@ def snapshot(dataset: Any) -> dict[str, Any]:
     'calls'
     """
     found: dict[str, Any] = {}
-    for name, value in _walk(dataset):
-        found[name] = _digest(value)
+    for name, value in walk(dataset):
+        found[name] = digest(value)
     return found
 
 
@@ -66,7 +66,7 @@ def find_open_file(dataset: Any) -> str | None:
     >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
     'file'
     """
-    return next((name for name, value in _walk(dataset) if _is_open(value)), None)
+    return next((name for name, value in walk(dataset) if _is_open(value)), None)
 
 
 def _is_open(value: Any) -> bool:
@@ -80,7 +80,8 @@ def _is_open(value: Any) -> bool:
 _NOTHING = ("value", None)
 
 
-def _digest(value: Any) -> Any:
+def digest(value: Any) -> Any:
+    """Return what is equal as long as a value is the same, and has not been changed."""
     if isinstance(value, _PLAIN):
         return "value", value
     if isinstance(value, torch.Tensor):
@@ -107,8 +108,13 @@ def _checksum(array: Any) -> int:
         return 0
 
 
-def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a dataset holds, directly or in containers and objects, with its name."""
+def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield what a dataset holds, directly or in containers and objects, with its name.
+
+    Args:
+        dataset: of any class.
+        is_opaque: whether an object is not looked into; None: all are.
+    """
     seen: set[int] = set()
     left = [("", dataset)]
     left += list(_globals_of(type(dataset)))
@@ -119,7 +125,8 @@ def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:
         seen.add(id(value))
         if name:
             yield name, value
-        left += _inner(name, value)
+        if is_opaque is None or not is_opaque(value):
+            left += _inner(name, value)
 
 
 def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:

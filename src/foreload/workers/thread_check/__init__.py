@@ -1,0 +1,1 @@
+"""The check whether threads may share a dataset."""

@@ -1,0 +1,191 @@
+"""Calls that may crash or hang, in a fork of this process, of which the rest of the program sees nothing."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import io
+import os
+import pickle
+import re
+import signal
+import stat
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from foreload.cache.opt import leave_stores
+
+__all__ = ["Ending", "run_here", "run_in_fork"]
+
+# The time that a fork has to write down its stacks, once its time is over.
+_STACKS_SECONDS = 2.0
+
+# The part of a stack that is shown.
+_MOST_FRAMES = 6
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a call in a fork ended.
+
+    Attributes:
+        value: what it returned.
+        trouble: what ended it instead: a signal, an exit or an exception; "": nothing did.
+        is_late: whether it was ended because time was over.
+        stack: where it was then.
+    """
+
+    value: Any = None
+    trouble: str = ""
+    is_late: bool = False
+    stack: str = ""
+
+
+def run_in_fork(function: Callable[[], Any], seconds: float) -> Ending:
+    """Call a function in a fork of this process, with the objects of this process as they are.
+
+    Args:
+        function: what is called, in the main thread of the fork; its result is pickled.
+        seconds: the time after which the fork is ended.
+
+    >>> run_in_fork(lambda: 6 * 7, seconds=60).value
+    42
+    >>> run_in_fork(lambda: os.kill(os.getpid(), signal.SIGKILL), seconds=60).trouble
+    'SIGKILL'
+    """
+    out, into = os.pipe()
+    with tempfile.TemporaryFile() as stacks:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of forks beside threads. Should this one hang, it is ended in time.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                os.close(out)
+                _call(function, into, stacks)
+            finally:
+                os._exit(0)
+        os.close(into)
+        try:
+            return _ending(child, out, stacks, time.monotonic() + seconds)
+        finally:
+            os.close(out)
+            with suppress(OSError):
+                os.killpg(child, signal.SIGKILL)  # with any processes of its own
+            with suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def run_here(function: Callable[[], Any], seconds: float) -> Ending:
+    """Call a function in a thread of this process, for systems without forks; a crash ends the program.
+
+    >>> run_here(lambda: 6 * 7, seconds=60).value
+    42
+    """
+    endings: list[Ending] = []
+
+    def call() -> None:
+        try:
+            endings.append(Ending(function()))
+        except Exception as error:
+            endings.append(Ending(trouble=f"{type(error).__name__}: {error}"))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return endings[0] if endings else Ending(is_late=True)
+
+
+def _call(function: Callable[[], Any], into: int, stacks: Any) -> None:
+    import resource  # which systems without forks do not have
+
+    os.setpgid(0, 0)
+    gc.freeze()  # what was garbage before the fork is for the parent to finalise
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable(stacks)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    _own_file_positions({into, stacks.fileno()})
+    leave_stores()
+    try:
+        ending = Ending(function())
+    except Exception as error:
+        ending = Ending(trouble=f"{type(error).__name__}: {error}")
+    with open(into, "wb") as file:
+        pickle.dump(ending, file)
+
+
+def _own_file_positions(besides: set[int]) -> None:
+    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere."""
+    import fcntl
+
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        return
+    for number in map(int, os.listdir(folder)):
+        if number in besides:
+            continue
+        with suppress(OSError):  # it has been closed, or may not be opened
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                continue
+            again = os.open(folder / str(number), fcntl.fcntl(number, fcntl.F_GETFL) | os.O_CLOEXEC)
+            os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(again, number, inheritable=os.get_inheritable(number))
+            os.close(again)
+
+
+def _ending(child: int, pipe: int, stacks: Any, deadline: float) -> Ending:
+    """Read what the fork sends until it ends or time is up."""
+    data = io.BytesIO()
+    is_late = False
+    while True:
+        if not wait([pipe], max(0.0, deadline - time.monotonic())):
+            if is_late:
+                break
+            is_late = True
+            os.kill(child, signal.SIGABRT)  # it writes down its stacks, and ends
+            deadline = time.monotonic() + _STACKS_SECONDS
+            continue
+        part = os.read(pipe, 1 << 16)
+        if not part:
+            break
+        data.write(part)
+    if not is_late and data.tell():
+        ending: Ending = pickle.loads(data.getvalue())
+        return ending
+    trouble = "" if is_late else _trouble(child)
+    stacks.seek(0)
+    return Ending(trouble=trouble, is_late=is_late, stack=_first_stack(stacks.read().decode(errors="replace")))
+
+
+def _trouble(child: int) -> str:
+    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    if ended is None or ended.si_code == os.CLD_EXITED:
+        return "an exit of the process"
+    return signal.Signals(ended.si_status).name
+
+
+def _first_stack(text: str) -> str:
+    """Return the innermost frames of the thread that crashed or waits, as far as they are not foreload's."""
+    parts = re.split(r"^(Current thread|Thread) .*\n", text, flags=re.MULTILINE)[1:]
+    stacks = sorted(zip(parts[::2], parts[1::2], strict=True))  # the current one comes first
+    folder = str(Path(__file__).parents[2]) + os.sep
+    for _, stack in stacks:
+        frames = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
+        own = frames[: next((at for at, line in enumerate(frames) if folder in line), len(frames))]
+        if not all(threading.__file__ in line for line in own):
+            return "\n".join(own[:_MOST_FRAMES])
+    return ""
