@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from foreload.batch.progress import BEGUN, StatefulSamples
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.nested import count_samples
@@ -24,6 +25,15 @@ class InlineEpoch(Epoch):
     def __init__(self, spec: EpochSpec, assembly: Assembly) -> None:
         super().__init__(spec)
         self._assembly = assembly
+        cursor = spec.cursor
+        source = StatefulSamples.of(spec.dataset, cursor.streams.get(0, BEGUN), self._load)
+        if source is not None:
+            cursor.live = source.state
+
+    def _load(self, indices: Any) -> Any:
+        batch = self._assembly.start(indices)
+        batch.job.run_here()
+        return batch.take()
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = self._draw()

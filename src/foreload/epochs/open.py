@@ -13,6 +13,7 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.processes import ProcessEpoch
 from foreload.epochs.stream import StreamEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
+from foreload.order.resume import has_state
 from foreload.workers.crew import Crew, CrewSpec
 from foreload.workers.processes import Restart
 from foreload.workers.worker_info import WorkerIdentity
@@ -57,7 +58,8 @@ def open_epoch(
         assembly = SampleAssembly(batches, spec.view, count, buffers, arrays=cursor.order.is_array)
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)
-    if count == 0:
+    # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
+    if count == 0 or has_state(spec.dataset):
         return InlineEpoch(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)
     depth = crew.tune(workers, assembly)
