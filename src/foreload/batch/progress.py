@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from foreload.order.resume import has_state
 
 __all__ = ["BEGUN", "Progress", "StatefulSamples", "is_due"]
@@ -53,22 +55,26 @@ class StatefulSamples:
         dataset: the dataset.
         progress: how far it has come.
         load: loads a batch of samples, to bring the dataset where it was.
+        arrays: whether ``load`` takes indices as arrays.
     """
 
-    def __init__(self, dataset: Any, progress: Progress, load: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: Any, progress: Progress, load: Callable[[Any], Any], *, arrays: bool) -> None:
         self._dataset = dataset
         if progress.state is not None and progress.state["dataset"] is not None:
             dataset.load_state_dict(copy.deepcopy(progress.state["dataset"]))
         for indices in progress.replay:
+            wanted = np.array(indices, np.int64) if arrays else indices
             try:
-                load(indices)
+                load(wanted)
             except Exception:  # the loop got it at the time, and went on
                 continue
 
     @staticmethod
-    def of(dataset: Any, progress: Progress, load: Callable[[Any], Any]) -> StatefulSamples | None:
+    def of(
+        dataset: Any, progress: Progress, load: Callable[[Any], Any], *, arrays: bool
+    ) -> StatefulSamples | None:
         """Return the dataset with its state restored; None if it has none."""
-        return StatefulSamples(dataset, progress, load) if has_state(dataset) else None
+        return StatefulSamples(dataset, progress, load, arrays=arrays) if has_state(dataset) else None
 
     def state(self) -> dict[str, Any]:
         """Return the state of the dataset, as a copy that later samples do not change."""

@@ -63,7 +63,7 @@ class StreamBatches(Iterator[Any]):
             except Exception:  # the loop got it at the time, and went on
                 continue
 
-    def _opened(self, state: dict[str, Any]) -> Iterator[Any]:
+    def _opened(self, state: dict[str, Any]) -> Any:
         """Return the iterator over the dataset, with both as they were."""
         if state.get("dataset") is not None and has_state(self._dataset):
             self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))

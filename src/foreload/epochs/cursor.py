@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakMethod
 
 import torch
@@ -23,6 +23,8 @@ from foreload.order.resume import BEGINNING, Given, Start
 from foreload.order.skip import Skip, left_out_of
 
 __all__ = ["Cursor", "OrderSpec", "coming", "description"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,20 @@ class Cursor:
         seed: int = state["base_seed"]
         return seed
 
+    def restore(self, restore: Callable[[], T]) -> T:
+        """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.
+
+        If that sets torch's generator to where it was when the epoch before ended, the base seed of this one has
+        still to be drawn from it.
+        """
+        if not (self.again and self._draws_seed and self._spec.generator is None):
+            return restore()
+        before = torch.get_rng_state()
+        restored = restore()
+        if not torch.equal(before, torch.get_rng_state()):
+            draw_seed()
+        return restored
+
     def _left_out_steps(self, start: Start) -> Callable[[int], bool] | None:
         number = self.epoch if self._sampler_epoch is None else self._sampler_epoch
         left_out = left_out_of(self._spec.skip, number)
@@ -170,8 +186,6 @@ class Cursor:
 
     def state(self) -> dict[str, Any]:
         """Return the state from which another cursor goes on after the delivered batches."""
-        if self.finished:
-            return {**coming(self._spec, self), "epoch": self.epoch, "finished": True}
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._sampler_epoch,

@@ -26,7 +26,8 @@ class InlineEpoch(Epoch):
         super().__init__(spec)
         self._assembly = assembly
         cursor = spec.cursor
-        source = StatefulSamples.of(spec.dataset, cursor.streams.get(0, BEGUN), self._load)
+        progress, arrays = cursor.streams.get(0, BEGUN), cursor.order.is_array
+        source = cursor.restore(lambda: StatefulSamples.of(spec.dataset, progress, self._load, arrays=arrays))
         if source is not None:
             cursor.live = source.state
 

@@ -31,7 +31,12 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
         cursor: its position in the latest epoch; None before the first one.
         epoch: the number of its next epoch.
     """
-    state = {**coming(spec), "epoch": epoch} if cursor is None else cursor.state()
+    if cursor is None:
+        state = {**coming(spec), "epoch": epoch}
+    elif cursor.finished:
+        state = {**coming(spec, cursor), "epoch": cursor.epoch, "finished": True}
+    else:
+        state = cursor.state()
     if cursor is not None and is_streaming(spec.dataset):
         read = [progress.state for progress in cursor.streams.values() if progress.state is not None]
         samples = sum(own["samples"] for own in read)

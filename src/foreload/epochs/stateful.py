@@ -52,7 +52,7 @@ class StatefulSource(EpochSource[T_co]):
         moving = None if self._moving is None else self._moving()
         if moving is not None:
             return dict(moving.state)
-        if self._cursor is None and has_state(self.dataset):
+        if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
             self._begun = self._get_iterator()  # only workers know the state with which they begin
         return self._state()
 

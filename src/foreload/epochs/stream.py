@@ -131,8 +131,9 @@ class StreamEpoch(Epoch):
         self._spans = spans
         self._turn = 0
         if identity is None or spans is None:
-            self._inline = StreamBatches(
-                spec.batches, spec.dataset, buffers, streams.get(0, BEGUN), again=spec.cursor.again
+            progress, again = streams.get(0, BEGUN), spec.cursor.again
+            self._inline = spec.cursor.restore(
+                lambda: StreamBatches(spec.batches, spec.dataset, buffers, progress, again=again)
             )
             if self._inline.is_stateful:
                 spec.cursor.live = self._inline.state

@@ -248,7 +248,7 @@ class _WorkerState:
 
         self._batches = make
         if begin.snapshots is not None:
-            self._source = StatefulSamples.of(task.dataset, begin.progress, make)
+            self._source = StatefulSamples.of(task.dataset, begin.progress, make, arrays=begin.arrays)
 
     def _state(self) -> Any:
         """Return the state of the dataset if it is due after this batch."""
