@@ -122,7 +122,7 @@ class Cursor:
         if state is not None:
             given = [(begin, end) for begin, end in state["given"]] if has_begun else []
             drew = self._draws_seed and spec.generator is None
-            start = Start(given, state["drawn"], begun=has_begun, over=state["finished"], drew=drew)
+            start = Start(given, state["drawn"], begun=state["order_drawn"], over=state["finished"], drew=drew)
             self.streams = {
                 worker: Progress(since, own, tuple(replay)) for worker, since, own, replay in state["streams"]
             }
@@ -192,6 +192,8 @@ class Cursor:
             "finished": False,
             "begun": True,
             "given": [list(span) for span in self._given.ranges()],
+            # Else the loop's generators have not moved on for the order.
+            "order_drawn": self.order.is_resumed or self.order.num_drawn > 0,
             "drawn": None if self._spec.is_stream else self.order.drawn_from(self._given.first),
             "draws_seed": self._draws_seed,
             "base_seed": self.base_seed,
@@ -233,6 +235,7 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
         "finished": False,
         "begun": False,
         "given": [],
+        "order_drawn": False,
         "drawn": None
         if spec.is_stream
         else coming_draw(spec.sampler, spec.generator, drew=draws_seed and spec.generator is None),

@@ -151,6 +151,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finished": (lambda value: isinstance(value, bool), "True or False"),
     "begun": (lambda value: isinstance(value, bool), "True or False"),
     "given": (_are_ranges, "sorted ranges of positions [[begin, end], ...]"),
+    "order_drawn": (lambda value: isinstance(value, bool), "True or False"),
     "drawn": (lambda value: True, ""),
     "draws_seed": (lambda value: isinstance(value, bool), "True or False"),
     "base_seed": (lambda value: _is_count(value) and value < 1 << 64, "an int from 0 to 2**64 - 1"),
@@ -191,7 +192,7 @@ def _check_kind(spec: OrderSpec, state: dict[str, Any]) -> None:
                 f"the state is of a loader with {name} = {state[name]!r}, but this one has {own[name]!r}{hint}"
             )
     if (state["generator"] is None) != (spec.generator is None):
-        with_, without = ("a", "no") if spec.generator is None else ("no", "one")
+        with_, without = ("a", "none") if spec.generator is None else ("no", "one")
         raise ValueError(
             f"the state is of a loader with {with_} generator, but this one has {without}: give generator="
         )

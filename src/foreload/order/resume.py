@@ -18,8 +18,8 @@ class Start:
     Attributes:
         given: positions of the order that were delivered before, as sorted ranges (begin, end).
         drawn: what its random order was drawn from.
-        begun: whether the epoch had begun, so that its random numbers were drawn from the loop's generators.
-            Otherwise they are drawn now, to leave the generators as they should be, but ``drawn`` decides.
+        begun: whether the order had been drawn from the loop's generators. Otherwise that is done now, to leave
+            them as they should be, but ``drawn`` decides.
         over: whether ``drawn`` is the state of a sampler whose epoch was over; this is the next one.
         drew: whether the base seed of the workers is drawn from torch's global generator.
     """

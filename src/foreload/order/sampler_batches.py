@@ -60,8 +60,9 @@ class SamplerBatches(Iterator[Any]):
         self._at = drawn.get("at", 0)  # position of the next item of the sampler
         self._own = drawn.get("own")
         self._replay = drawn.get("generators")
-        if self._replay is not None and not start.begun and sampler_states(self._inner) == self._replay["iter"]:
-            self._replay = None  # the epoch begins with the very generators that its state was taken with
+        if self._replay is not None and not start.begun and self._replay["next"] in (None, self._replay["iter"]):
+            # Nothing need be replayed if the generators are the very ones that the state was taken with.
+            self._replay = None if sampler_states(self._inner) == self._replay["iter"] else self._replay
         # Whether the sampler's own state is one of its end: of the epoch before this one, or of this one.
         self._again = self._own is not None and (start.over or bool(drawn.get("again")))
         self._is_over = bool(drawn.get("over")) and not start.over
