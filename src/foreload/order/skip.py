@@ -68,7 +68,8 @@ def _checked_samples(samples: Any) -> tuple[int, ...]:
         return tuple(samples) if not len(samples) or check_int("Skip: samples", min(samples), 0) >= 0 else ()
     if isinstance(samples, str) or not (isinstance(samples, Iterable) or hasattr(samples, "__index__")):
         raise TypeError(f"Skip: samples must be the indices of samples, got {samples!r}")
-    parts: Iterable[Any] = samples if isinstance(samples, Iterable) and np.ndim(samples) else [samples]  # type: ignore[arg-type]
+    is_one = not isinstance(samples, Iterable) or getattr(samples, "ndim", 1) == 0
+    parts: Any = [samples] if is_one else samples
     return tuple(check_int("Skip: samples", part, 0) for part in parts)
 
 
