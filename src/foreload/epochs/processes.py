@@ -59,7 +59,8 @@ class ProcessEpoch(Epoch):
         self._restarts = restarts
         self._restarts_left = self._max_restarts = max_restarts
         self._first = pool.next_number
-        self._turns = cycle([*range(cursor.turn, len(pool.workers)), *range(cursor.turn)])
+        turn = cursor.turn % len(pool.workers)  # there may have been more workers
+        self._turns = cycle([*range(turn, len(pool.workers)), *range(turn)])
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and their workers
         self._answers: dict[int, Result] = {}

@@ -240,8 +240,6 @@ def _check_workers(spec: OrderSpec, state: dict[str, Any], *, chooses: bool) -> 
                 )
     if state["turn"] >= max(1, was):
         raise ValueError(f"the state's 'turn' is {state['turn']}, but there were {was} workers")
-    if not has_parts:
-        state["turn"] = 0
     return is_ if has_parts else None
 
 
