@@ -67,7 +67,7 @@ def test_workers() -> None:
     batches = iter(loader)
     for _ in range(3):
         next(batches)
-    run("docs/workers.md", {"loader": loader})
+    run("docs/workers.md", {"fl": fl, "loader": loader})
     assert loader.stats()["samples"] == 100
 
 

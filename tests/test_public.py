@@ -41,6 +41,7 @@ PUBLIC = [
     "OPTInit",
     "ParquetDataset",
     "PrefetchLoader",
+    "Skip",
     "Stream",
     "TarDataset",
     "TarStream",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreload.loader import DataLoader
 from foreload.options import Cache, LoadingMode
+from foreload.order.skip import Skip
 
 if TYPE_CHECKING:
     from foreload import errors, export, transforms
@@ -68,6 +69,7 @@ __all__ = [
     "OPTInit",
     "ParquetDataset",
     "PrefetchLoader",
+    "Skip",
     "Stream",
     "TarDataset",
     "TarStream",

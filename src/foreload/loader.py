@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
@@ -15,10 +15,10 @@ from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import unwrap
 from foreload.checks import check_int, check_seed
 from foreload.device import MovedAhead, check_device, side_stream
-from foreload.epochs.cursor import resume, save
-from foreload.epochs.source import EpochSource
+from foreload.epochs.stateful import StatefulSource
 from foreload.options import Cache, parse_bytes
 from foreload.order.samplers import KeyedSampler
+from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.stats import Stats, collect
 from foreload.workers.processes import Restart
@@ -32,7 +32,7 @@ __all__ = ["DataLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(EpochSource[T_co]):
+class DataLoader(StatefulSource[T_co]):
     """A drop-in ``torch.utils.data.DataLoader``: the same arguments and the same batches, loaded faster.
 
     What differs: ``num_workers`` is ``"auto"`` by default; images, tensors and other known datasets are loaded
@@ -52,8 +52,9 @@ class DataLoader(EpochSource[T_co]):
             each; ``"auto"``: threads only for what is known to allow them, and for datasets with an attribute
             ``thread_safe = True`` (see :func:`foreload.check_threads`).
         seed: makes the order (with ``shuffle=True``) and random numbers a function of (seed, epoch, index), the
-            same for any number and kind of workers: those of foreload's transforms, and those drawn from the global
-            generators of torch, NumPy and Python. Each iteration is the next epoch; see :meth:`set_epoch`.
+            same for any number and kind of workers: those of foreload's transforms, and those that are drawn from
+            the global generators of torch, NumPy and Python. Each iteration is the next epoch; see
+            :meth:`set_epoch`.
         cache: memory for samples, shared by all workers: bytes, ``"8GiB"``, ``"50%"``, or a
             :class:`~foreload.Cache`. Which samples it keeps is planned from the order, which is known ahead.
         transform: applied to each sample after the cache; random augmentation belongs here.
@@ -67,7 +68,10 @@ class DataLoader(EpochSource[T_co]):
         max_errors: the number of samples per epoch that may fail before that is an error all the same.
         max_restarts: the number of killed worker processes per epoch that are replaced, and their batches loaded
             again; 0 raises as torch does.
-        snapshot_every_n_steps: accepted for torchdata's ``StatefulDataLoader``; states are always exact.
+        snapshot_every_n_steps: the number of batches after which workers send the state of a dataset that has
+            one, as in torchdata's ``StatefulDataLoader``; 0: never. To go on, batches since then are loaded again.
+        skip: steps and samples to leave out of what is still to come: a :class:`~foreload.Skip` or a list of them.
+            The attribute may be changed between epochs. ``len(loader)`` counts what is left out too.
 
     Raises:
         ValueError, TypeError: as torch does, and for arguments that make no sense. An exception in the dataset
@@ -112,6 +116,7 @@ class DataLoader(EpochSource[T_co]):
         max_errors: int = 100,
         max_restarts: int = 5,
         snapshot_every_n_steps: int = 1,
+        skip: Skip | Sequence[Skip] | None = None,
     ) -> None:
         self.workers = check_workers(workers, num_workers)
         self.seed = None if seed is None else check_seed(seed)
@@ -143,7 +148,9 @@ class DataLoader(EpochSource[T_co]):
         self._epoch = 0
         self.published: str | None = None
         self._resumed: dict[str, Any] | None = None
-        self._moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
+        self._begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
+        self._skip = check_skip(skip, dataset)
+        self._moving = None
         self._reset()
         super().__init__(
             dataset,
@@ -192,12 +199,12 @@ class DataLoader(EpochSource[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""
-        self._epoch = epoch
+        self._epoch, self._begun = epoch, None
         self._set_sampler_epoch(epoch)
 
     def close(self) -> None:
         """End persistent workers, and free the cache and idle buffers. The loader can be iterated again."""
-        self._iterator = None
+        self._iterator = self._begun = None
         self._close()
 
     def __enter__(self) -> Self:
@@ -207,49 +214,6 @@ class DataLoader(EpochSource[T_co]):
     def __exit__(self, *_: object) -> None:
         """Close the loader."""
         self.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state from which :meth:`load_state_dict` goes on after the batches that the loop has taken.
-
-        It has plain values and tensors, for ``torch.save`` and checkpoints: under 1 KiB with ``seed=``, 5 KB more
-        with a generator of torch's.
-
-        >>> loader = DataLoader(list(range(10)), batch_size=4, shuffle=True, seed=0)
-        >>> batches = iter(loader); first = next(batches); state = loader.state_dict()
-        >>> again = DataLoader(list(range(10)), batch_size=3, shuffle=True, seed=0)
-        >>> again.load_state_dict(state)
-        >>> sorted(torch.cat([first, *again]).tolist())
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-        """
-        if self._resumed is not None:
-            return dict(self._resumed)
-        moving = None if self._moving is None else self._moving()
-        return self._state() if moving is None else dict(moving.state)
-
-    def _state(self) -> dict[str, Any]:
-        if self._cursor is None:
-            return {"foreload": 1, "epoch": self._epoch, "finished": False, "given": []}
-        return save(self._order_spec(), self._cursor)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where ``state_dict`` was taken.
-
-        The number and kind of workers may differ, for map-style datasets the batch size, and under torch's
-        ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once, and no earlier
-        one is loaded again. Iterable datasets and custom samplers go on from their own (or their iterator's)
-        ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
-
-        Raises:
-            ValueError, TypeError: the state is not one of a loader like this one.
-        """
-        resumption = resume(self._order_spec(), state_dict)
-        self._resumed = resumption.state
-        self._epoch = resumption.epoch
-        if resumption.sampler_epoch is not None:
-            self._set_sampler_epoch(resumption.sampler_epoch)
-            set_epoch = getattr(self.dataset, "set_epoch", None)
-            if set_epoch is not None and not state_dict["finished"]:
-                set_epoch(resumption.sampler_epoch)  # a map-style dataset may choose its samples by epoch
 
     def stats(self) -> Stats:
         """Return figures of all epochs so far, at any time and from any thread: throughput, waits, stages, memory,
@@ -278,7 +242,7 @@ class DataLoader(EpochSource[T_co]):
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
         self._moving = None
-        epoch = self._get_iterator()
+        epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
         # Where torch keeps it.
         self._iterator = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
@@ -290,7 +254,7 @@ class DataLoader(EpochSource[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator")
+        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_begun")
         state = {name: value for name, value in self.__dict__.items() if name not in anew}
         choice = self._crew.choice
         return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}
@@ -299,7 +263,7 @@ class DataLoader(EpochSource[T_co]):
         """Restore the configuration and the choice of workers."""
         choice = state.pop("_choice", None)
         self.__dict__.update(state)
-        self._iterator = self._moving = None
+        self._iterator = self._moving = self._begun = None
         self._reset()
         self._crew.choice = choice
 

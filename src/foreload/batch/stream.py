@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError, stop_error
+from foreload.batch.progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
@@ -26,25 +28,20 @@ class StreamBatches(Iterator[Any]):
         spec: how batches are made.
         dataset: the dataset to iterate over.
         buffers: memory for the batches.
-        skip: the number of batches that were delivered before.
-        state: of the dataset or its iterator after them, if one of them has ``state_dict``.
+        progress: how far it was read before.
+        again: whether that was to the end, and this is the next pass over the dataset.
 
     Attributes:
         samples: the number of samples in the latest batch.
         may_change: whether batches may hold memory that the dataset writes again.
     """
 
-    def __init__(self, spec: BatchSpec, dataset: Any, buffers: Buffers, skip: int = 0, state: Any = None) -> None:
-        if state is not None and has_state(dataset):
-            dataset.load_state_dict(state["state"])
-            skip = 0
-        self._items = iter(dataset)
-        self._stateful = next((part for part in (self._items, dataset) if has_state(part)), None)
+    def __init__(
+        self, spec: BatchSpec, dataset: Any, buffers: Buffers, progress: Progress = BEGUN, *, again: bool = False
+    ) -> None:
+        self._dataset = dataset
         self._counts = is_streaming(dataset)
         self._read = self.samples = 0
-        if state is not None and has_state(self._items):
-            self._items.load_state_dict(state["state"])
-            skip = 0
         self._size = spec.batch_size if spec.auto_collation else None
         self._drop_last = spec.drop_last
         collate = spec.collate_fn
@@ -54,8 +51,13 @@ class StreamBatches(Iterator[Any]):
         self._pin_device = spec.pin_device
         self._on_error = spec.on_error
         self._errors = spec.errors
-        self._ended = state is not None and state["ended"]
-        for _ in range(skip):
+        state = progress.state or {}
+        # Whether the state is that of the end of a pass: of the one before, or of this one.
+        self._again = "over" in state and (again or state["again"])
+        self._over = not again and state.get("over", False)
+        self._ended = not again and (self._over or state.get("ended", False))
+        self._items = self._opened(state)
+        for _ in range(0 if again else progress.since):
             try:
                 self._samples()
             except StopIteration:
@@ -63,11 +65,35 @@ class StreamBatches(Iterator[Any]):
             except Exception:  # the loop got it at the time, and went on
                 continue
 
-    def state(self) -> Any:
-        """Return the state of the dataset or its iterator; None if neither has ``state_dict``."""
+    def _opened(self, state: dict[str, Any]) -> Any:
+        """Return the iterator over the dataset, with both as they were."""
+        if state.get("dataset") is not None and has_state(self._dataset):
+            self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
+        items: Any = iter(self._dataset)
+        if state.get("iterator") is not None and has_state(items):
+            # A dataset that is its own iterator may have begun anew.
+            items.load_state_dict(copy.deepcopy(state["iterator"]))
+        return items
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the dataset or its iterator has a state."""
+        return self._counts or has_state(self._items) or has_state(self._dataset)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the state of the dataset and its iterator, as a copy; None if neither has ``state_dict``."""
         if self._counts:
             return {"samples": self._read}
-        return None if self._stateful is None else {"state": self._stateful.state_dict(), "ended": self._ended}
+        if not self.is_stateful:
+            return None
+        is_own_iterator = self._items is self._dataset
+        return {
+            "dataset": None if is_own_iterator else _state_of(self._dataset),
+            "iterator": _state_of(self._items),
+            "ended": self._ended,
+            "over": self._over,
+            "again": self._again,
+        }
 
     def __next__(self) -> Any:
         """Return the next batch."""
@@ -85,13 +111,22 @@ class StreamBatches(Iterator[Any]):
     def _item(self) -> Any:
         while True:
             try:
-                return next(self._items)
+                item = next(self._items)
             except StopIteration:
-                raise
+                if not self._again:
+                    self._over = True
+                    raise
+                # What was restored is at its end, as it was.
+                self._again = False
+                self._items = iter(self._dataset)
+                continue
             except Exception as error:
                 if self._on_error == "raise":
                     raise
                 self._errors.append(SampleError.of(None, error, "skip"))
+                continue
+            self._again = False
+            return item
 
     def _samples(self) -> Any:
         if self._ended:
@@ -112,3 +147,7 @@ class StreamBatches(Iterator[Any]):
         if not samples or (self._ended and self._drop_last):
             raise StopIteration
         return samples
+
+
+def _state_of(thing: Any) -> Any:
+    return copy.deepcopy(thing.state_dict()) if has_state(thing) else None

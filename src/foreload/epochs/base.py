@@ -35,6 +35,7 @@ class EpochSpec:
         timeout: seconds to wait for a batch; None: for ever.
         in_order: whether batches come in the order of their indices, not of their completion.
         prefetch_factor: batches made ahead per worker.
+        snapshot_every: batches between two states of a dataset that workers have; 0: none.
         expected_length: the length that an iterable dataset reported.
     """
 
@@ -48,6 +49,7 @@ class EpochSpec:
     timeout: float | None
     in_order: bool
     prefetch_factor: int | None
+    snapshot_every: int
     expected_length: int | None = None
 
     @property
@@ -64,6 +66,7 @@ class Epoch(Iterator[Any]):
         self._cursor = spec.cursor
         self._order = spec.cursor.order
         self._mark_delivered = spec.cursor.mark_delivered
+        self._leaves_out = spec.cursor.leaves_out
         self._memory, self._store = spec.memory, spec.store
         self._watch = spec.watch
         self._loop = spec.watch.loop
@@ -95,15 +98,22 @@ class Epoch(Iterator[Any]):
                 self._loop = self._order_loop = null_loop()
                 self._watch.end()
                 raise
-            self._mark_delivered(number)
             failed = failures.count if failures.skips else 0
+            if self._leaves_out is not None and self._leaves_out(number):
+                self._mark_delivered(number)
+                continue
             try:
                 batch = take()
             except EmptyBatch:
+                self._mark_delivered(number)
                 failures.check()
                 continue
-            except StopIteration as error:
-                raise stop_error(error) from error
+            except Exception as error:  # which the loop gets in its place; not so if the loop was interrupted
+                self._mark_delivered(number)
+                if isinstance(error, StopIteration):
+                    raise stop_error(error) from error
+                raise
+            self._mark_delivered(number)
             failures.check()
             if self._watches_memory:
                 self._memory.observe_batch(batch, self._store)

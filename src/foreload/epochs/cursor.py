@@ -1,23 +1,30 @@
-"""The position of a loop in an epoch, its checkpoint, and resuming from that."""
+"""The position of a loop in an epoch, from which a state is taken and another loop goes on."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakMethod
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
-from foreload._torch import draw_seed
+from foreload._torch import draw_seed, item_sampler
+from foreload.batch.progress import Progress
+from foreload.order.batches import coming_draw
 from foreload.order.epoch_order import EpochOrder
-from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
+from foreload.order.generators import generator_text, kept_generators, set_generator
+from foreload.order.known import KNOWN_SAMPLERS
+from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Given, Start
-from foreload.protocol import ArraySampler
+from foreload.order.skip import Skip, left_out_of
 
-__all__ = ["Cursor", "OrderSpec", "Resumption", "resume", "save"]
+__all__ = ["Cursor", "OrderSpec", "coming", "description"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class OrderSpec:
         seed: foreload's own seed, if there is one.
         num_streams: the number of parts in which an iterable dataset is read.
         base_seed: the seed of persistent workers, which keep the one that they were started with.
+        batch_size: samples per batch; None without batches, or if the user's own batch sampler decides.
+        batched: whether samples are put together in batches.
+        skip: what is left out.
+        keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
     """
 
     dataset: Any
@@ -39,11 +50,32 @@ class OrderSpec:
     seed: int | None
     num_streams: int
     base_seed: int | None = None
+    batch_size: int | None = None
+    batched: bool = True
+    skip: tuple[Skip, ...] = ()
+    keeps: bool = False
 
     @property
     def is_stream(self) -> bool:
         """Whether the dataset is iterable, so that samples have no indices."""
         return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def sampler_epoch(self) -> int | None:
+        """The number of the epoch that samplers, or an iterable dataset, are set to."""
+        numbered = self.dataset if self.is_stream else self.sampler
+        epoch = getattr(getattr(numbered, "sampler", numbered), "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    @property
+    def positions(self) -> int | None:
+        """The number of positions in an epoch's order; None if it is not known."""
+        inner = item_sampler(self.sampler)
+        if self.is_stream or type(inner) not in KNOWN_SAMPLERS:
+            return None
+        if type(inner) is DistributedSampler:
+            return max(len(inner.dataset), len(inner) * inner.num_replicas)  # type: ignore[arg-type]
+        return len(inner) * getattr(inner, "num_replicas", 1)
 
 
 class Cursor:
@@ -52,7 +84,7 @@ class Cursor:
     Args:
         spec: the sources of the order.
         epoch: the number of the epoch.
-        state: the state of an interrupted epoch, from :meth:`state`, to go on with.
+        state: the state of an interrupted epoch, or of one that had not begun, to go on with.
         router: swaps samples between ranks.
 
     Attributes:
@@ -61,9 +93,13 @@ class Cursor:
         key: the key of native random numbers: a seed and the number of the epoch.
         is_seeded: whether that seed is the loader's own.
         finished: whether the epoch is over.
-        streams: for an iterable dataset, each worker's number of delivered batches and its state after them.
-        turn: the worker that delivers the next batch of an iterable dataset.
+        streams: how far each worker has come, if the dataset is iterable or has a state.
+        again: whether that is the end of the epoch before this one.
+        turn: the worker that delivers the next batch.
+        live: returns the state of the dataset, if the calling thread loads.
+        settle: waits until workers have told the states with which they begin.
         mark_delivered: call it with the number of a batch, counted from 0, when the loop has it.
+        leaves_out: whether the batch of a stream with this number is left out; None: none is.
     """
 
     def __init__(
@@ -71,120 +107,159 @@ class Cursor:
     ) -> None:
         self.epoch = epoch
         self.finished = False
-        self.streams: dict[int, tuple[int, Any]] = {}
+        self.streams: dict[int, Progress] = {}
         self.turn = 0
+        self.live: Callable[[], Any] | None = None
+        self.settle: WeakMethod[Callable[[], None]] | None = None
         # The number that a MosaicML ``StreamingDataset`` gives this epoch, if it begins it.
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
-        numbered = spec.dataset if spec.is_stream else spec.sampler
-        self._sampler_epoch = getattr(getattr(numbered, "sampler", numbered), "epoch", None)
+        self._spec = spec
+        self._sampler_epoch = spec.sampler_epoch
         start = BEGINNING
+        has_begun = state is not None and state["begun"] and not state["finished"]
+        # Whether a base seed is drawn; persistent workers keep theirs.
+        self._draws_seed = spec.base_seed is None if state is None else state["draws_seed"]
+        self.again = state is not None and state["finished"]
         if state is not None:
-            if not spec.is_stream:  # which has no positions, only its own state
-                given = [(begin, end) for begin, end in state["given"]]
-                start = Start(given, state["drawn"], state["drew"])
-            self.streams = {worker: (given, own) for worker, given, own in state["streams"]}
-            self.turn = state["turn"]
-            if spec.generator is not None and state["generator"] is not None:
-                spec.generator.set_state(state["generator"])
-        self._generator_state = None if spec.generator is None else spec.generator.get_state()
-        self.order = EpochOrder(spec.sampler, generator=spec.generator, router=router, start=start)
-        self._given = Given(start, self.order.size, self.order.each)
+            given = [(begin, end) for begin, end in state["given"]] if has_begun else []
+            drew = self._draws_seed and spec.generator is None
+            start = Start(given, state["drawn"], begun=state["order_drawn"], over=state["finished"], drew=drew)
+            self.streams = {
+                worker: Progress(since, own, tuple(replay)) for worker, since, own, replay in state["streams"]
+            }
+            self.turn = state["turn"] if has_begun else 0
+            if spec.generator is not None:
+                set_generator(spec.generator, state["generator"])
+        self._generator_state = None if spec.generator is None else generator_text(spec.generator)
+        skip = partial(left_out_of, spec.skip, batched=spec.batched) if spec.skip else None
+        self.order = EpochOrder(
+            spec.sampler,
+            generator=spec.generator,
+            router=router,
+            start=BEGINNING if spec.is_stream else start,
+            skip=None if spec.is_stream else skip,
+            number=epoch,
+        )
+        size = 1 if spec.is_stream else self.order.size
+        total = None if spec.batch_size is None else spec.positions
+        self._given = Given(start, size, self.order.each, self.order.left_out, total)
+        self.order.follow(lambda: self._given.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
-        if state is not None and spec.generator is None:
-            self.base_seed = state["base_seed"]
-        else:
-            self.base_seed = draw_seed(spec.generator) if spec.base_seed is None else spec.base_seed
         self.is_seeded = spec.seed is not None
+        self.leaves_out = self._left_out_steps(start) if spec.is_stream and skip is not None else None
+        self.base_seed = self._seed(state, has_begun=has_begun)
         seed, number = (spec.seed, epoch) if spec.seed is not None else (self.base_seed, 0)
-        if spec.seed is None and spec.base_seed is not None:
+        if spec.seed is None and not self._draws_seed:
             number = epoch  # persistent workers draw other numbers in each epoch
         self.key: tuple[int, int] = (seed, number & 0xFFFFFFFF)
-        if state is not None:
+        if state is not None and has_begun:
             key_seed, key_epoch = state["key"]
             self.key = (key_seed, key_epoch)
-        self._drew = spec.base_seed is None and spec.generator is None
+
+    def _seed(self, state: dict[str, Any] | None, *, has_begun: bool) -> int:
+        spec = self._spec
+        if state is None:
+            return draw_seed(spec.generator) if spec.base_seed is None else spec.base_seed
+        # A user's generator was set back to where the epoch began; torch's own is where the loop has left it.
+        if self._draws_seed and not (has_begun and spec.generator is None):
+            draw_seed(spec.generator)
+        seed: int = state["base_seed"]
+        return seed
+
+    def restore(self, restore: Callable[[], T]) -> T:
+        """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.
+
+        If that sets torch's generator to where it was when the epoch before ended, the base seed of this one has
+        still to be drawn from it.
+        """
+        if not (self.again and self._draws_seed and self._spec.generator is None):
+            return restore()
+        before = torch.get_rng_state()
+        restored = restore()
+        if not torch.equal(before, torch.get_rng_state()):
+            draw_seed()
+        return restored
+
+    def _left_out_steps(self, start: Start) -> Callable[[int], bool] | None:
+        number = self.epoch if self._sampler_epoch is None else self._sampler_epoch
+        left_out = left_out_of(self._spec.skip, number)
+        before = start.prefix
+        return None if left_out is None else lambda batch: left_out.has_step(before + batch)
 
     def state(self) -> dict[str, Any]:
         """Return the state from which another cursor goes on after the delivered batches."""
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._sampler_epoch,
-            "finished": self.finished,
+            "finished": False,
+            "begun": True,
             "given": [list(span) for span in self._given.ranges()],
-            "drawn": self.order.drawn_from(self._given.first),
-            "drew": self._drew,
+            # Else the loop's generators have not moved on for the order.
+            "order_drawn": self.order.is_resumed or self.order.num_drawn > 0,
+            "drawn": None if self._spec.is_stream else self.order.drawn_from(self._given.first),
+            "draws_seed": self._draws_seed,
             "base_seed": self.base_seed,
             "key": list(self.key),
             "generator": self._generator_state,
-            "streams": [[worker, given, own] for worker, (given, own) in self.streams.items()],
+            "streams": self.listed_streams(),
             "turn": self.turn,
         }
 
+    def listed_streams(self) -> list[Any]:
+        """Return the progress of each worker in plain values."""
+        settle = None if self.settle is None else self.settle()
+        if settle is not None:
+            settle()
+        if self.live is not None:
+            self.streams[0] = Progress(0, self.live())
+        return [
+            [worker, progress.since, progress.state, list(progress.replay)]
+            for worker, progress in sorted(self.streams.items())
+        ]
 
-def save(spec: OrderSpec, cursor: Cursor) -> dict[str, Any]:
-    """Return the state of a loader at ``cursor``."""
-    dataset = spec.dataset
-    own = {}
-    if is_streaming(dataset):
-        samples = sum(state["samples"] for _, state in cursor.streams.values() if state is not None)
-        own["dataset"] = streaming_state(dataset, samples, cursor.stream_epoch)
+
+def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
+    """Return the state of an epoch that is about to begin, with what it would draw now; nothing is drawn.
+
+    Args:
+        spec: the sources of the order.
+        last: the epoch before it.
+    """
+    draws_seed = spec.base_seed is None
+    base_seed = spec.base_seed
+    if base_seed is None:
+        source = torch.default_generator if spec.generator is None else spec.generator
+        with kept_generators(source):
+            base_seed = draw_seed(spec.generator)
     return {
-        "foreload": 1,
-        "seed": spec.seed,
-        "samples": len(dataset) if isinstance(dataset, Sized) else None,
-        "workers": spec.num_streams,
-        **cursor.state(),
-        **own,
+        "epoch": 0,
+        "sampler_epoch": spec.sampler_epoch,
+        "finished": False,
+        "begun": False,
+        "given": [],
+        "order_drawn": False,
+        "drawn": None
+        if spec.is_stream
+        else coming_draw(spec.sampler, spec.generator, drew=draws_seed and spec.generator is None),
+        "draws_seed": draws_seed,
+        "base_seed": base_seed,
+        "key": [base_seed, 0],
+        "generator": None if spec.generator is None else generator_text(spec.generator),
+        "streams": [] if last is None or not spec.keeps else last.listed_streams(),
+        "turn": 0,
     }
 
 
-@dataclass(frozen=True)
-class Resumption:
-    """The point at which a loader goes on.
-
-    Attributes:
-        epoch: the number of its next epoch.
-        sampler_epoch: the epoch to set in its samplers; None: leave them alone.
-        state: the state for the next :class:`Cursor`; None: the epoch starts from its beginning.
-    """
-
-    epoch: int
-    sampler_epoch: int | None = None
-    state: dict[str, Any] | None = None
-
-
-def resume(spec: OrderSpec, state: Any) -> Resumption:
-    """Return the point at which a loader goes on from a state that :func:`save` returned.
-
-    Raises:
-        ValueError: the state is not one of a loader like this one.
-    """
-    if not isinstance(state, dict) or state.get("foreload") != 1:
-        raise ValueError("state_dict must come from foreload.DataLoader.state_dict()")
-    own: dict[str, Any] = {"seed": spec.seed}
-    if is_streaming(spec.dataset):
-        pass  # it divides the remaining samples between any number of workers
-    elif spec.is_stream:
-        own["workers"] = spec.num_streams
-    elif isinstance(spec.dataset, Sized):
-        own["samples"] = len(spec.dataset)
-    for name, value in own.items():
-        if state.get(name, value) != value:
-            raise ValueError(f"the state is of a loader with {name} = {state[name]!r}, but this one has {value!r}")
-    sampler = getattr(spec.sampler, "sampler", spec.sampler)
-    if isinstance(sampler, ArraySampler) and "drawn" in state:
-        sampler.restore_drawn(state["drawn"])
-    if is_streaming(spec.dataset) and "dataset" in state:
-        load_streaming_state(spec.dataset, state["dataset"], finished=state["finished"])
-        state = {**state, "streams": [], "turn": 0}
-    if state["finished"]:
-        return Resumption(state["epoch"] + 1, state["epoch"] + 1)
-    if "drawn" not in state:
-        return Resumption(state["epoch"], state.get("sampler_epoch"))  # nothing had been delivered
-    if any(given and known is None for _, given, known in state["streams"]):
-        warnings.warn(
-            f"{type(spec.dataset).__name__} has no state_dict() and load_state_dict(): the samples that were "
-            "delivered before are read again and skipped",
-            stacklevel=3,
-        )
-    return Resumption(state["epoch"], state.get("sampler_epoch"), dict(state))
+def description(spec: OrderSpec) -> dict[str, Any]:
+    """Return what a loader must have in common with the one whose state it loads."""
+    inner = getattr(spec.sampler, "sampler", spec.sampler)
+    return {
+        "seed": spec.seed,
+        "samples": len(spec.dataset) if isinstance(spec.dataset, Sized) and not spec.is_stream else None,
+        "positions": spec.positions,
+        "sampler": None if spec.is_stream else type(inner).__name__,
+        "batch_sampler": type(spec.sampler).__name__ if spec.batched and not spec.is_stream else None,
+        "batch_size": spec.batch_size,
+        "ranks": getattr(inner, "num_replicas", 1) if type(spec.sampler) is BatchSampler else 1,
+        "workers": spec.num_streams,
+    }

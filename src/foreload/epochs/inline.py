@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from foreload.batch.progress import BEGUN, StatefulSamples
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.protocol import Assembly
@@ -19,6 +20,16 @@ class InlineEpoch(Epoch):
     def __init__(self, spec: EpochSpec, assembly: Assembly) -> None:
         super().__init__(spec)
         self._assembly = assembly
+        cursor = spec.cursor
+        progress, arrays = cursor.streams.get(0, BEGUN), cursor.order.is_array
+        source = cursor.restore(lambda: StatefulSamples.of(spec.dataset, progress, self._load, arrays=arrays))
+        if source is not None:
+            cursor.live = source.state
+
+    def _load(self, indices: Any) -> Any:
+        batch = self._assembly.start(indices)
+        batch.job.run_here()
+        return batch.take()
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = self._draw()

@@ -13,6 +13,7 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.processes import ProcessEpoch
 from foreload.epochs.stream import StreamEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
+from foreload.order.resume import has_state
 from foreload.workers.crew import Crew
 from foreload.workers.processes import Restart
 from foreload.workers.spec import CrewSpec
@@ -54,10 +55,12 @@ def open_epoch(
             return StreamEpoch(spec, buffers)
         identity = WorkerIdentity(count, cursor.base_seed, spec.dataset, workers.init)
         return StreamEpoch(spec, buffers, crew.copies(workers), identity, crew.recorder.spans)
+    # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
+    is_inline = count == 0 or has_state(spec.dataset)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
     if assembly is None:
         surroundings: Surroundings | None = None
-        if count > 0:
+        if not is_inline:
             surroundings = ThreadSurroundings(cursor.key)
         elif batches.is_keyed:
             surroundings = ProcessSurroundings(cursor.key)
@@ -66,7 +69,7 @@ def open_epoch(
         )
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)
-    if count == 0:
+    if is_inline:
         return InlineEpoch(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)
     depth = crew.tune(workers, assembly)

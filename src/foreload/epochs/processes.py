@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -16,8 +16,10 @@ from torch.utils.data import IterableDataset
 from foreload import _native
 from foreload.batch.assembly import count
 from foreload.batch.collate import pinned
+from foreload.batch.progress import BEGUN, Progress
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.errors import warn_user
+from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
 from foreload.workers.processes import ProcessPool, Restart, Worker, death
@@ -57,27 +59,42 @@ class ProcessEpoch(Epoch):
         self._restarts = restarts
         self._restarts_left = self._max_restarts = max_restarts
         self._first = pool.next_number
-        self._turns = cycle([*range(cursor.turn, len(pool.workers)), *range(cursor.turn)])
+        turn = cursor.turn % len(pool.workers)  # there may have been more workers
+        self._turns = cycle([*range(turn, len(pool.workers)), *range(turn)])
         self._active = [True] * len(pool.workers)
         self._asked: OrderedDict[int, int] = OrderedDict()  # jobs, and their workers
         self._answers: dict[int, Result] = {}
         self._sizes: dict[int, int] = {}  # of jobs, in samples
+        self._indices: dict[int, Any] = {}  # of jobs, if the dataset has a state
         ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
         self._depth = self._watch.depth = max(len(pool.workers), ahead)
-        self._begin = Begin(cursor.key, self._order.is_array, self._first)
-        # The position of each stream, from which a replacement of its worker goes on.
-        self._streams = dict(cursor.streams)
+        # Whether workers tell the state of their copy of the dataset.
+        self._tells = self._is_stream or has_state(spec.dataset)
+        snapshots = spec.snapshot_every if self._tells else None
+        self._begin = Begin(cursor.key, self._order.is_array, self._first, again=cursor.again, snapshots=snapshots)
+        # The progress of each worker, from which a replacement goes on.
+        self._progress = dict(cursor.streams)
+        self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
         self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
         pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)
-            worker.tell(self._begin_of(worker, self._streams))
+            worker.tell(self._begin_of(worker))
         for _ in range(self._depth):
             self._ask()
+        if self._unheard:
+            cursor.settle = weakref.WeakMethod(self._hear)
 
-    def _begin_of(self, worker: Worker, streams: dict[int, tuple[int, Any]]) -> Begin:
-        skip, state = streams.get(worker.number, (0, None))
-        return replace(self._begin, skip=skip, state=state)
+    def _begin_of(self, worker: Worker) -> Begin:
+        again = self._begin.again and worker.number in self._unheard
+        return replace(self._begin, progress=self._progress.get(worker.number, BEGUN), again=again)
+
+    def _hear(self) -> None:
+        """Wait until each worker has told the state of its dataset at the beginning of the epoch."""
+        while self._unheard and not self._pool.closed and self._pool.first == self._first:
+            wanted = [worker for worker in self._pool.workers if worker.number in self._unheard]
+            if not self._receive(wanted):
+                raise self._give_up(wanted)
 
     @property
     def _workers(self) -> list[Any]:
@@ -85,6 +102,8 @@ class ProcessEpoch(Epoch):
         return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        if self._unheard:
+            self._hear()
         while self._asked:
             number = self._next_answered()
             if number is None:
@@ -92,23 +111,25 @@ class ProcessEpoch(Epoch):
             result = self._answers.pop(number)
             samples = self._sizes.pop(number, result.samples)
             owner = self._asked.pop(number)
+            indices = self._indices.pop(number, None)
             self._cursor.turn = next(iter(self._asked.values()), owner)
             if result.is_end:
                 self._active[owner] = False
+                if result.state is not None:
+                    self._cursor.streams[owner] = Progress(0, result.state)
                 self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
             self._ask()
             self._num_delivered += 1
+            if self._tells:
+                self._cursor.streams[owner] = self._cursor.streams.get(owner, BEGUN).after(result.state, indices)
             if self._is_stream:
-                self._cursor.streams[owner] = (
-                    self._cursor.streams.get(owner, (0, None))[0] + 1,
-                    result.state,
-                )
                 warn_of_length(
                     self._spec.dataset, self._spec.expected_length, self._num_delivered, len(self._pool.workers)
                 )
-            return number - self._first, samples, partial(self._take, result)
+            place = self._num_delivered - 1 if self._is_stream else number - self._first
+            return place, samples, partial(self._take, result)
         self.close()
         raise StopIteration
 
@@ -140,6 +161,9 @@ class ProcessEpoch(Epoch):
         self._asked[number] = worker.number
         if not self._is_stream:
             self._sizes[number] = count(indices)
+            if self._tells:
+                indices = list(indices) if isinstance(indices, Iterator) else indices
+                self._indices[number] = indices.tolist() if isinstance(indices, np.ndarray) else indices
         worker.ask(number, indices)
 
     def _dismiss(self, worker: Worker) -> None:
@@ -167,19 +191,29 @@ class ProcessEpoch(Epoch):
                 "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
         wanted = [self._pool.workers[self._asked[number]]] if self._spec.in_order else self._pool.workers
-        timed_out = True
-        for worker, result in self._pool.wait(wanted, self._spec.timeout):
-            timed_out = False
-            if result is None:
-                self._replace(worker)
-            elif result.number in self._asked:
-                self._answers[result.number] = result
-                if self._is_stream:
-                    before = self._streams.get(worker.number, (0, None))[0]
-                    self._streams[worker.number] = (before + 1, result.state)
-        if timed_out:
+        if not self._receive(wanted):
             raise self._give_up(wanted)
         return None
+
+    def _receive(self, wanted: list[Worker]) -> bool:
+        """Wait for messages of these workers; return whether any came in time."""
+        in_time = False
+        for worker, result in self._pool.wait(wanted, self._spec.timeout):
+            in_time = True
+            name = worker.number
+            if result is None:
+                self._replace(worker)
+            elif result.begun is not None:
+                if result.begun == self._first and name in self._unheard:
+                    self._unheard.discard(name)
+                    if result.state is not None and "dataset" in result.state:
+                        self._progress[name] = self._cursor.streams[name] = Progress(0, result.state)
+            elif result.number in self._asked:
+                self._answers[result.number] = result
+                if self._tells:
+                    indices = self._indices.get(result.number)
+                    self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
+        return in_time
 
     def _replace(self, worker: Worker) -> None:
         process = worker.end()
@@ -207,7 +241,7 @@ class ProcessEpoch(Epoch):
                 "loader.stats()['restarts']"
             )
         other = self._pool.replace(worker)
-        other.tell(self._begin_of(worker, self._streams))
+        other.tell(self._begin_of(worker))
         for number, indices in worker.asked.items():
             other.ask(number, indices)
         if worker.is_last:

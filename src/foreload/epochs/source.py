@@ -30,6 +30,7 @@ from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.samplers import KeyedSampler
+from foreload.order.skip import Skip
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
@@ -81,6 +82,8 @@ class EpochSource(TorchDataLoader[T_co]):
     _spare_buffers = 8  # free buffers that are kept
     _epoch: int  # the number of the next epoch
     _resumed: dict[str, Any] | None
+    _skip: tuple[Skip, ...]
+    snapshot_every_n_steps: int
 
     def _reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
@@ -161,6 +164,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self.timeout or None,
             self.in_order,
             self.prefetch_factor,
+            self.snapshot_every_n_steps,
             expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
         )
         crew = self._crew_spec(view)
@@ -215,13 +219,21 @@ class EpochSource(TorchDataLoader[T_co]):
         return lambda order: None
 
     def _order_spec(self) -> OrderSpec:
+        batches, by_processes = self.batch_spec, self.by_processes
+        has_parts = by_processes or isinstance(self.dataset, IterableDataset)
+        has_copies = self.num_workers > 0 and (by_processes or (has_parts and not self._auto_workers))
         return OrderSpec(
             self.dataset,
             index_sampler(self),
             self.generator,
             self.seed,
-            max(1, self.num_workers),
+            self.num_workers if has_parts else 0,
             self._open.base_seed,
+            batches.batch_size,
+            batches.auto_collation,
+            self._skip,
+            # The calling thread, or the one that reads ahead for it, has the dataset itself.
+            keeps=self.persistent_workers or not has_copies,
         )
 
     def _cache_spec(self) -> CacheSpec:

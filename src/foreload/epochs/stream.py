@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.context import LoopContext
-from foreload.batch.generators import StreamGenerators
 from foreload.batch.failure import stop_error
+from foreload.batch.generators import StreamGenerators
+from foreload.batch.progress import BEGUN, Progress, is_due
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.thread_generators import seed_own_generators, with_own_generators
@@ -30,8 +31,9 @@ __all__ = ["StreamEpoch"]
 class _End:
     """The last item of a worker: its stream is over, or has failed for good."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, state: Any = None) -> None:
         self.error = error
+        self.state = state
 
 
 class _WorkerTask(NamedTuple):
@@ -45,6 +47,8 @@ class _WorkerTask(NamedTuple):
     buffers: Buffers
     lane: Lane
     key: tuple[int, int]  # of its random numbers
+    again: bool
+    snapshots: int
 
 
 class _Worker:
@@ -53,51 +57,57 @@ class _Worker:
     Args:
         task: its part of the dataset.
         ahead: the number of batches.
-        skip: batches of the stream that were delivered before.
-        state: the state of the stream after them, if it has one.
+        progress: how far the stream was read before.
     """
 
-    def __init__(self, task: _WorkerTask, ahead: int, skip: int, state: Any) -> None:
+    def __init__(self, task: _WorkerTask, ahead: int, progress: Progress) -> None:
         self.number = task.worker
         self.lane = task.lane
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
+        self.is_open = threading.Event()
+        self.state: Any = None  # of the stream when the epoch begins
         self.thread = threading.Thread(
             target=LoopContext().run,
-            args=(with_own_generators, self._work, task, skip, state),
+            args=(with_own_generators, self._work, task, progress),
             name=f"foreload-stream-{task.worker}",
             daemon=True,
         )
         self.thread.start()
 
-    def _work(self, task: _WorkerTask, skip: int, state: Any) -> None:
+    def _work(self, task: _WorkerTask, progress: Progress) -> None:
         try:
             task.identity.assume(task.worker, task.dataset)
             seed_own_generators(task.key, task.worker)
-            batches = StreamBatches(task.spec, task.dataset, task.buffers, skip, state)
+            batches = StreamBatches(task.spec, task.dataset, task.buffers, progress, again=task.again)
+            self.state = batches.state()
         except BaseException as error:
             self.batches.put(_End(error))
             return
+        finally:
+            self.is_open.set()
         made = 0
         while True:
             self.permits.acquire()
             if self._stopped:
                 return
+            batch, failure = None, None
             try:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
                         batch = snapshot(batch)
-                made += 1
-                self.batches.put((batch, batches.samples, None, batches.state()))
-                del batch
             except StopIteration:
-                self.batches.put(_End())
+                self.batches.put(_End(state=batches.state()))
                 return
             except BaseException as error:
                 error.add_note(f"foreload: in the iterable dataset, worker {task.worker}")
-                self.batches.put((None, 0, error, batches.state()))
+                failure = error
+            made += 1
+            state = batches.state() if is_due(made, task.num_workers, task.snapshots) else None
+            self.batches.put((batch, batches.samples if failure is None else 0, failure, state))
+            del batch, failure
 
     def stop(self) -> None:
         self._stopped = True
@@ -128,6 +138,7 @@ class StreamEpoch(Epoch):
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
         self._workers: list[_Worker] = []
+        self._unheard: list[_Worker] = []
         self._count = len(copies)
         self._process = os.getpid()
         self._spans = spans
@@ -135,36 +146,65 @@ class StreamEpoch(Epoch):
         # With a seed, the stream draws apart from the loop; otherwise from its generators, as in torch.
         self._drawing = StreamGenerators(spec.cursor.key).active if spec.cursor.is_seeded else nullcontext
         if identity is None or spans is None:
+            progress, again = streams.get(0, BEGUN), spec.cursor.again
             with self._drawing():
-                self._inline = StreamBatches(spec.batches, spec.dataset, buffers, *streams.get(0, (0, None)))
+                self._inline = spec.cursor.restore(
+                    lambda: StreamBatches(spec.batches, spec.dataset, buffers, progress, again=again)
+                )
+            if self._inline.is_stateful:
+                spec.cursor.live = self._inline.state
         else:
             ahead = max(1, spec.prefetch_factor or 1)
             self._watch.depth = ahead * self._count
+            again, every = spec.cursor.again, spec.snapshot_every
             workers = [
                 _Worker(
-                    _WorkerTask(worker, self._count, spec.batches, own, identity, buffers, lane, spec.cursor.key),
+                    _WorkerTask(
+                        worker,
+                        self._count,
+                        spec.batches,
+                        own,
+                        identity,
+                        buffers,
+                        lane,
+                        spec.cursor.key,
+                        again,
+                        every,
+                    ),
                     ahead,
-                    *streams.get(worker, (0, None)),
+                    streams.get(worker, BEGUN),
                 )
                 for worker, (own, lane) in enumerate(zip(copies, spans.take("thread", self._count), strict=True))
             ]
+            self._unheard = list(workers)
+            spec.cursor.settle = weakref.WeakMethod(self._hear)
             self._workers = workers[spec.cursor.turn :] + workers[: spec.cursor.turn]
         self._close = weakref.finalize(self, _stop, list(self._workers), self._process, spans)
 
+    def _hear(self) -> None:
+        """Note the state of each thread's stream at the beginning of the epoch."""
+        for worker in self._unheard if self._process == os.getpid() else ():
+            worker.is_open.wait(self._spec.timeout)
+            if worker.state is not None and "dataset" in worker.state:
+                self._cursor.streams[worker.number] = Progress(0, worker.state)
+        self._unheard = []
+
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        if self._unheard:
+            self._hear()
         if self._inline is None:
             worker, batch, samples, error, state = self._from_worker()
         else:
-            worker, batch, error = 0, None, None
+            worker, batch, error, state = 0, None, None, None
             try:
                 with self._drawing(), _native.Work(self._lane, self._num_delivered):
                     batch = next(self._inline)
             except StopIteration:
                 raise
-            except BaseException as failure:
+            except Exception as failure:
                 error = failure
-            state, samples = self._inline.state(), self._inline.samples
-        self._cursor.streams[worker] = (self._cursor.streams.get(worker, (0, None))[0] + 1, state)
+            samples = self._inline.samples
+        self._cursor.streams[worker] = self._cursor.streams.get(worker, BEGUN).after(state)
         self._num_delivered += 1
 
         def take() -> Any:
@@ -197,6 +237,8 @@ class StreamEpoch(Epoch):
                     raise stop_error(item.error) from item.error
                 if item.error is not None:
                     raise item.error
+                if item.state is not None:
+                    self._cursor.streams[worker.number] = Progress(0, item.state)
                 continue
             worker.permits.release()
             self._turn = self._workers.index(worker) + 1

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
-from foreload._torch import draw_seed
-from foreload.checks import Indices
-from foreload.order.known import draws_at_once, kept_generators
+from foreload._torch import draw_seed, item_sampler
+from foreload.checks import Array, Indices
+from foreload.order.generators import generator_text, kept_generators, set_generator
+from foreload.order.known import draws_at_once
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Ranges, Start
-from foreload.order.sampler_batches import SamplerBatches
+from foreload.order.resume import BEGINNING, Ranges, Start, merged
+from foreload.order.sampler_batches import SamplerBatches, coming_state
 from foreload.order.samplers import (
     BLOCK,
     Blocks,
@@ -24,32 +25,81 @@ from foreload.order.samplers import (
     global_order,
     keyed_blocks,
 )
+from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
 
-__all__ = ["ArrayBatches", "batches", "without"]
+__all__ = ["ARRAY_SAMPLERS", "ArrayBatches", "batches", "coming_draw"]
 
 
-def batches(sampler: Any, router: Router | None = None, start: Start = BEGINNING) -> Any:
+# Of torch and foreload, beside those that are an ArraySampler; no class derived from them, which may do anything.
+ARRAY_SAMPLERS = (SequentialSampler, RandomSampler, KeyedSampler, DistributedSampler)
+
+
+def batches(
+    sampler: Any,
+    router: Router | None = None,
+    start: Start = BEGINNING,
+    skip: LeftOut | None = None,
+    left_out: Ranges | None = None,
+) -> Any:
     """Return an iterator over the indices that a DataLoader asks its dataset for, one item per batch.
 
     Args:
         sampler: its batch sampler, or its sampler without batching.
         router: swaps samples between the ranks of its ``DistributedSampler``.
         start: where to begin.
+        skip: what to leave out.
+        left_out: a list for the positions that are left out, filled as the order is drawn.
 
     Returns:
         :class:`ArrayBatches` if the order is known as arrays, otherwise what the user's sampler or batch sampler
         yields, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
+
+    Raises:
+        ValueError: single samples are to be left out of an order that ranks share in a way of its own.
     """
+    left_out = [] if left_out is None else left_out
+    inner: Any = item_sampler(sampler)
     if type(sampler) is BatchSampler:
-        if router is None:
-            blocks = _blocks(sampler.sampler, start)
+        if skip is not None:
+            each = getattr(inner, "num_replicas", 1)
+            left_out += skip.positions(sampler.batch_size * each)
+        if type(inner) is DistributedSampler and router is None:
+            blocks: OrderBlocks | None = _RankBlocks(inner, start, skip, left_out)
         else:
-            blocks = _RoutedRankBlocks(sampler, router, start)
+            blocks = _blocks(inner, start) if router is None else None
+            if router is not None:
+                blocks = _RoutedRankBlocks(sampler, router, start)
+            if blocks is not None:
+                blocks = _remaining(blocks, start, skip, left_out)
         if blocks is not None:
-            shared = getattr(sampler.sampler, "generator", None) is not None
-            return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, start=start)
-    return SamplerBatches(sampler, start)
+            shared = getattr(inner, "generator", None) is not None
+            return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared)
+    elif skip is not None:
+        left_out += skip.positions(1)
+    return SamplerBatches(sampler, start, skip, left_out)
+
+
+def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> Any:
+    """Return what the order of an epoch that is about to begin will be drawn from, without drawing anything.
+
+    Args:
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
+        loader_generator: from which the base seed of the workers is drawn first, if one is.
+        drew: whether that is done, from torch's global generator if the loader has none.
+    """
+    inner = item_sampler(sampler)
+    if type(sampler) is not BatchSampler or type(inner) not in ARRAY_SAMPLERS:
+        blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
+        return coming_state(inner, drew=drew) if blocks is None else blocks.drawn
+    if type(inner) is not RandomSampler:
+        return None
+    if inner.generator is not None:
+        return None if inner.generator is loader_generator else generator_text(inner.generator)
+    with kept_generators(torch.default_generator):
+        if drew:
+            draw_seed()
+        return draw_seed()
 
 
 class ArrayBatches(Iterator[Indices]):
@@ -62,16 +112,14 @@ class ArrayBatches(Iterator[Indices]):
         each: positions of the whole order per sample: the number of ranks that share it.
     """
 
-    def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool, start: Start) -> None:
+    def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool) -> None:
         self.ready = 0
         self.shared = shared
         self.size = size
         self.each = blocks.each
         self._source = blocks
         self._drop_last = drop_last
-        later = [(begin, end) for begin, end in start.given if begin > 0]
-        rest = without(blocks, start.prefix, later) if later else blocks
-        self._batches = self._cut(rest, size, drop_last)
+        self._batches = self._cut(blocks, size, drop_last)
 
     def __next__(self) -> Indices:
         """Return the indices of the next batch."""
@@ -104,18 +152,76 @@ class ArrayBatches(Iterator[Indices]):
             yield np.concatenate(parts)
 
 
-def without(blocks: Iterator[Indices], at: int, given: Ranges) -> Iterator[Indices]:
-    """Yield blocks, the first of which begins at position ``at``, without the positions that were delivered.
+def _remaining(blocks: OrderBlocks, start: Start, skip: LeftOut | None, left_out: Ranges) -> OrderBlocks:
+    """Return blocks that begin where ``start`` says without what was delivered after that, or is left out."""
+    samples = None if skip is None or not skip.has_samples else skip
+    if samples is not None and blocks.each > 1:
+        raise ValueError(
+            "skip: samples cannot be left out of an order that ranks share evenly by dataset or by cache "
+            "(MixtureSampler, Cache(route=True)); leave out steps"
+        )
+    begin, each = start.prefix, blocks.each
+    # Counted in this rank's positions: all ranks have delivered, or leave out, the same rounds.
+    later = [
+        ((max(first, begin) - begin) // each, (end - begin) // each)
+        for first, end in [*start.given, *left_out]
+        if end > begin
+    ]
+    return _Remaining(blocks, later, samples, begin, left_out) if later or samples is not None else blocks
 
-    >>> [block.tolist() for block in without(iter([np.arange(3, 10)]), 3, [(0, 3), (5, 8)])]
-    [[3, 4, 8, 9]]
+
+class _Remaining:
+    """Blocks without some positions and samples.
+
+    Args:
+        blocks: the blocks.
+        given: the positions, counted from the beginning of the first block.
+        skip: the samples; None: no samples.
+        begin: the place of the first block in the whole order.
+        left_out: the list for the places of these samples, as far as blocks have been drawn.
     """
-    for block in blocks:
-        keep = np.ones(len(block), np.bool_)
-        for begin, end in given:
-            keep[max(0, begin - at) : max(0, end - at)] = False
-        at += len(block)
-        yield block[keep]
+
+    def __init__(
+        self, blocks: OrderBlocks, given: Ranges, skip: LeftOut | None, begin: int, left_out: Ranges
+    ) -> None:
+        self.each = blocks.each
+        self._blocks = blocks
+        self._given = given
+        self._skip = skip
+        self._begin = begin
+        self._left_out = left_out
+        self._at = 0
+
+    @property
+    def drawn(self) -> Any:
+        """See :class:`~foreload.protocol.OrderBlocks`."""
+        return self._blocks.drawn
+
+    def __iter__(self) -> Iterator[Indices]:
+        return self
+
+    def __next__(self) -> Indices:
+        block = next(self._blocks)
+        keep = self._keep(len(block))
+        if self._skip is not None:
+            found = keep & self._skip.mask(block)
+            places = self._begin + self._at + np.flatnonzero(found)
+            self._left_out += [(place, place + 1) for place in places.tolist()]
+            keep &= ~found
+        self._at += len(block)
+        return block[keep]
+
+    def peek(self) -> Indices:
+        """Return all indices that are still to come, without consuming them."""
+        block = self._blocks.peek()
+        keep = self._keep(len(block))
+        return block[keep if self._skip is None else keep & ~self._skip.mask(block)]
+
+    def _keep(self, count: int) -> Array:
+        keep = np.ones(count, np.bool_)
+        for begin, end in self._given:
+            keep[max(0, begin - self._at) : max(0, end - self._at)] = False
+        return keep
 
 
 def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
@@ -125,8 +231,6 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
         return _RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
         return Blocks(keyed_blocks(sampler, start.prefix))
-    if type(sampler) is DistributedSampler:
-        return _RankBlocks(sampler, start)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
@@ -139,6 +243,16 @@ class _RandomBlocks(Blocks):
     def __init__(self, sampler: RandomSampler, start: Start) -> None:
         super().__init__(self._draw(sampler, start))
         self._sampler, self._start = sampler, start
+        self._drawn = start.drawn
+
+    @property
+    def drawn(self) -> Any:
+        """The seed, or the state of the user's generator, that the order is drawn from; fixed from now on."""
+        generator = self._sampler.generator
+        if self._drawn is None and generator is None:
+            with kept_generators(torch.default_generator):
+                self._drawn = draw_seed()
+        return generator_text(generator) if self._drawn is None else self._drawn
 
     def peek(self) -> Indices:
         if draws_at_once(self._sampler):
@@ -152,13 +266,16 @@ class _RandomBlocks(Blocks):
         size, wanted = len(sampler.data_source), sampler.num_samples
         generator = sampler.generator
         if generator is None:
-            self.drawn = draw_seed() if start.drawn is None else start.drawn
+            # A seed that was fixed for a state counts, but the loop's generator goes on as it would without that.
+            seed = draw_seed() if start.drawn is None or not start.begun else 0
+            if self._drawn is None:
+                self._drawn = seed
             generator = torch.Generator()
-            generator.manual_seed(self.drawn)
+            generator.manual_seed(self._drawn)
         else:
             if start.drawn is not None:
-                generator.set_state(start.drawn)
-            self.drawn = generator.get_state()
+                set_generator(generator, start.drawn)
+            self._drawn = generator_text(generator)
         skip = start.prefix
         for count in _draws(size, wanted, sampler.replacement):
             if sampler.replacement:
@@ -177,13 +294,16 @@ def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
 
 
 class _RankBlocks(Blocks):
-    """One rank's share of an order that all ranks share."""
+    """One rank's share of what is left of an order that all ranks share."""
 
-    def __init__(self, sampler: DistributedSampler[Any], start: Start) -> None:
+    def __init__(
+        self, sampler: DistributedSampler[Any], start: Start, skip: LeftOut | None, left_out: Ranges
+    ) -> None:
         self.each = sampler.num_replicas
         # Another number of ranks may have come so far: what is left is split among the present ones.
-        self.all_ranks = global_order(sampler, sampler.epoch, start.prefix)
-        super().__init__(iter([self.all_ranks[sampler.rank :: self.each]]))
+        taken = merged([*start.given, *left_out])
+        all_ranks = global_order(sampler, sampler.epoch, taken, skip, left_out)
+        super().__init__(iter([all_ranks[sampler.rank :: self.each]]))
 
 
 class _RoutedRankBlocks(Blocks):
@@ -193,6 +313,11 @@ class _RoutedRankBlocks(Blocks):
         sampler: Any = batches.sampler
         self.each = sampler.num_replicas
         swapped = global_batches(
-            sampler, sampler.epoch, batches.batch_size, batches.drop_last, router, start.prefix
+            sampler,
+            sampler.epoch,
+            batches.batch_size,
+            batches.drop_last,
+            router,
+            start.given[:1] if start.prefix else [],
         )
         super().__init__(parts[sampler.rank] for parts in swapped)

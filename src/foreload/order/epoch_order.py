@@ -12,7 +12,9 @@ from foreload.checks import Indices
 from foreload.order.batches import ArrayBatches, batches
 from foreload.order.known import draws_at_once
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Start
+from foreload.order.resume import BEGINNING, Ranges, Start
+from foreload.order.sampler_batches import SamplerBatches
+from foreload.order.skip import LeftOut
 
 __all__ = ["EpochOrder"]
 
@@ -25,6 +27,8 @@ class EpochOrder(Iterator[Any]):
         generator: of the loader, from which base seeds are drawn between epochs.
         router: swaps samples between the ranks of a ``DistributedSampler``.
         start: where an interrupted epoch goes on.
+        skip: returns what to leave out of an epoch.
+        number: the number of the epoch, for samplers that have none of their own.
 
     Attributes:
         sampler: as given.
@@ -34,6 +38,9 @@ class EpochOrder(Iterator[Any]):
         size: positions of the order per batch.
         each: positions of the order of all ranks per position of this rank's.
         num_drawn: the batches drawn so far.
+        skip: as given.
+        present_skip: what is left out of this epoch.
+        left_out: the positions that are left out, as far as the order has been drawn.
 
     >>> from torch.utils.data import BatchSampler, SequentialSampler
     >>> order = EpochOrder(BatchSampler(SequentialSampler(range(5)), 2, drop_last=False))
@@ -48,14 +55,19 @@ class EpochOrder(Iterator[Any]):
         generator: torch.Generator | None = None,
         router: Router | None = None,
         start: Start = BEGINNING,
+        skip: Callable[[int], LeftOut | None] | None = None,
+        number: int = 0,
     ) -> None:
         self.sampler = sampler
         self.item_sampler = item_sampler(sampler)
         self.generator = generator
         self.epoch: int | None = getattr(self.item_sampler, "epoch", None)
         self.num_drawn = 0
-        self.is_resumed = start is not BEGINNING
-        self._batches = batches(sampler, router, start)
+        self.is_resumed = start.begun and start is not BEGINNING
+        self.skip = skip
+        self.left_out: Ranges = []
+        self.present_skip = None if skip is None else skip(number if self.epoch is None else self.epoch)
+        self._batches = batches(sampler, router, start, self.present_skip, self.left_out)
         self.size: int = self._batches.size
         self.each: int = getattr(self._batches, "each", 1)
         self._plan: Callable[[EpochOrder], None] | None = None
@@ -94,6 +106,11 @@ class EpochOrder(Iterator[Any]):
     def drew_at_once(self) -> bool:
         """Whether peeking drew the whole epoch, so that generators are now as they are after it."""
         return draws_at_once(self.item_sampler)
+
+    def follow(self, delivered: Callable[[], int]) -> None:
+        """Hold the states of batches only until they are delivered; ``delivered`` returns how many have been."""
+        if isinstance(self._batches, SamplerBatches):
+            self._batches.delivered = delivered
 
     def drawn_from(self, first: int) -> Any:
         """Return what the order after the first ``first`` batches can be drawn from again."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,18 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from foreload._torch import draw_seed
+from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Indices
 from foreload.order.epoch_order import EpochOrder
-from foreload.order.known import KNOWN_SAMPLERS, kept_generators
+from foreload.order.generators import kept_generators
+from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
+from foreload.order.ranks import Router
+from foreload.order.resume import BEGINNING, Start
 from foreload.order.samplers import KeyedSampler, concatenated, global_batches
+from foreload.order.skip import LeftOut
 
-__all__ = ["asks_once", "look_ahead"]
+__all__ = ["asks_once", "look_ahead", "step_indices"]
 
 
 def asks_once(sampler: Any, num_ranks: int = 0) -> bool:
@@ -69,7 +74,8 @@ def look_ahead(
         return None
     if kind in (DistributedSampler, KeyedSampler, MixtureSampler):
         assert order.epoch is not None
-        return [coming, *(_listed(_of_epoch(sampler, order.epoch + later), order) for later in range(1, epochs))]
+        later_epochs = range(order.epoch + 1, order.epoch + epochs)
+        return [coming, *(_listed(_of_epoch(sampler, epoch), order, epoch) for epoch in later_epochs)]
     return [coming, *_drawn_later(order, epochs - 1, draws_seed=draws_seed)]
 
 
@@ -96,7 +102,9 @@ def _of_ranks(order: EpochOrder, ranks: Sequence[int], epochs: int) -> list[Indi
     assert order.epoch is not None
     known = []
     for epoch in range(order.epoch, order.epoch + epochs):
-        all_batches = global_batches(sampler, epoch, batches.batch_size, batches.drop_last)
+        skip = None if order.skip is None else order.skip(epoch)
+        taken = None if skip is None else skip.positions(batches.batch_size * sampler.num_replicas)
+        all_batches = global_batches(sampler, epoch, batches.batch_size, batches.drop_last, taken=taken, skip=skip)
         known.append(concatenated(parts[rank] for parts in all_batches for rank in ranks))
     return known
 
@@ -107,13 +115,62 @@ def _of_epoch(sampler: Any, epoch: int) -> Any:
     return other
 
 
-def _listed(sampler: Any, order: EpochOrder) -> Indices:
-    """Return the indices of a sampler's epoch, without a last batch that is dropped."""
+def _listed(sampler: Any, order: EpochOrder, epoch: int | None = None) -> Indices:
+    """Return the indices of a sampler's epoch, without what is left out and a last batch that is dropped."""
     if isinstance(sampler, (KeyedSampler, MixtureSampler)):
         indices = sampler.positions(0, len(sampler))
     else:
         indices = np.fromiter(iter(sampler), np.int64)
     batches = order.sampler
+    skip = None if order.skip is None or epoch is None else order.skip(epoch)
+    if skip is not None:
+        indices = skip.remaining(indices, batches.batch_size if type(batches) is BatchSampler else 1)
     if type(batches) is BatchSampler and batches.drop_last:
         return indices[: len(indices) // batches.batch_size * batches.batch_size]
+    return indices
+
+
+def step_indices(
+    sampler: Any,
+    epoch: int,
+    step: int,
+    *,
+    router: Router | None = None,
+    skip: Callable[[int], LeftOut | None] | None = None,
+) -> list[int]:
+    """Return the samples of one batch of an epoch whose order is a function of its number.
+
+    Args:
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
+        epoch: the number of the epoch.
+        step: the number of the batch.
+        router: swaps samples between the ranks of a ``DistributedSampler``.
+        skip: returns what is left out of an epoch, which is not counted.
+
+    Raises:
+        ValueError: the order is not a function of the epoch.
+        IndexError: the epoch has fewer batches.
+    """
+    inner = item_sampler(sampler)
+    if type(inner) not in (SequentialSampler, DistributedSampler, KeyedSampler, MixtureSampler):
+        raise ValueError(
+            f"the order of {type(inner).__name__} is not known without drawing it; with seed= (and shuffle=True) "
+            "it is a function of (seed, epoch)"
+        )
+    other = _of_epoch(inner, epoch) if hasattr(inner, "epoch") else inner
+    is_batched = type(sampler) is BatchSampler
+    batches = BatchSampler(other, sampler.batch_size if is_batched else 1, is_batched and sampler.drop_last)
+    left_out = None if skip is None else skip(epoch)
+    first = 0
+    if left_out is None or not left_out.has_samples:
+        # Steps keep their samples, so the order need not be made from its beginning.
+        first = step if left_out is None else left_out.original(step)
+    size = batches.batch_size * getattr(inner, "num_replicas", 1)
+    start = Start([(0, first * size)]) if first else BEGINNING
+    order = EpochOrder(batches, router=router, start=start, skip=skip, number=epoch)
+    found = next(islice(order, 0 if first else step, None), None)
+    if found is None:
+        left = "" if order.present_skip is None else ", with those left out"
+        raise IndexError(f"epoch {epoch} has no step {step}: it has {len(order)}{left}")
+    indices: list[int] = found.tolist()
     return indices

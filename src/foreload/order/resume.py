@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BEGINNING", "Given", "Ranges", "Start", "has_state"]
+__all__ = ["BEGINNING", "Given", "Ranges", "Start", "has_state", "merged"]
 
 Ranges = list[tuple[int, int]]
 
@@ -18,11 +18,16 @@ class Start:
     Attributes:
         given: positions of the order that were delivered before, as sorted ranges (begin, end).
         drawn: what its random order was drawn from.
-        drew: whether torch's base seed was drawn after that, from the same global generator.
+        begun: whether the order had been drawn from the loop's generators. Otherwise that is done now, to leave
+            them as they should be, but ``drawn`` decides.
+        over: whether ``drawn`` is the state of a sampler whose epoch was over; this is the next one.
+        drew: whether the base seed of the workers is drawn from torch's global generator.
     """
 
     given: Ranges = field(default_factory=list)
     drawn: Any = None
+    begun: bool = True
+    over: bool = False
     drew: bool = False
 
     @property
@@ -34,6 +39,21 @@ class Start:
 BEGINNING = Start()
 
 
+def merged(ranges: Ranges) -> Ranges:
+    """Return ranges sorted, those that meet as one, without empty ones.
+
+    >>> merged([(8, 9), (0, 4), (3, 6), (6, 7), (2, 2)])
+    [(0, 7), (8, 9)]
+    """
+    result: Ranges = []
+    for begin, end in sorted(ranges):
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        elif begin < end:
+            result.append((begin, end))
+    return result
+
+
 class Given:
     """The positions of an order that have been delivered.
 
@@ -41,16 +61,22 @@ class Given:
         start: what was delivered before.
         size: positions per batch.
         each: positions of the whole order per position: the number of ranks that share it.
+        left_out: positions that are not delivered at all; the order may add to them as far as it has been drawn.
+        total: the number of positions, if it is known.
 
     >>> given = Given(Start([(0, 4), (6, 8)]), size=2)
     >>> given.add(0); given.add(2); given.ranges()
     [(0, 8), (10, 12)]
     """
 
-    def __init__(self, start: Start, size: int, each: int = 1) -> None:
+    def __init__(
+        self, start: Start, size: int, each: int = 1, left_out: Ranges | None = None, total: int | None = None
+    ) -> None:
         self._start = start
         self._size = size
         self._each = each
+        self._left_out: Ranges = [] if left_out is None else left_out
+        self._total = total
         self._batches = 0  # delivered without a gap
         self._later: set[int] = set()
 
@@ -70,25 +96,25 @@ class Given:
         return self._batches
 
     def ranges(self) -> Ranges:
-        """Return all positions that were delivered, before the start too."""
+        """Return all positions that were delivered, before the start too, and those left out between them."""
         spans = [(0, self._batches * self._size), *((k * self._size, (k + 1) * self._size) for k in self._later)]
-        given = list(self._start.given)
+        holes = merged([*self._start.given, *self._left_out])
+        placed: Ranges = []
         for begin, end in spans:
-            given += self._placed(begin, end)
-        merged: Ranges = []
-        for begin, end in sorted(given):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            elif begin < end:
-                merged.append((begin, end))
-        return merged
+            placed += self._placed(begin * self._each, end * self._each, holes)
+        # What is left out further on is still to come: the next run may leave out something else.
+        reached = max((end for begin, end in placed if begin < end), default=0)
+        passed = [(begin, end) for begin, end in self._left_out if begin < reached]
+        given = merged([*self._start.given, *placed, *passed])
+        if self._total is None:
+            return given
+        return [(begin, min(end, self._total)) for begin, end in given if begin < self._total]
 
-    def _placed(self, begin: int, end: int) -> Ranges:
-        """Return the places in the whole order of positions counted in what was left at the start."""
-        begin, end = begin * self._each, end * self._each
+    def _placed(self, begin: int, end: int, holes: Ranges) -> Ranges:
+        """Return the places in the whole order of positions counted in what is left without the holes."""
         placed: Ranges = []
         at = 0  # of the whole order
-        for taken, free_again in [*self._start.given, (None, 0)]:
+        for taken, free_again in [*holes, (None, 0)]:
             free = None if taken is None else taken - at
             if begin < end and (free is None or begin < free):
                 until = end if free is None else min(end, free)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,10 +15,15 @@ from foreload._torch import draw_seed
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.nested import snapshot
-from foreload.order.known import KNOWN_SAMPLERS, draws_at_once, kept_generators
+from foreload.order.generators import kept_generators, sampler_states, set_sampler_states
+from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.resume import Ranges, Start, has_state
+from foreload.order.skip import LeftOut
 
-__all__ = ["SamplerBatches", "generator_states", "set_generator_states"]
+__all__ = ["SamplerBatches", "coming_state"]
+
+# States of a sampler that are held at a time, beside those of batches on their way to the loop.
+_MOST_STATES = 64
 
 
 class SamplerBatches(Iterator[Any]):
@@ -27,77 +32,194 @@ class SamplerBatches(Iterator[Any]):
     If it or its iterator has ``state_dict`` and ``load_state_dict``, it resumes from its state. From any other
     sampler the first batches are drawn again, with the generators set back to their states of then.
 
+    Args:
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
+        start: where to begin.
+        skip: what to leave out; its steps are in ``left_out`` already.
+        left_out: positions that are left out, to which this adds.
+
     Attributes:
-        drawn: the states that generators had when drawing began; None if the sampler has a state of its own.
         size: positions per batch: its samples, or 1 if the user's own sampler makes the batches.
         ready: batches that can be had without drawing from the sampler: none.
     """
 
     ready = 0
 
-    def __init__(self, sampler: Any, start: Start) -> None:
+    def __init__(self, sampler: Any, start: Start, skip: LeftOut | None, left_out: Ranges) -> None:
         self._sampler = sampler
         self._cuts = type(sampler) is BatchSampler
         self.size = sampler.batch_size if self._cuts else 1
         self._inner = sampler.sampler if self._cuts else sampler
+        self._start = start
+        self._skip = skip
+        self._left_out = left_out
+        self._taken = [*start.given, *left_out]
+        self.delivered: Callable[[], int] = int  # the number of batches whose states are not needed any more
         self._states: dict[int, Any] = {}
         self._asked = 0
-        stateful = has_state(self._inner)
-        if start.drawn is None or start.drawn.get("state", self) is None:
-            self.drawn: Any = None if stateful else generator_states(self._inner)
-            self._items = iter(self._inner) if stateful else iter(sampler)
-            self._whole = not stateful
-        else:
-            self.drawn = start.drawn
-            self._whole = False
-            self._items = self._resumed(start)
-        self._stateful = self._items if has_state(self._items) else self._inner if stateful else None
+        drawn = {} if start.drawn is None else start.drawn
+        self._at = drawn.get("at", 0)  # position of the next item of the sampler
+        self._own = drawn.get("own")
+        self._replay = drawn.get("generators")
+        if self._replay is not None and not start.begun and self._replay["next"] in (None, self._replay["iter"]):
+            # Nothing need be replayed if the generators are the very ones that the state was taken with.
+            self._replay = None if sampler_states(self._inner) == self._replay["iter"] else self._replay
+        # Whether the sampler's own state is one of its end: of the epoch before this one, or of this one.
+        self._again = self._own is not None and (start.over or bool(drawn.get("again")))
+        self._is_over = bool(drawn.get("over")) and not start.over
+        self._stateful = has_state(self._inner)
+        # The states of generators when the sampler was asked for its iterator, and for the first item.
+        self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
+        self._raw: Any = None
+        self._items: Iterator[Any] | None = None
+        if not self._cuts:
+            self._open()  # as torch does; it asks the sampler within its own batch sampler at the first batch
 
-    def _resumed(self, start: Start) -> Iterator[Any]:
-        state = start.drawn.get("state")
-        if start.drawn.get("over"):
-            return iter(())
-        if state is not None:
-            if has_state(self._inner):
-                self._inner.load_state_dict(state)
-                return iter(self._inner)
-            items: Any = iter(self._inner)
-            if has_state(items):
-                items.load_state_dict(state)
-                return iter(items)
-        warn_user(
-            f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it yielded before is "
-            "drawn again (no sample is loaded for that)"
-        )
-        now = generator_states(self._inner)
-        set_generator_states(self._inner, start.drawn)
-        items = iter(self._inner)
-        if start.drew:
+    def _open(self) -> None:
+        """Ask the sampler for its iterator, unless that has been done."""
+        if self._raw is not None:
+            return
+        if self._replay is not None and not self._stateful:
+            self._generators = self._replay
+            self._raw = self._replayed(self._replay)
+            return
+        own = self._own
+        if own is not None:
+            self._restore(own["sampler"])
+        elif self._generators["iter"] is None and not self._stateful:
+            self._generators["iter"] = sampler_states(self._inner)
+        self._raw = iter(self._inner)
+        if own is not None and own["iterator"] is not None and has_state(self._raw):
+            self._raw.load_state_dict(copy.deepcopy(own["iterator"]))
+        self._stateful = self._stateful or has_state(self._raw)
+        if self._is_over:
+            self._end(own)
+
+    def _restore(self, state: Any) -> None:
+        if state is not None and has_state(self._inner):
+            self._inner.load_state_dict(copy.deepcopy(state))
+
+    def _end(self, own: Any) -> None:
+        """Leave the sampler as its last batch left it: its next iterator is of the next epoch."""
+        if own is not None and own["sampler"] is not None and next(self._raw, self) is not self:
+            self._restore(own["sampler"])
+        self._raw = iter(())
+
+    def _replayed(self, states: dict[str, Any]) -> Iterator[Any]:
+        """Return what the sampler yields with these states of the generators."""
+        if self._start.given:
+            warn_user(
+                f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it yielded before "
+                "is drawn again (no sample is loaded for that)"
+            )
+        now = sampler_states(self._inner)
+        set_sampler_states(self._inner, states["iter"])
+        draws_seed = states["next"] is None and states["drew"]
+        if draws_seed and self._cuts:
             draw_seed()
-        if hasattr(self._inner, "__len__"):
-            # Draw the rest now: generators that others use can then be set back.
-            items = iter(list(items))
-            own = getattr(self._inner, "generator", None)
-            kept = None if own is None else own.get_state()
-            set_generator_states(self._inner, now)
-            if own is not None:
-                own.set_state(kept)
-        return _without(items, start.given)
+        items = iter(self._inner)
+        if draws_seed and not self._cuts:
+            draw_seed()
+        if states["next"] is not None:
+            set_sampler_states(self._inner, states["next"])
+        return self._drawn_now(items, now)
+
+    def _drawn_now(self, items: Iterator[Any], states: str) -> Iterator[Any]:
+        """Draw the rest now, if the sampler has an end: generators that others use can then be set back."""
+        if not hasattr(self._inner, "__len__"):
+            return items
+        items = iter(list(items))
+        own = getattr(self._inner, "generator", None)
+        kept = own.get_state() if isinstance(own, torch.Generator) else None
+        set_sampler_states(self._inner, states)
+        if own is not None and kept is not None:
+            own.set_state(kept)
+        return items
+
+    def _begin(self) -> Iterator[Any]:
+        """Return what the sampler yields, without what is left out."""
+        if self._items is None:
+            if self._own is None and self._replay is None and not self._stateful:
+                self._first_draw()
+            self._open()
+            if self._stateful and not self._is_over:
+                self._states[0] = self._now()
+            self._items = self._left()
+        return self._items
+
+    def _first_draw(self) -> None:
+        """Note the states of generators before the first draw, or draw with those that a state was taken with."""
+        name = "iter" if self._raw is None else "next"
+        noted, now = self._generators[name], sampler_states(self._inner)
+        if noted is not None and noted != now and hasattr(self._inner, "__len__"):
+            set_sampler_states(self._inner, noted)
+            self._raw = self._drawn_now(iter(self._inner) if self._raw is None else self._raw, now)
+        else:
+            self._generators[name] = now
+
+    def _left(self) -> Iterator[Any]:
+        """Yield the items of the sampler that are still to come."""
+        none = True
+        while True:
+            # Only next() is called: a sampler that is its own iterator may start over if iter() is called again.
+            try:
+                item = next(self._raw)
+            except StopIteration:
+                if not (none and self._again):
+                    return
+                # The state was that of an epoch that was over, and the sampler is at its end once more.
+                self._again = False
+                self._raw = iter(self._inner)
+                continue
+            none = self._again = False
+            self._at += 1
+            if any(begin < self._at <= end for begin, end in self._taken):
+                continue
+            if self._skip is not None and self._skip.has_samples:
+                left = self._skip.left_of(item, is_batch=self._skip.batched and not self._cuts)
+                if left is None:
+                    self._left_out.append((self._at - 1, self._at))
+                    continue
+                item = left
+            yield item
 
     def __next__(self) -> Any:
         """Return the indices of the next batch."""
-        if self._whole or not self._cuts:
-            batch = next(self._items)
-        else:
-            batch = list(islice(self._items, self.size))
+        items = self._begin() if self._items is None else self._items
+        if self._cuts:
+            batch = list(islice(items, self.size))
             if not batch or (len(batch) < self.size and self._sampler.drop_last):
+                self._note(over=True)
                 raise StopIteration
-        if self._stateful is not None:
-            over = self._cuts and len(batch) < self.size
-            self._states[self._asked] = {"state": self._stateful.state_dict(), "over": over}
+        else:
+            try:
+                batch = next(items)
+            except StopIteration:
+                self._note(over=True)
+                raise
         self._asked += 1
+        self._note(over=self._cuts and len(batch) < self.size)
         # As it is now: batches are asked for ahead, and the sampler may fill the same list for the next one.
         return iter(snapshot(list(batch))) if isinstance(batch, Iterator) else snapshot(batch)
+
+    def _note(self, *, over: bool) -> None:
+        if self._stateful:
+            self._states[self._asked] = self._now(over)
+            if len(self._states) > _MOST_STATES:
+                self._forget(self.delivered())
+
+    def _forget(self, batches: int) -> None:
+        for number in [number for number in self._states if number < batches]:
+            del self._states[number]
+
+    def _now(self, over: bool = False) -> dict[str, Any]:
+        """Return the sampler's own state, now."""
+        raw = self._raw
+        iterator = copy.deepcopy(raw.state_dict()) if has_state(raw) else None
+        is_two = raw is not self._inner and has_state(self._inner)
+        sampler = copy.deepcopy(self._inner.state_dict()) if is_two else None
+        own = {"sampler": sampler, "iterator": iterator}
+        return {"own": own, "at": self._at, "over": over or self._is_over, "again": self._again}
 
     def peek(self) -> Indices | None:
         """Return all indices of the epoch without consuming them, before its first batch.
@@ -106,54 +228,44 @@ class SamplerBatches(Iterator[Any]):
         """
         if type(self._inner) not in KNOWN_SAMPLERS:
             return None
-        if self._whole and not draws_at_once(self._inner):
+        if self._own is None and self._replay is None and not draws_at_once(self._inner):
             with kept_generators(self._inner.generator):
-                return np.array(list(self._inner), np.int64)
-        # Of the iterator that is there: it may have looked at the sampler's epoch already, or go on from a state.
-        items = list(self._items)
-        self._items = iter(items)
-        if not self._cuts:
-            return np.array(items, np.int64)
-        known = np.array([index for batch in items for index in batch] if self._whole else items, np.int64)
-        return known[: len(known) // self.size * self.size] if self._sampler.drop_last else known
+                known = [index for position, index in enumerate(self._inner) if self._stays(position, index)]
+        else:
+            # Of the iterator that is there: it may have looked at the sampler's epoch, or go on from a state.
+            known = list(self._begin())
+            self._items = iter(known)
+        indices = np.array(known, np.int64)
+        if not self._cuts or not self._sampler.drop_last:
+            return indices
+        return indices[: len(indices) // self.size * self.size]
+
+    def _stays(self, position: int, index: Any) -> bool:
+        if any(begin <= position < end for begin, end in self._taken):
+            return False
+        return self._skip is None or not self._skip.has_sample(index)
 
     def state(self, batches: int) -> Any:
         """Return what is needed to resume after the first ``batches`` batches of this iteration."""
-        for number in [number for number in self._states if number < batches - 1]:
-            del self._states[number]
-        if self._stateful is None:
-            return self.drawn
-        return self._states.get(batches - 1, {"state": None})
+        if self._items is None and (self._own is not None or self._replay is not None):
+            return {**self._start.drawn, "over": self._is_over, "again": self._again}
+        if self._stateful:
+            self._forget(batches)
+            return self._states[batches] if batches in self._states else self._now()
+        if self._items is None:
+            # Nothing has been drawn: it will be drawn with these, whatever else is drawn until then.
+            self._generators["iter" if self._raw is None else "next"] = sampler_states(self._inner)
+        return {"generators": dict(self._generators)}
 
 
-def _without(items: Iterator[Any], given: Ranges) -> Iterator[Any]:
-    for position, item in enumerate(items):
-        if not any(begin <= position < end for begin, end in given):
-            yield item
+def coming_state(sampler: Any, *, drew: bool) -> dict[str, Any]:
+    """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
 
-
-def generator_states(sampler: Any) -> dict[str, Any]:
-    """Return the states of all generators that a sampler may draw from."""
-    own = getattr(sampler, "generator", None)
-    return {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
-        "own": own.get_state() if isinstance(own, torch.Generator) else None,
-    }
-
-
-def set_generator_states(sampler: Any, states: dict[str, Any]) -> None:
-    """Set all generators that a sampler may draw from to these states."""
-    torch.set_rng_state(states["torch"])
-    random.setstate(_as_tuples(states["python"]))
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), *rest))
-    own = getattr(sampler, "generator", None)
-    if isinstance(own, torch.Generator) and states["own"] is not None:
-        own.set_state(states["own"])
-
-
-def _as_tuples(state: Sequence[Any]) -> Any:
-    # JSON and weights-only loads turn tuples into lists.
-    return tuple(_as_tuples(part) if isinstance(part, (list, tuple)) else part for part in state)
+    Args:
+        sampler: the sampler, or the one within torch's batch sampler.
+        drew: whether the base seed of the workers will be drawn from torch's global generator.
+    """
+    if has_state(sampler):
+        own = {"sampler": copy.deepcopy(sampler.state_dict()), "iterator": None}
+        return {"own": own, "at": 0, "over": False, "again": False}
+    return {"generators": {"iter": sampler_states(sampler), "next": None, "drew": drew}}

@@ -12,6 +12,8 @@ from torch.utils.data import DistributedSampler, Sampler
 from foreload import _native
 from foreload.checks import Indices, check_seed
 from foreload.order.ranks import Router
+from foreload.order.resume import Ranges
+from foreload.order.skip import LeftOut
 
 __all__ = ["BLOCK", "Blocks", "KeyedSampler", "concatenated", "global_batches", "global_order", "keyed_blocks"]
 
@@ -112,10 +114,21 @@ def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
         count = BLOCK
 
 
-def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -> Indices:
+def global_order(
+    sampler: DistributedSampler[Any],
+    epoch: int,
+    taken: Ranges | None = None,
+    skip: LeftOut | None = None,
+    left_out: Ranges | None = None,
+) -> Indices:
     """Return the order that all ranks share: rank r of R loads ``order[r::R]``, as with torch's sampler.
 
-    It begins at position ``begin``, which may have been reached with another number of ranks.
+    Args:
+        sampler: one rank's sampler.
+        epoch: the epoch.
+        taken: positions that are left out, perhaps delivered before, with another number of ranks.
+        skip: samples that are left out.
+        left_out: a list for the positions of these samples.
     """
     size = len(sampler.dataset)  # type: ignore[arg-type]
     if sampler.shuffle:
@@ -124,10 +137,22 @@ def global_order(sampler: DistributedSampler[Any], epoch: int, begin: int = 0) -
         order = torch.randperm(size, generator=generator).numpy()
     else:
         order = np.arange(size)
+    keep = np.ones(size, np.bool_)
+    for begin, end in taken or ():
+        keep[begin:end] = False
+    again = order
+    if skip is not None and skip.has_samples:
+        found = skip.mask(order)
+        places = np.flatnonzero(found & keep).tolist()
+        if left_out is not None:
+            left_out += [(place, place + 1) for place in places]
+        keep &= ~found
+        again = order[~found]
+    rest, ranks = order[keep], sampler.num_replicas
     # Equal shares: missing samples are taken from the beginning again, or those of an incomplete round left out.
-    rest, ranks = max(0, size - begin), sampler.num_replicas
-    shares = rest // ranks if sampler.drop_last else -(-rest // ranks)
-    return np.resize(order, begin + shares * ranks)[begin:]
+    shares = len(rest) // ranks if sampler.drop_last else -(-len(rest) // ranks)
+    missing = max(0, shares * ranks - len(rest))
+    return np.concatenate([rest[: shares * ranks], np.resize(again, missing)])
 
 
 def global_batches(
@@ -136,11 +161,12 @@ def global_batches(
     batch_size: int,
     drop_last: bool,
     router: Router | None = None,
-    begin: int = 0,
+    taken: Ranges | None = None,
+    skip: LeftOut | None = None,
 ) -> Iterator[list[Indices]]:
     """Yield an epoch's global batches: what each rank loads, after the swaps if there is a router."""
     ranks = sampler.num_replicas
-    order = global_order(sampler, epoch, begin)
+    order = global_order(sampler, epoch, taken, skip)
     each = len(order) // ranks
     for start in range(0, each, batch_size):
         if drop_last and start + batch_size > each:

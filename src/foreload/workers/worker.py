@@ -26,6 +26,7 @@ from foreload._torch import (
 )
 from foreload.batch.failure import EmptyBatch, SampleError
 from foreload.batch.generators import KeyedGenerators
+from foreload.batch.progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
@@ -75,15 +76,17 @@ class Begin:
         key: the key of random numbers in native transforms.
         arrays: whether indices come as arrays.
         first: the number of the epoch's first job.
-        skip: batches of a stream that were delivered before.
-        state: the state of the stream after them, if it has one.
+        progress: how far the worker's dataset had come before.
+        again: whether that was the end of an epoch, and this is the next one.
+        snapshots: the number of batches of all workers between two states of the dataset; None: it has no state.
     """
 
     key: tuple[int, int]
     arrays: bool
     first: int = 0
-    skip: int = 0
-    state: Any = None
+    progress: Progress = BEGUN
+    again: bool = False
+    snapshots: int | None = None
 
 
 @dataclass
@@ -95,7 +98,8 @@ class Result:
         parts: the parts of the batch, if it could be made: their places in slots; for the consumer, their memory.
         error: the exception that it raised.
         dropped: slots that are not used any more.
-        state: the state of the stream after this batch.
+        begun: the first job of an epoch that has begun, if this is no answer to a job.
+        state: the state of the dataset after this batch, or when the epoch begins, if it was taken.
         samples: the number of samples in a batch of a stream.
         failures: samples that failed and were left out or replaced.
         is_empty: whether no sample of the batch was left.
@@ -105,6 +109,7 @@ class Result:
     parts: list[Any] | None = None
     error: PickledError | None = None
     dropped: list[int] | None = None
+    begun: int | None = None
     state: Any = None
     samples: int = 0
     failures: list[SampleError] | None = None
@@ -172,9 +177,8 @@ def work(
             return
         if message is None:
             return
-        if isinstance(message, Begin):
-            state.begin(message)
-        elif (result := state.load(*message)) is not None:
+        result = state.begin(message) if isinstance(message, Begin) else state.load(*message)
+        if result is not None:
             results.send_bytes(pickle.dumps(result, protocol=5))
 
 
@@ -207,7 +211,10 @@ class _WorkerState:
         self._header = header
         self._lane = lane
         self._failure: PickledError | None = None  # the answer to every job
-        self._batches: Any = None
+        self._batches: Any = None  # makes a batch of indices, or the next batch of a stream
+        self._source: StreamBatches | StatefulSamples | None = None  # has a state
+        self._snapshots = 0
+        self._made = 0  # batches in this epoch
         self._first = 0
         try:
             if task.init is not None:
@@ -216,14 +223,53 @@ class _WorkerState:
             self._failure = _pickle_error(error, worker)
         self._slots = Slots(slots)
 
-    def begin(self, begin: Begin) -> None:
-        """Begin an epoch."""
+    def begin(self, begin: Begin) -> Result | None:
+        """Begin an epoch; return the state of the dataset then, if it may have one."""
         self._first = begin.first
+        self._snapshots = begin.snapshots or 0
+        self._made = 0
+        self._source = None
+        result = Result(-1, begun=begin.first)
         if self._failure is None:
             try:
-                self._batches = _batches(self._worker, self._task, begin, self._slots, self._header)
+                self._open(begin)
+                result.state = None if self._source is None else self._source.state()
             except Exception as error:
                 self._failure = _pickle_error(error, self._worker)
+        return None if begin.snapshots is None else result
+
+    def _open(self, begin: Begin) -> None:
+        task, slots = self._task, self._slots
+        if isinstance(task.dataset, IterableDataset):
+            if task.spec.is_keyed:
+                KeyedGenerators(begin.key).key(self._worker)
+            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again)
+            self._source = stream
+            self._batches = lambda _: (next(stream), stream.samples)
+            return
+        assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
+        if assembly is None:
+            surroundings = ProcessSurroundings(begin.key) if task.spec.is_keyed else None
+            assembly = SampleAssembly(
+                task.spec, task.dataset, 1, slots, arrays=begin.arrays, surroundings=surroundings
+            )
+            assembly.now = _Position(self._header)
+
+        def make(indices: Any) -> tuple[Any, int]:
+            batch = assembly.start(indices)
+            batch.job.run_here()
+            return batch.take(), 0
+
+        self._batches = make
+        if begin.snapshots is not None:
+            self._source = StatefulSamples.of(task.dataset, begin.progress, make, arrays=begin.arrays)
+
+    def _state(self) -> Any:
+        """Return the state of the dataset if it is due after this batch."""
+        self._made += 1
+        if self._source is None or not is_due(self._made, self._task.count, self._snapshots):
+            return None
+        return self._source.state()
 
     def load(self, number: int, indices: Any, returned: Returned) -> Result | None:
         """Do a job, after taking back the slots that were returned; None if its answer is not wanted any more."""
@@ -234,48 +280,34 @@ class _WorkerState:
         if self._failure is not None:
             result.error = self._failure
         else:
-            try:
-                with _native.Work(self._lane, number - self._first):
-                    batch, result.state, result.samples = self._batches(indices)
-                parts = flatten(batch)
-                del batch  # what is then still held, code of the user's holds
-                result.parts, result.dropped = self._slots.send(parts)
-            except StopIteration as error:
-                # The stream is over: there are no parts. A map-style dataset has no end.
-                if not isinstance(self._task.dataset, IterableDataset):
-                    result.error = _pickle_error(error, self._worker)
-            except EmptyBatch:
-                result.is_empty = True
-            except Exception as error:
-                result.error = _pickle_error(error, self._worker)
+            self._load(result, indices)
         errors = self._task.spec.errors
         if errors:
             result.failures = list(errors)
             errors.clear()
         return result
 
-
-def _batches(worker: int, task: WorkerTask, begin: Begin, slots: Slots, header: SharedHeader) -> Any:
-    """Return a function that makes a batch of indices, or the next batch of a stream."""
-    if isinstance(task.dataset, IterableDataset):
-        if task.spec.is_keyed:
-            KeyedGenerators(begin.key).key(worker)
-        stream = StreamBatches(task.spec, task.dataset, slots, begin.skip, begin.state)
-        return lambda _: (next(stream), stream.state(), stream.samples)
-    assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
-    if assembly is None:
-        surroundings = ProcessSurroundings(begin.key) if task.spec.is_keyed else None
-        assembly = SampleAssembly(
-            task.spec, task.dataset, 1, slots, arrays=begin.arrays, surroundings=surroundings
-        )
-        assembly.now = _Position(header)
-
-    def make(indices: Any) -> Any:
-        batch = assembly.start(indices)
-        batch.job.run_here()
-        return batch.take(), None, 0
-
-    return make
+    def _load(self, result: Result, indices: Any) -> None:
+        try:
+            with _native.Work(self._lane, result.number - self._first):
+                batch, result.samples = self._batches(indices)
+            result.state = self._state()
+            parts = flatten(batch)
+            del batch  # what is then still held, code of the user's holds
+            result.parts, result.dropped = self._slots.send(parts)
+        except StopIteration as error:
+            # The stream is over: there are no parts. A map-style dataset has no end.
+            if isinstance(self._task.dataset, IterableDataset):
+                result.state = None if self._source is None else self._source.state()
+            else:
+                result.error = _pickle_error(error, self._worker)
+        except EmptyBatch:
+            result.is_empty = True
+            result.state = self._state()
+        except Exception as error:
+            result.error = _pickle_error(error, self._worker)
+            with suppress(Exception):  # the error may be that of the state
+                result.state = self._state()
 
 
 class _Position:

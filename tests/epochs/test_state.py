@@ -1,0 +1,755 @@
+"""States of datasets, iterators and samplers of a user's own, at every moment, against an uninterrupted run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+import foreload as fl
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no state_dict")
+
+SIZE = 41
+
+
+class Counting(Dataset[Any]):
+    """Map-style; each copy counts what it has loaded, and a sample depends on that."""
+
+    asked = 0
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.loaded = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> list[int]:
+        self.loaded += 1
+        return [int(index), self.loaded]
+
+    def state_dict(self) -> dict[str, int]:
+        Counting.asked += 1
+        return {"loaded": self.loaded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loaded = state["loaded"]
+
+
+class Drawing(Counting):
+    """Draws from torch's global generator, whose state is its own."""
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [int(index), int(torch.randint(1 << 30, ()))]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+def _part(size: int) -> range:
+    info = get_worker_info()
+    return range(size) if info is None else range(info.id, size - 3 * info.id, info.num_workers)
+
+
+class Passes(IterableDataset[Any]):
+    """A stream with a state, which counts its passes."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.at = self.passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        part = _part(self.size)
+        while self.at < len(part):
+            self.at += 1
+            yield [part[self.at - 1], self.passes]
+        self.at = 0
+        self.passes += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.passes = state["at"], state["passes"]
+
+
+class Reader(Iterator[Any]):
+    def __init__(self, part: range) -> None:
+        self.part, self.at = part, 0
+
+    def __next__(self) -> Any:
+        if self.at == len(self.part):
+            raise StopIteration
+        self.at += 1
+        return [self.part[self.at - 1], 0]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class OfReaders(IterableDataset[Any]):
+    """A stream without a state, whose iterator has one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return Reader(_part(SIZE))
+
+
+class Itself(IterableDataset[Any]):
+    """A stream that is its own iterator, and begins anew when it is asked for one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.part, self.at = _part(SIZE), 0
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == len(self.part):
+            raise StopIteration
+        self.at += 1
+        return [self.part[self.at - 1], 0]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Plain(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([[index, 0] for index in _part(SIZE)])
+
+
+class Live(Passes):
+    """Gives away, and takes, the very dict that it goes on to change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = {"at": 0}
+
+    def __iter__(self) -> Iterator[Any]:
+        part = _part(self.size)
+        while self.own["at"] < len(part):
+            self.own["at"] += 1
+            yield [part[self.own["at"] - 1], 0]
+        self.own["at"] = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return self.own
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.own = state
+
+
+class Numbers(Dataset[Any]):
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [int(index), 0]
+
+
+class Places(Sampler[int]):
+    """A sampler whose iterator has the state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return PlacesIterator()
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+class PlacesIterator(Iterator[int]):
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __next__(self) -> int:
+        if self.at == SIZE:
+            raise StopIteration
+        self.at += 1
+        return (self.at * 5) % SIZE
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Turning(Sampler[int]):
+    """A sampler with a state, whose order depends on the passes that were made."""
+
+    def __init__(self) -> None:
+        self.at = self.passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < SIZE:
+            self.at += 1
+            yield (self.at * 3 + self.passes) % SIZE
+        self.at = 0
+        self.passes += 1
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.passes = state["at"], state["passes"]
+
+
+class Resuming(Turning):
+    """Goes on only once from where a state says, as torchdata's StatefulDistributedSampler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.next = self.next or 0, None
+        while self.at < SIZE:
+            self.at += 1
+            yield (self.at * 3) % SIZE
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["at"]
+
+
+class Batches(Sampler[list[int]]):
+    """A batch sampler with a state, whose batches grow."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while self.at < 8:
+            self.at += 1
+            yield list(range(self.at))
+        self.at = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Eager(Sampler[int]):
+    """Draws as soon as it is asked for an iterator, from all global generators."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(SIZE).tolist()
+        random.shuffle(order)
+        np.random.shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+class Lazy(Eager):
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+Made = tuple[Any, dict[str, Any]]
+DATA: dict[str, Callable[[], Made]] = {
+    "counting": lambda: (Counting(), {"shuffle": True}),
+    "drawing": lambda: (Drawing(), {"shuffle": True}),
+    "counting, generator": lambda: (Counting(), {"shuffle": True, "generator": _generator()}),
+    "passes": lambda: (Passes(), {}),
+    "readers": lambda: (OfReaders(), {}),
+    "itself": lambda: (Itself(), {}),
+    "plain": lambda: (Plain(), {}),
+    "live": lambda: (Live(), {}),
+}
+ORDERS: dict[str, Callable[[], Made]] = {
+    "sequential": lambda: (Numbers(), {}),
+    "shuffled": lambda: (Numbers(), {"shuffle": True}),
+    "seed": lambda: (Numbers(), {"shuffle": True, "seed": 3}),
+    "generator": lambda: (Numbers(), {"shuffle": True, "generator": _generator()}),
+    "own generator": lambda: (Numbers(), {"sampler": RandomSampler(range(SIZE), generator=_generator())}),
+    "replacement": lambda: (Numbers(), {"sampler": RandomSampler(range(SIZE), True, 70)}),
+    "weighted": lambda: (Numbers(), {"sampler": WeightedRandomSampler([1.0] * SIZE, 30)}),
+    "subset": lambda: (Numbers(), {"sampler": SubsetRandomSampler(range(5, 30))}),
+    "subset, generator": lambda: (Numbers(), {"sampler": SubsetRandomSampler(range(5, 30), _generator())}),
+    "ranks": lambda: (Numbers(), {"sampler": DistributedSampler(range(SIZE), 3, 1, seed=2)}),  # type: ignore[arg-type]
+    "places": lambda: (Numbers(), {"sampler": Places()}),
+    "turning": lambda: (Numbers(), {"sampler": Turning()}),
+    "resuming": lambda: (Numbers(), {"sampler": Resuming()}),
+    "eager": lambda: (Numbers(), {"sampler": Eager()}),
+    "lazy": lambda: (Numbers(), {"sampler": Lazy()}),
+    "batches": lambda: (Numbers(), {"batch_sampler": Batches()}),
+    "torch's batches": lambda: (
+        Numbers(),
+        {"batch_sampler": BatchSampler(SequentialSampler(range(SIZE)), 5, True)},
+    ),
+}
+WORKERS: dict[str, dict[str, Any]] = {
+    "here": {"num_workers": 0},
+    "threads": {"num_workers": 2, "workers": "threads"},
+    "processes": {"num_workers": 2, "workers": "processes"},
+    "persistent": {"num_workers": 3, "workers": "processes", "persistent_workers": True},
+    "spawned": {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"},
+}
+
+
+def as_it_is(samples: Any) -> Any:
+    return samples
+
+
+def make(kind: str, workers: str, **options: Any) -> fl.DataLoader[Any]:
+    data, arguments = {**DATA, **ORDERS}[kind]()
+    size = {} if "batch_sampler" in arguments else {"batch_size": 4}
+    return fl.DataLoader(data, **{"collate_fn": as_it_is, **size, **WORKERS[workers], **arguments, **options})
+
+
+def take(iterator: Iterator[Any], count: int) -> list[Any]:
+    return [next(iterator) for _ in range(count)]
+
+
+def cases(kinds: Any, workers: Any = tuple(WORKERS), fast: Any = ("here", "threads")) -> list[Any]:
+    """All kinds with all workers; with processes, only the first of the kinds are fast tests."""
+    return [
+        pytest.param(
+            kind, own, marks=() if own in fast or (number < 2 and own == "processes") else pytest.mark.slow
+        )
+        for number, kind in enumerate(kinds)
+        for own in workers
+        # Threads share the generators that this dataset draws from.
+    ]
+
+
+@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
+def test_a_state_in_an_epoch_is_exact(kind: str, workers: str) -> None:
+    for stop in (0, 1, 3):
+        loader = make(kind, workers)
+        iterator = iter(loader)
+        take(iterator, stop)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert json.loads(json.dumps(loader.state_dict())) == state, "taken twice"
+        if kind != "drawing":
+            torch.rand(3)  # the loop's own draws are none of its business
+        expected = list(iterator)
+        again = make(kind, workers)
+        again.load_state_dict(state)
+        assert again.state_dict() == state, "saved again"
+        assert list(again) == expected, stop
+
+
+@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
+def test_a_state_after_an_epoch_is_exact(kind: str, workers: str) -> None:
+    loader = make(kind, workers)
+    list(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    expected = list(loader)
+    again = make(kind, workers)
+    take(iter(again), 2)  # which leaves no trace
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert list(again) == expected
+
+
+@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
+def test_a_state_before_an_epoch_is_exact(kind: str, workers: str) -> None:
+    loader = make(kind, workers)
+    state = json.loads(json.dumps(loader.state_dict()))
+    expected = list(loader)
+    again = make(kind, workers)
+    take(iter(again), 3)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert list(again) == expected
+
+
+@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS], ("here", "threads", "processes")))
+def test_all_batches_but_the_end_seen(kind: str, workers: str) -> None:
+    loader = make(kind, workers)
+    state: Any = None
+    for _ in loader:
+        state = loader.state_dict()
+    again = make(kind, workers)
+    again.load_state_dict(state)
+    assert list(again) == []
+
+
+@pytest.mark.parametrize("order", [name for name in ORDERS if name not in ("sequential", "batches")])
+def test_taking_states_changes_nothing(order: str) -> None:
+    def run(*, saves: bool) -> Any:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        loader = make(order, "here")
+        seen: list[Any] = []
+        for _ in range(2):
+            for batch in loader:
+                if saves:
+                    loader.state_dict()
+                seen.append((batch, float(torch.rand(()))))
+            if saves:
+                loader.state_dict()
+        return seen, random.random(), np.random.rand(), torch.rand(1).tolist()
+
+    assert run(saves=True) == run(saves=False)
+
+
+def test_orders_are_torchs_own_after_a_state_before_the_first_epoch() -> None:
+    for order in ("shuffled", "generator", "eager", "lazy", "weighted"):
+        data, arguments = ORDERS[order]()
+        torch.manual_seed(3), random.seed(3), np.random.seed(3)
+        stock = torch.utils.data.DataLoader(data, batch_size=4, collate_fn=as_it_is, **arguments)
+        expected = list(stock)
+        torch.manual_seed(3), random.seed(3), np.random.seed(3)
+        loader = make(order, "here")
+        loader.state_dict()
+        assert list(loader) == expected, order
+
+
+@pytest.mark.parametrize("every", [0, 3, 7])
+@pytest.mark.parametrize(("kind", "workers"), cases(DATA, ("here", "threads", "processes")))
+def test_states_are_exact_between_snapshots(kind: str, workers: str, every: int) -> None:
+    loader = make(kind, workers, snapshot_every_n_steps=every)
+    iterator = iter(loader)
+    take(iterator, 5)
+    state = loader.state_dict()
+    expected = list(iterator)
+    again = make(kind, workers, snapshot_every_n_steps=every)
+    again.load_state_dict(state)
+    iterator = iter(again)
+    first = take(iterator, 2)
+    state = again.state_dict()
+    assert first + list(iterator) == expected
+    again = make(kind, workers, snapshot_every_n_steps=1)
+    again.load_state_dict(state)
+    assert list(again) == expected[2:]
+
+
+def test_a_dataset_is_asked_once_per_snapshot() -> None:
+    loader = make("counting", "here")
+    Counting.asked = 0
+    iterator = iter(loader)
+    take(iterator, 4)
+    assert Counting.asked == 0
+    loader.state_dict()
+    assert Counting.asked == 1
+
+
+class Asked(Counting):
+    """Counts in its state how often it was asked for it."""
+
+    def __init__(self, *arguments: int) -> None:
+        super().__init__(*arguments)
+        self.times = 0
+
+    def state_dict(self) -> dict[str, int]:
+        self.times += 1
+        return {"loaded": self.loaded, "times": self.times}
+
+
+@pytest.mark.parametrize(("every", "most"), [(1, 4), (3, 3), (0, 1)])
+def test_workers_are_asked_once_per_snapshot(every: int, most: int) -> None:
+    loader: Any = fl.DataLoader(
+        Asked(), 4, num_workers=2, workers="processes", collate_fn=as_it_is, snapshot_every_n_steps=every
+    )
+    iterator = iter(loader)
+    take(iterator, 6)  # three of each worker
+    streams = loader.state_dict()["streams"]
+    assert [own["dataset"]["times"] for _, _, own, _ in streams] == [most, most]
+
+
+def test_an_earlier_state_does_not_change_as_the_epoch_goes_on() -> None:
+    loader = make("live", "here")
+    iterator = iter(loader)
+    take(iterator, 2)
+    state = loader.state_dict()
+    kept = copy.deepcopy(state)
+    take(iterator, 3)
+    assert state == kept
+    again = make("live", "here")
+    again.load_state_dict(state)
+    list(again)
+    assert state == kept
+
+
+def test_a_worker_that_was_killed_goes_on_with_its_state() -> None:
+    import os
+    import signal
+
+    expected = list(make("counting", "processes", shuffle=False))
+    for every in (1, 4):
+        iterator = iter(make("counting", "processes", shuffle=False, snapshot_every_n_steps=every))
+        got = take(iterator, 3)
+        os.kill(iterator._workers[1].pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="is replaced"):
+            got += list(iterator)
+        assert got == expected
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> list[int]:
+        if index == 0:
+            import time
+
+            time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("sampler", [None, "turning", "lazy"])
+def test_out_of_order_each_sample_comes_once(workers: str, sampler: str | None) -> None:
+    def loader() -> Any:
+        own = {} if sampler is None else ORDERS[sampler]()[1]
+        return fl.DataLoader(Slow(), 1, in_order=False, collate_fn=as_it_is, **WORKERS[workers], **own)
+
+    first = loader()
+    iterator = iter(first)
+    seen = take(iterator, 6)
+    again = loader()
+    again.load_state_dict(first.state_dict())
+    iterator = iter(again)
+    seen += take(iterator, 5)
+    last = loader()
+    last.load_state_dict(again.state_dict())
+    seen += list(last)
+    assert sorted(index for batch in seen for index, _ in batch) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_out_of_order_ranks_do_not_mix(rank: int) -> None:
+    def loader() -> Any:
+        sampler: Any = DistributedSampler(range(SIZE), 2, rank, shuffle=False)  # type: ignore[arg-type]
+        options: Any = {"in_order": False, "collate_fn": as_it_is, "sampler": sampler}
+        return fl.DataLoader(Slow(), 2, num_workers=2, workers="threads", prefetch_factor=4, **options)
+
+    first = loader()
+    iterator = iter(first)
+    seen = take(iterator, 3)
+    again = loader()
+    again.load_state_dict(first.state_dict())
+    seen += list(again)
+    own = list(DistributedSampler(range(SIZE), 2, rank, shuffle=False))  # type: ignore[arg-type]
+    assert sorted(index for batch in seen for index, _ in batch) == sorted(own)
+
+
+class Interrupting(Numbers):
+    def __init__(self, at: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.at: int | None = at
+        self.error = error
+
+    def __getitem__(self, index: int) -> list[int]:
+        if index == self.at:
+            self.at = None
+            raise self.error("stop")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_batch_that_was_interrupted_is_still_to_come(goes_on: bool) -> None:
+    loader: Any = fl.DataLoader(Interrupting(9, KeyboardInterrupt), 4, num_workers=0, collate_fn=as_it_is)
+    iterator = iter(loader)
+    seen = take(iterator, 2)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    if goes_on:
+        seen += take(iterator, 2)
+    again: Any = fl.DataLoader(Numbers(), 4, num_workers=0, collate_fn=as_it_is)
+    again.load_state_dict(loader.state_dict())
+    seen += list(again)
+    assert sorted(index for batch in seen for index, _ in batch) == list(range(SIZE))
+
+
+def test_a_batch_that_failed_was_delivered_as_its_error() -> None:
+    loader: Any = fl.DataLoader(Interrupting(9, ValueError), 4, num_workers=0, collate_fn=as_it_is)
+    iterator = iter(loader)
+    take(iterator, 2)
+    with pytest.raises(ValueError, match="stop"):
+        next(iterator)
+    again: Any = fl.DataLoader(Numbers(), 4, num_workers=0, collate_fn=as_it_is)
+    again.load_state_dict(loader.state_dict())
+    assert next(iter(again))[0] == [12, 0]
+
+
+def test_beginning_twice_counts_the_later_epoch() -> None:
+    loader = make("seed", "here")
+    first, second = iter(loader), iter(loader)
+    take(first, 3)
+    state = loader.state_dict()
+    again = make("seed", "here")
+    again.load_state_dict(state)
+    assert list(again) == list(second)
+
+
+def test_a_state_asked_for_early_begins_the_epoch_once() -> None:
+    data = Passes()
+    loader: Any = fl.DataLoader(data, 4, num_workers=0, collate_fn=as_it_is)
+    state = loader.state_dict()
+    assert [loader.state_dict()["epoch"] for _ in range(2)] == [0, 0]
+    assert len(list(loader)) == 11
+    assert data.passes == 1
+    assert loader.state_dict()["epoch"] == 0
+    assert state["begun"]
+
+
+# Workers.
+
+
+def test_other_workers_are_refused_where_they_have_states() -> None:
+    for kind in ("counting", "passes", "plain"):
+        loader = make(kind, "processes")
+        iterator = iter(loader)
+        take(iterator, 2)
+        state = loader.state_dict()
+        for other in ("persistent", "here"):
+            with pytest.raises(ValueError, match=r"workers = 2, but this one has [03].*num_workers=2"):
+                make(kind, other).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "seed", "turning", "batches"])
+def test_other_workers_are_exact_where_they_have_none(kind: str) -> None:
+    loader = make(kind, "processes")
+    iterator = iter(loader)
+    take(iterator, 3)
+    state = loader.state_dict()
+    expected = list(iterator)
+    for other in ("here", "threads"):
+        again = make(kind, other)
+        again.load_state_dict(state)
+        assert list(again) == expected
+
+
+def test_a_loader_that_may_choose_takes_the_number_of_the_state() -> None:
+    loader: Any = fl.DataLoader(Passes(), 4, num_workers=2, workers="threads", collate_fn=as_it_is)
+    iterator = iter(loader)
+    take(iterator, 3)
+    state = loader.state_dict()
+    again: Any = fl.DataLoader(Passes(), 4, collate_fn=as_it_is)
+    again.load_state_dict(state)
+    assert list(again) == list(iterator)
+    assert again.num_workers == 2
+
+
+# What is wrong.
+
+
+def _state(kind: str) -> dict[str, Any]:
+    loader = make(kind, "here")
+    take(iter(loader), 2)
+    return loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "seed", "generator", "turning", "lazy", "batches", "passes", "counting"]
+)
+def test_each_missing_field_is_named(kind: str) -> None:
+    state = _state(kind)
+    for name in state:
+        wrong = {key: value for key, value in state.items() if key != name}
+        with pytest.raises(ValueError, match="must come from" if name == "foreload" else f"'{name}'"):
+            make(kind, "here").load_state_dict(wrong)
+
+
+WRONG: list[tuple[str, str, Any]] = [
+    *(("seed", name, value) for name in ("epoch", "turn", "base_seed") for value in (-1, 1.5, "1", None, [])),
+    *(("seed", name, value) for name in ("finished", "begun", "draws_seed") for value in (None, 1, "True")),
+    *(
+        ("seed", "given", value)
+        for value in (None, 3, [3], [[0, -4]], [[4, 0]], [[0, 4, 8]], [[0, "8"]], [[-4, 8]])
+    ),
+    *(
+        ("seed", "given", value)
+        for value in ([[0, SIZE + 1]], [[0, 8], [4, 12]], [[0, 8], [10, 1000]], [[8, 12], [0, 4]])
+    ),
+    *(("seed", "key", value) for value in (None, [1], [1, 2, 3], [1, -2], ["a", "b"])),
+    *(("seed", "streams", value) for value in (None, [1], [[0, 1]], [[0, -1, None, []]], [["a", 1, None, []]])),
+    *(("passes", "streams", value) for value in ([[0, 1, 3, []]], [[7, 1, None, []]], [[0, 0, {"at": 1}, []]])),
+    *(("seed", "sampler_epoch", value) for value in ("a", 1.5)),
+    *(("seed", name, value) for name in ("samples", "workers") for value in (-1, "a", 2.5)),
+    *(("shuffled", "drawn", value) for value in (None, "a", -1, [], {}, 1 << 70)),
+    *(("generator", "drawn", value) for value in (None, "a", -1, [], {}, "QUJD")),
+    *(("generator", "generator", value) for value in (None, "a", -1, [], "QUJD")),
+    *(("lazy", "drawn", value) for value in (None, "a", 4, {}, {"generators": {}}, {"generators": 3})),
+    *(
+        ("lazy", "drawn", {"generators": {"iter": value, "next": None, "drew": False}})
+        for value in (None, "a", "QUJD")
+    ),
+    *(("turning", "drawn", value) for value in (None, 4, {"own": {}}, {"own": {"sampler": 1, "iterator": 2}})),
+    *(("batches", "given", value) for value in ([[0, 2], [8, 9]], [[0, 99], [100, 101]])),
+    ("seed", "foreload", 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), WRONG)
+def test_each_impossible_value_is_named(kind: str, name: str, value: Any) -> None:
+    loader = make(kind, "here")
+    with pytest.raises(ValueError, match="must come from" if name == "foreload" else name):
+        loader.load_state_dict({**_state(kind), name: value})
+    assert len(list(loader)) == len(list(make(kind, "here")))  # as if nothing had been loaded
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "words"),
+    [
+        ("sequential", "shuffled", r"sampler = 'SequentialSampler'.*shuffle = False, but this one has True"),
+        ("shuffled", "sequential", r"sampler = 'RandomSampler'.*shuffle = True, but this one has False"),
+        ("seed", "shuffled", "seed = 3, but this one has None"),
+        ("shuffled", "weighted", "sampler = 'RandomSampler', but this one has 'WeightedRandomSampler'"),
+        ("turning", "places", "sampler = 'Turning', but this one has 'Places'"),
+        ("batches", "sequential", "sampler = 'Batches'"),
+        ("generator", "shuffled", "a generator, but this one has none"),
+        ("shuffled", "generator", "no generator, but this one has one"),
+        ("replacement", "shuffled", f"positions = 70, but this one has {SIZE}"),
+        ("passes", "sequential", "samples|sampler"),
+        ("sequential", "passes", "samples|sampler"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(was: str, is_: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make(is_, "here").load_state_dict(_state(was))
+
+
+def test_a_state_of_other_batches_is_refused() -> None:
+    state = _state("sequential")
+    with pytest.raises(ValueError, match="batch_sampler = 'BatchSampler', but this one has None"):
+        make("sequential", "here", batch_size=None).load_state_dict(state)
+    plain = _state("plain")
+    with pytest.raises(ValueError, match="batch_size = 4, but this one has 5"):
+        make("plain", "here", batch_size=5).load_state_dict(plain)
+    longer: Any = fl.DataLoader(Numbers(SIZE + 1), 4, num_workers=0)
+    with pytest.raises(ValueError, match=f"samples = {SIZE}, but this one has {SIZE + 1}"):
+        longer.load_state_dict(state)
