@@ -1,4 +1,7 @@
-"""What loading samples changes in a dataset, and what it holds open: whether copies of it are as good."""
+"""State of a dataset: what loading samples changes in it, and what it holds open.
+
+Copies of a dataset are as good as the dataset only if they cannot go different ways.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from foreload._torch import tensor_version
 
 __all__ = ["changed", "digest", "find_open_file", "snapshot", "walk"]
 
@@ -85,15 +90,17 @@ def digest(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return "value", value
     if isinstance(value, torch.Tensor):
-        return "tensor", id(value), value._version, _checksum(value)
+        return "tensor", id(value), tensor_version(value), _checksum(value)
     if isinstance(value, np.ndarray):
         return "array", id(value), value.shape, _checksum(value)
     if isinstance(value, random.Random):
         return "generator", hash(value.getstate())
     if isinstance(value, torch.Generator):
         return "generator", value.get_state().numpy().tobytes()
-    if isinstance(value, (np.random.Generator, np.random.RandomState)):
-        return "generator", repr(value._bit_generator.state)  # type: ignore[union-attr]
+    if isinstance(value, np.random.Generator):
+        return "generator", repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return "generator", repr(value.get_state(legacy=False))
     if isinstance(value, (list, dict, set, tuple, frozenset)):
         return "container", type(value), len(value)
     return "object", id(value)
