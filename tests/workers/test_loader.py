@@ -206,17 +206,17 @@ def test_prefetch_factor_bounds_how_far_ahead_samples_are_made(factor: int) -> N
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_out_of_order_gives_every_batch_once(workers: Any) -> None:
-    third = multiprocessing.get_context("fork").Event()
+    has_batch = multiprocessing.get_context("fork").Event()
 
     def item(index: int) -> int:
-        if index == 0:
-            assert third.wait(60)  # the first batch waits for another worker's
-        elif index == 3:
-            third.set()
+        assert index or has_batch.wait(60)
         return index
 
     loader = fl.DataLoader(Items(40, item), batch_size=2, num_workers=2, in_order=False, workers=workers)
-    batches = [tuple(batch.tolist()) for batch in loader]
+    batches = []
+    for batch in loader:
+        has_batch.set()
+        batches.append(tuple(batch.tolist()))
     assert sorted(batches) == [(i, i + 1) for i in range(0, 40, 2)]
     assert batches[0] != (0, 1)
 
