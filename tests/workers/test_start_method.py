@@ -1,4 +1,4 @@
-"""Worker processes are started by default only where the script can stand them; otherwise the calling thread loads."""
+"""Worker processes start by default only where the script can stand them; otherwise the calling thread loads."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_a_main_module_without_a_guard_is_not_run_again(
     if trouble is None:
         assert found is None
     else:
-        assert found is not None and found.startswith(f"the start method is {method!r}, and {tmp_path}/script.py ")
-        assert trouble in found
+        assert str(found).startswith(f"the start method is {method!r}, and {tmp_path}/script.py ")
+        assert trouble in str(found)
     assert why_not_started(multiprocessing.get_context("fork"), [Rows(lambda: 0)]) is None
 
 

@@ -66,7 +66,15 @@ def found(dataset: Any, collate_fn: Any = default_collate, transform: Any = None
 KNOWN: dict[str, Any] = {
     "list": [1, 2.0, "x", b"x", None, True, 1j],
     "nested": [{"a": [1, (2, torch.ones(2))], "b": {3, 4}}, frozenset({1})],
-    "arrays": [np.ones(2), np.float32(1), torch.float32, np.dtype("int8"), torch.device("cpu"), slice(3), range(4)],
+    "arrays": [
+        np.ones(2),
+        np.float32(1),
+        torch.float32,
+        np.dtype("int8"),
+        torch.device("cpu"),
+        slice(3),
+        range(4),
+    ],
     "tensor": torch.ones(3),
     "array": np.ones(3),
     "string": "abc",

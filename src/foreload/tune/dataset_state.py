@@ -51,8 +51,8 @@ def snapshot(dataset: Any) -> dict[str, Any]:
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """Return the name of a value that differs; None if all are the same, or were None and are something now.
 
-    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But what
-    a generator or an iterator gives that is made then depends on the samples before.
+    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But
+    what a generator or an iterator gives that is made then depends on the samples before.
     """
     for name, value in before.items():
         if value != _NOTHING and after.get(name, _NOTHING) != value:
