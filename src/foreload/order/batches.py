@@ -124,7 +124,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is RandomSampler:
         return _RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
-        return Blocks(keyed_blocks(sampler, start.prefix))
+        return keyed_blocks(sampler, start.prefix)
     if type(sampler) is DistributedSampler:
         return _RankBlocks(sampler, start)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None

@@ -15,12 +15,12 @@ from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from foreload import _native
 from foreload._torch import draw_seed
 from foreload.checks import Indices, check_int, check_seed
+from foreload.order.ranks import present_rank
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
 
@@ -193,11 +193,7 @@ class ShuffledStream(IterableDataset[Any]):
         self._epoch.fill_(operator.index(epoch))
 
     def _ranks(self) -> tuple[int, int]:
-        if self._replicas is not None:
-            return self._replicas
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return 0, 1
+        return present_rank() if self._replicas is None else self._replicas
 
     def _reading(self) -> Reading:
         rank, ranks = self._ranks()
