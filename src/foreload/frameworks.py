@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import Any, Self, TypeVar
 
+from torch.utils.data import BatchSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
@@ -160,10 +161,14 @@ class AdaptableLoader(EpochSource[T_co]):
         """
         new = copy.copy(self)  # with what a derived class has put there
         vars(new).pop("_DataLoader__initialized")
-        count, ahead = self.given_workers(arguments.get("prefetch_factor"))
+        count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
         own = {name: getattr(self, name) for name in _OWN_ARGUMENTS}
         new._initialise({**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
         new.go_on_from(self)
+        batches: Any = new.batch_sampler
+        for sampler in new._keyed_samplers():
+            if type(batches) is not BatchSampler and not hasattr(batches, "set_epoch"):
+                batches.set_epoch = sampler.set_epoch  # Accelerate looks for it here, but not deeper than it nests
         return new
 
     def go_on_from(self, origin: AdaptableLoader[Any]) -> None:

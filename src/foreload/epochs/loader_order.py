@@ -60,14 +60,17 @@ class LoaderOrder(TorchDataLoader[T_co]):
         """Agree with foreload's samplers, also within a framework's, on the epoch that begins."""
         if self.seed is None:
             return
-        nested = nested_samplers(self.sampler, self.batch_sampler)
-        keyed = [sampler for sampler in nested if isinstance(sampler, (KeyedSampler, MixtureSampler))]
+        keyed = self._keyed_samplers()
         for sampler in keyed:
             if sampler.chosen and self._resumed is None:
                 self._epoch = sampler.epoch
         for sampler in keyed:
             sampler.set_epoch(self._epoch)
             sampler.chosen = False
+
+    def _keyed_samplers(self) -> list[Any]:
+        nested = nested_samplers(self.sampler, self.batch_sampler)
+        return [sampler for sampler in nested if isinstance(sampler, (KeyedSampler, MixtureSampler))]
 
     def _set_sampler_epoch(self, epoch: int) -> None:
         stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
