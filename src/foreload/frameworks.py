@@ -12,13 +12,14 @@ import sys
 import weakref
 from typing import Any, Self, TypeVar
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
 from foreload.device import MovedAhead
 from foreload.epochs.source import EpochSource
 from foreload.errors import warn_user
+from foreload.order.shuffle import ShuffledStream
 from foreload.workers.crew import Crew
 
 __all__ = ["AdaptableLoader", "WorkerCount", "origin_of"]
@@ -123,6 +124,16 @@ def _watch_frameworks() -> None:
 _unknown: set[str] = set()
 
 
+def _of_all_ranks(dataset: Any) -> Any:
+    """Return a stream of ours with all samples, since only Accelerate puts it into a new loader, and splits it."""
+    if isinstance(dataset, ShuffledStream):
+        return dataset.of_all_ranks()
+    within: Any = dataset if isinstance(dataset, IterableDataset) else None
+    if isinstance(stream := getattr(within, "dataset", None), ShuffledStream):
+        within.dataset = stream.of_all_ranks()
+    return dataset
+
+
 class AdaptableLoader(EpochSource[T_co]):
     """A loader that stays what it is where a framework adapts it.
 
@@ -159,6 +170,7 @@ class AdaptableLoader(EpochSource[T_co]):
         Args:
             arguments: by name, with ``dataset`` among them; ``num_workers`` stays as this loader was given it.
         """
+        arguments = {**arguments, "dataset": _of_all_ranks(arguments["dataset"])}
         new = copy.copy(self)  # with what a derived class has put there
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))

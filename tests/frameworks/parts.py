@@ -79,7 +79,8 @@ def accelerate(loader, batch_sampler):
     return DataLoader(loader.dataset, batch_sampler=batch_sampler, **arguments)
 
 def prepare_data_loader(loader, sampler):
-    names = "dataset batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn generator".split()
+    names = ("dataset batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn "
+             "generator").split()
     arguments = {name: getattr(loader, name) for name in names}
     return DataLoader(**arguments, shuffle=False, sampler=sampler)
 """

@@ -242,6 +242,7 @@ STOCK: dict[str, Any] = {
     "generator": {"batch_size": 4, "shuffle": True, "generator": torch.Generator()},
     "workers": {"batch_size": 4, "num_workers": 2, "prefetch_factor": 3, "persistent_workers": True},
     "batch sampler": {"batch_sampler": [[0, 3], [5]]},
+    "batch sampler of torch's": {"batch_sampler": BatchSampler(SequentialSampler(range(9)), 4, drop_last=True)},
     "unbatched": {"batch_size": None, "sampler": [3, 1]},
     "collate": {"batch_size": 4, "collate_fn": list},
 }

@@ -1,4 +1,4 @@
-"""Ranks that share what ``seed=`` orders: against torch's DistributedSampler, and in processes of torch.distributed."""
+"""Ranks that share what ``seed=`` orders: against DistributedSampler, and under torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 
 import foreload as fl
 from foreload.epochs import loader_order
@@ -205,6 +205,23 @@ def test_ranks_that_all_shuffle_the_same_samples_are_warned_once(as_rank: Ranks)
 def test_distributed_is_true_or_false() -> None:
     with pytest.raises(TypeError, match="distributed must be True or False, got 'no'"):
         fl.DataLoader(range(3), distributed="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_each_rank_has_its_share_in_each_epoch(workers: Any) -> None:
+    data = TensorDataset(torch.arange(50))
+    shares = []
+    for rank in range(4):
+        sampler: Any = DistributedSampler(data, 4, rank, seed=5)
+        loader: Any = fl.DataLoader(data, batch_size=4, sampler=sampler, num_workers=2, workers=workers)
+        epochs = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            epochs.append(torch.cat([batch[0] for batch in loader]).tolist())
+            assert epochs[-1] == list(sampler)
+        shares.append(epochs)
+    for epoch in range(2):
+        assert {index for share in shares for index in share[epoch]} == set(range(50))
 
 
 def _load(rank: int, world: int, folder: str) -> None:

@@ -7,11 +7,12 @@ state consists of the place of reading and the names of the samples held, withou
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 import torch
@@ -191,6 +192,12 @@ class ShuffledStream(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, in workers too, also persistent ones."""
         self._epoch.fill_(operator.index(epoch))
+
+    def of_all_ranks(self) -> Self:
+        """Return this stream for a tool that splits samples among ranks itself, unless its ranks were given."""
+        whole = copy.copy(self)  # set_epoch() reaches both
+        whole._replicas = (0, 1) if self._replicas is None else self._replicas
+        return whole
 
     def _ranks(self) -> tuple[int, int]:
         return present_rank() if self._replicas is None else self._replicas

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 from foreload._torch import auto_collates
 from foreload.loader import DataLoader
@@ -54,6 +54,8 @@ def _batches(loader: TorchDataLoader[Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader.dataset, IterableDataset):
         return plain
-    if not auto_collates(loader) or type(loader.batch_sampler) is BatchSampler:
-        return {**plain, "sampler": loader.sampler}
-    return {"batch_sampler": loader.batch_sampler}
+    if not auto_collates(loader):
+        return {"batch_size": None, "sampler": loader.sampler}
+    batches: Any = loader.batch_sampler
+    # (A loader that was given its batch sampler has no batch size.)
+    return {"batch_sampler": batches} if loader.batch_size is None else {**plain, "sampler": batches.sampler}
