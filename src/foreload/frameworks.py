@@ -178,7 +178,7 @@ class AdaptableLoader(EpochSource[T_co]):
         new._initialise({**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
         new.go_on_from(self)
         batches: Any = new.batch_sampler
-        for sampler in new._keyed_samplers():
+        for sampler in new.keyed_samplers():
             if type(batches) is not BatchSampler and not hasattr(batches, "set_epoch"):
                 batches.set_epoch = sampler.set_epoch  # Accelerate looks for it here, but not deeper than it nests
         return new

@@ -237,12 +237,12 @@ def test_fabric_moves_batches_of_ours() -> None:
     assert loader.stats()["cache"]["hits"] == 64
 
 
-def _fit_rank(rank: int, port: int, folder: str, options: dict[str, Any]) -> None:
+def _fit_rank(rank: int, port: int, folder: str, options: dict[str, Any], adapts: bool) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
     torch.set_num_threads(1)
     module = Module()
     loader: Any = fl.DataLoader(Regression(22), batch_size=4, cache=fl.Cache("1MiB", share=False), **options)
-    fit = trainer(strategy="ddp", devices=2)
+    fit = trainer(strategy="ddp", devices=2, use_distributed_sampler=adapts)
     fit.fit(module, loader)
     mine = fit.train_dataloader
     facts = (type(mine) is fl.DataLoader, mine is loader, mine._auto_workers, mine._prefetch_given)
@@ -251,13 +251,19 @@ def _fit_rank(rank: int, port: int, folder: str, options: dict[str, Any]) -> Non
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {"seed": 1}])
-def test_each_rank_of_a_fit_gets_its_part_once(options: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "adapts"),
+    [({"shuffle": True}, True), ({"shuffle": True, "seed": 1}, True), ({"shuffle": True, "seed": 1}, False)],
+)
+def test_each_rank_of_a_fit_gets_its_part_once(options: Any, adapts: bool, tmp_path: pathlib.Path) -> None:
     port = 20_000 + os.getpid() % 20_000
-    mp.start_processes(_fit_rank, (port, str(tmp_path), options), nprocs=2, start_method="forkserver")
+    mp.start_processes(_fit_rank, (port, str(tmp_path), options, adapts), nprocs=2, start_method="forkserver")
     (mine, facts, samples), (theirs, other_facts, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     for epoch in range(2):
         parts = [seen[epoch * 11 : epoch * 11 + 11] for seen in (mine, theirs)]
         assert sorted(parts[0] + parts[1]) == list(range(22))
-    assert facts == other_facts == (True, False, True, False)
+    assert facts == other_facts == (True, not adapts, True, False)
+    if not adapts:  # the order of all ranks is that of the seed
+        alone: Any = fl.DataLoader(list(range(22)), shuffle=True, seed=1)
+        assert [index for pair in zip(mine[:11], theirs[:11], strict=True) for index in pair] == [*map(int, alone)]
     assert samples == 22

@@ -37,6 +37,17 @@ def _prepare(rank: int, folder: str, options: dict[str, Any]) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("name", ["ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"])
+def test_both_versions_of_ray_train_are_known(name: str) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        pytest.skip("Ray Train is not installed")
+    loader: Any = fl.DataLoader(Regression())
+    arguments = {"num_workers": loader.num_workers}
+    assert type(module.DataLoader(Regression(), **arguments)) is fl.DataLoader  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}])
 def test_each_rank_gets_its_part_from_our_class(options: Any, tmp_path: pathlib.Path) -> None:
     try:

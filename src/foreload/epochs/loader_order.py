@@ -60,7 +60,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
         """Agree with foreload's samplers, also within a framework's, on the epoch that begins."""
         if self.seed is None:
             return
-        keyed = self._keyed_samplers()
+        keyed = self.keyed_samplers()
         for sampler in keyed:
             if sampler.chosen and self._resumed is None:
                 self._epoch = sampler.epoch
@@ -68,7 +68,8 @@ class LoaderOrder(TorchDataLoader[T_co]):
             sampler.set_epoch(self._epoch)
             sampler.chosen = False
 
-    def _keyed_samplers(self) -> list[Any]:
+    def keyed_samplers(self) -> list[Any]:
+        """Return foreload's samplers among the loader's, also within a framework's."""
         nested = nested_samplers(self.sampler, self.batch_sampler)
         return [sampler for sampler in nested if isinstance(sampler, (KeyedSampler, MixtureSampler))]
 
