@@ -14,8 +14,8 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 import foreload as fl
+from tests import leftovers
 from tests.frameworks.parts import Counting, Model, Regression
-from tests.frameworks.test_held import children, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -50,7 +50,7 @@ def test_a_model_is_trained_with_batches_of_ours(workers: Any) -> None:
     assert type(loader.base_dataloader) is Counting
     assert len(loader.base_dataloader.begun) == 2
     assert own.stats()["samples"] == loader.stats()["samples"] == 128
-    assert running() == []
+    assert not leftovers.threads()
 
 
 ARGUMENTS: dict[str, Any] = {
@@ -117,19 +117,19 @@ def test_a_state_goes_on_where_the_loop_was() -> None:
     other = make()
     other.load_state_dict(state)
     assert indices(other) == whole[1][3:]
-    assert running() == []
+    assert not leftovers.threads()
 
 
 def test_a_loop_that_is_left_leaves_nothing() -> None:
-    before = children()
+    before = leftovers.processes()
     for workers in WORKERS:
         loader = prepared(fl.DataLoader(Regression(), batch_size=8, num_workers=2, workers=workers))
         for _ in loader:
             break
         with pytest.raises(ValueError, match="in the loop"):
             _fail(loader)
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
 
 
 def _fail(loader: Any) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import foreload as fl
+from tests import leftovers
 from tests.frameworks.parts import Regression
 
 
@@ -36,20 +35,10 @@ LOADERS: dict[str, Any] = {
 }
 
 
-def running() -> list[Any]:
-    """What of this library runs here."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("foreload")]
-    return [*threads, *(child for child in psutil.Process().children() if "foreload" in " ".join(child.cmdline()))]
-
-
-def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
-
-
 @pytest.mark.parametrize("name", LOADERS)
 def test_an_epoch_ends_when_the_loader_is_reset_whoever_holds_it(name: str) -> None:
     data, options = LOADERS[name]
-    before = children()
+    before = leftovers.processes()
     loader: Any = fl.DataLoader(data, batch_size=4, **options)
     held = [iter(loader)]
     next(held[0])
@@ -57,24 +46,24 @@ def test_an_epoch_ends_when_the_loader_is_reset_whoever_holds_it(name: str) -> N
         held.append(iter(loader))
         next(held[1])
     loader._iterator = None  # as Lightning resets a loader
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
     # The loader is as good as new.
     assert len([*zip(loader, range(5))]) == 5
     loader._iterator = None
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_an_exception_that_is_kept_holds_no_workers_of_a_loader_that_is_reset(workers: Any) -> None:
-    before = children()
+    before = leftovers.processes()
     loader: Any = fl.DataLoader(Regression(bad=frozenset({9})), batch_size=4, num_workers=2, workers=workers)
     with pytest.raises(ValueError, match="sample 9 is bad") as kept:
         list(loader)
     loader._iterator = None
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
     assert kept.value is not None
 
 
@@ -123,4 +112,4 @@ def test_a_loader_with_an_open_iterator_is_pickled(name: str) -> None:
     assert str(next(again)) == str(first)
     for each in (loader, other, copy.deepcopy(loader)):
         each._iterator = None
-    assert running() == []
+    assert not leftovers.threads()

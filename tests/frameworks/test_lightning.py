@@ -15,8 +15,8 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, SequentialSampler
 
 import foreload as fl
+from tests import leftovers
 from tests.frameworks.parts import Counting, Model, Regression
-from tests.frameworks.test_held import children, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -73,7 +73,7 @@ def test_a_fit_is_loaded_by_our_class(workers: Any, arguments: dict[str, Any]) -
     assert fit.train_dataloader is train
     assert len(train.begun) == len(valid.begun) == 2
     assert train.stats()["samples"] == 128
-    assert running() == []
+    assert not leftovers.threads()
     train.close()
 
 
@@ -161,7 +161,7 @@ ENDS: dict[str, Any] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_nothing_outlives_a_fit_whatever_is_held(name: str, workers: Any, persistent: bool) -> None:
     options, fails, bad = ENDS[name]
-    before = children()
+    before = leftovers.processes()
 
     def loader(size: int = 64, bad: Any = frozenset()) -> Any:
         arguments: Any = {"num_workers": 2, "workers": workers, "persistent_workers": persistent}
@@ -174,8 +174,8 @@ def test_nothing_outlives_a_fit_whatever_is_held(name: str, workers: Any, persis
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         failure = error  # its traceback holds what was there
     assert (failure is not None) == (fails is not None or bool(bad))
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
     assert len([*train["b"]]) == 5
     for each in [*train.values(), *valid]:
         each.close()
@@ -196,7 +196,7 @@ def test_a_combined_loader_with_open_iterators_is_pickled(mode: Any, workers: in
         assert len([*other]) == len(combined)
         other.reset()
     combined.reset()
-    assert running() == []
+    assert not leftovers.threads()
 
 
 class Epochs(SequentialSampler):

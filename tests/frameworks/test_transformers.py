@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import foreload as fl
+from tests import leftovers
 from tests.frameworks.parts import Counting, Model, Regression
-from tests.frameworks.test_held import children, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -62,7 +62,7 @@ def test_batches_are_those_of_the_trainers_own_loader(arguments: Any, tmp_path: 
     assert loader.stats()["samples"] == len(ours.model.seen)
     assert ours.evaluate()["eval_loss"] == theirs.evaluate()["eval_loss"]
     assert type(ours.callback_handler.eval_dataloader.base_dataloader) is fl.DataLoader
-    assert running() == []
+    assert not leftovers.threads()
 
 
 def test_cache_workers_and_on_error_work(tmp_path: pathlib.Path) -> None:
@@ -104,12 +104,12 @@ def test_nothing_outlives_training_that_stops_early(workers: Any, tmp_path: path
                 raise RuntimeError("in the step")
             return super().compute_loss(*arguments, **options)
 
-    before = children()
+    before = leftovers.processes()
     Stopping.fails = False
     trained(Stopping, tmp_path, max_steps=3)
-    assert running() == []
+    assert not leftovers.threads()
     Stopping.fails = True
     with pytest.raises(RuntimeError, match="in the step"):
         trained(Stopping, tmp_path)
-    assert running() == []
-    assert children() <= before
+    assert not leftovers.threads()
+    assert not leftovers.running(before)
