@@ -10,6 +10,7 @@ import copy
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from torch.utils.data import BatchSampler, IterableDataset
@@ -25,12 +26,6 @@ from foreload.workers.crew import Crew
 __all__ = ["AdaptableLoader", "WorkerCount", "origin_of"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-# The arguments that torch's DataLoader has not, and those of torch's that decide nothing but speed.
-_OWN_ARGUMENTS = (
-    "workers seed cache transform device memory on_error max_errors max_restarts snapshot_every_n_steps "
-    "distributed persistent_workers in_order"
-).split()
 
 # The modules that build a loader of torch's from another one, and the function there that does it.
 _BUILDERS = {
@@ -174,8 +169,13 @@ class AdaptableLoader(EpochSource[T_co]):
         new = copy.copy(self)  # with what a derived class has put there
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
-        own = {name: getattr(self, name) for name in _OWN_ARGUMENTS}
-        new._initialise({**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
+        construct = self._constructor()
+        # What torch's class has not, and what Ray leaves out of what it has.
+        names = (
+            inspect.signature(construct).parameters.keys() - inspect.signature(TorchDataLoader.__init__).parameters
+        )
+        own = {name: getattr(self, name) for name in {*names, "persistent_workers", "in_order"}}
+        construct(new, **{**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():
@@ -198,8 +198,8 @@ class AdaptableLoader(EpochSource[T_co]):
         if origin._resumed is not None and not same_order:
             warn_user("a framework has put another sampler into the loader: call load_state_dict() after that")
 
-    def _initialise(self, arguments: dict[str, Any]) -> None:
-        """Call the constructor of :class:`foreload.DataLoader`."""
+    def _constructor(self) -> Callable[..., None]:
+        """Return the constructor of :class:`foreload.DataLoader`; a derived class may have other arguments."""
         raise NotImplementedError
 
     @property

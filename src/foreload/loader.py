@@ -170,8 +170,8 @@ class DataLoader(AdaptableLoader[T_co]):
         if origin is not None:
             self.go_on_from(origin)
 
-    def _initialise(self, arguments: dict[str, Any]) -> None:
-        DataLoader.__init__(self, **arguments)  # also of a derived class, whose own arguments are not known
+    def _constructor(self) -> Callable[..., None]:
+        return DataLoader.__init__
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""

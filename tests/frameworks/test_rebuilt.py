@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import json
 import pickle
@@ -34,6 +35,7 @@ OPTIONS: dict[str, Any] = {
     "seed": 4,
     "cache": fl.Cache("1MiB"),
     "transform": copy.copy,
+    "device": "cpu",
     "memory": "1GiB",
     "on_error": "skip",
     "max_errors": 7,
@@ -46,6 +48,11 @@ OPTIONS: dict[str, Any] = {
     "in_order": False,
     "generator": torch.Generator(),
 }
+
+
+def test_no_option_of_ours_is_missing_here() -> None:
+    ours, theirs = (inspect.signature(kind).parameters.keys() for kind in (fl.DataLoader, DataLoader))
+    assert ours - theirs <= OPTIONS.keys()
 
 
 @pytest.mark.parametrize("option", OPTIONS)
