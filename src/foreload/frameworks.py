@@ -171,10 +171,8 @@ class AdaptableLoader(EpochSource[T_co]):
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
         construct = self._constructor()
         # What torch's class has not, and what Ray leaves out of what it has.
-        names = (
-            inspect.signature(construct).parameters.keys() - inspect.signature(TorchDataLoader.__init__).parameters
-        )
-        own = {name: getattr(self, name) for name in {*names, "persistent_workers", "in_order"}}
+        ours, theirs = (inspect.signature(each).parameters for each in (construct, TorchDataLoader.__init__))
+        own = {name: getattr(self, name) for name in {*ours} - {*theirs} | {"persistent_workers", "in_order"}}
         construct(new, **{**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
         new.go_on_from(self)
         batches: Any = new.batch_sampler
