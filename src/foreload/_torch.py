@@ -39,6 +39,7 @@ __all__ = [
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
+    "tensor_version",
     "worker_info",
     "worker_rng",
 ]
@@ -156,6 +157,11 @@ def generator_address(generator: torch.Generator) -> int:
     """Return where the C++ object of a CPU generator lies in memory."""
     address: int = generator._cdata  # type: ignore[attr-defined]
     return address
+
+
+def tensor_version(tensor: torch.Tensor) -> int | None:
+    """Return the number of times that torch changed a tensor in place; None in inference mode, which counts none."""
+    return None if tensor.is_inference() else int(tensor._version)
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -650,7 +650,8 @@ FORBID_MEMFD = """
         def __getitem__(self, index): return torch.full((100,), index)
 
     forbid_memfd()
-    for arguments in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "processes"}):
+    for workers in (None, "threads", "processes"):
+        arguments = {"num_workers": 2, "workers": workers} if workers else {"num_workers": 0}
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             loader = fl.DataLoader(Rows(), batch_size=5, cache="1MiB", **arguments)
@@ -660,7 +661,7 @@ FORBID_MEMFD = """
         said = [str(w.message) for w in warned if "memfd_create" in str(w.message)]
         assert len(said) == 1, said
         hits = loader.stats()["cache"]["hits"]
-        assert hits == (0 if "workers" in arguments else 20), hits
+        assert hits == (0 if workers == "processes" else 20), hits
     print("fine")
 """
 

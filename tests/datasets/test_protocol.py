@@ -143,6 +143,7 @@ class Doubled(Dataset[int], TwoStageBatches, EpochListener, LoaderDefaults):
 
     def __init__(self) -> None:
         self.orders: list[list[int] | None] = []
+        self.keys: list[tuple[int, int]] = []
         self.prepared: list[int] = []
 
     def __len__(self) -> int:
@@ -162,8 +163,9 @@ class Doubled(Dataset[int], TwoStageBatches, EpochListener, LoaderDefaults):
         assert index == prepared
         return 2 * index
 
-    def epoch_begins(self, order: Any) -> None:
+    def epoch_begins(self, order: Any, key: tuple[int, int]) -> None:
         self.orders.append(None if order is None else order.tolist())
+        self.keys.append(key)
 
     @property
     def default_collate(self) -> Any:
@@ -177,6 +179,7 @@ def test_who_inherits_takes_part_and_may_decline() -> None:
     batches = list(plain)
     assert all(type(batch) is list for batch in batches)
     assert doubled.orders == [[index // 2 for batch in batches for index in batch]]
+    assert doubled.keys == [(3, 0)]
     assert doubled.prepared == []
     with fl.DataLoader(doubled, 4, cache="1MiB", num_workers=0) as cached:
         assert delivered(cached) == delivered(cached) == [0, 2, 4, 6, 8, 10]
@@ -187,7 +190,7 @@ def test_who_inherits_takes_part_and_may_decline() -> None:
 def test_a_hook_that_is_not_written_says_so_or_declines(name: str) -> None:
     kind = next(hook for hook in HOOKS if name in vars(hook))
     arguments = {"prepare_sample": 1, "storage_blocks": 1, "form_costs": 0, "fingerprint": 0, "batch_assembly": 3}
-    arguments |= {"seeded_sampler": 1, "epoch_begins": 1, "order_blocks": 1, "restore_drawn": 1, "read_many": 1}
+    arguments |= {"seeded_sampler": 1, "epoch_begins": 2, "order_blocks": 1, "restore_drawn": 1, "read_many": 1}
     method = getattr(type("Mine", (kind,), {})(), name)
     given = [torch.zeros(0)] * arguments.get(name, 2)
     if name in ("fingerprint", "seeded_sampler", "restore_drawn"):

@@ -49,14 +49,30 @@ def epochs(cls: Any, make: Any, seed: int, count: int = 2, stop: int | None = No
     return out, torch.get_rng_state(), None if generator is None else generator.get_state()
 
 
-def assert_same(make: Any, seed: int, workers: Any, *, stop: int | None = None) -> None:
-    theirs, their_rng, their_generator = epochs(TorchDataLoader, make, seed, stop=stop)
+WORKERS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "none": {"num_workers": 0},
+    "one": {"num_workers": 1, "workers": "threads"},
+    "two": {"num_workers": 2, "workers": "threads"},
+}
 
-    def with_workers() -> Any:
+
+def assert_same(make: Any, seed: int, workers: str, *, stop: int | None = None) -> None:
+    """The same as torch without workers, however far ahead threads load."""
+    assert_equal_epochs(make, seed, WORKERS[workers], {}, stop)
+
+
+def assert_equal_epochs(
+    make: Any, seed: int, our_workers: dict[str, Any], their_workers: dict[str, Any], stop: int | None
+) -> None:
+    def with_workers(more: dict[str, Any]) -> Any:
         dataset, arguments, generator = make()
-        return dataset, {**arguments, "num_workers": workers}, generator
+        return dataset, {**arguments, **more}, generator
 
-    ours, our_rng, our_generator = epochs(fl.DataLoader, with_workers, seed, stop=stop)
+    theirs, their_rng, their_generator = epochs(
+        TorchDataLoader, lambda: with_workers(their_workers), seed, stop=stop
+    )
+    ours, our_rng, our_generator = epochs(fl.DataLoader, lambda: with_workers(our_workers), seed, stop=stop)
     assert [len(epoch) for epoch in ours] == [len(epoch) for epoch in theirs]
     for ours_epoch, theirs_epoch in zip(ours, theirs, strict=True):
         for a, b in zip(ours_epoch, theirs_epoch, strict=True):
@@ -74,7 +90,7 @@ def assert_same(make: Any, seed: int, workers: Any, *, stop: int | None = None) 
     drop_last=st.booleans(),
     own_generator=st.booleans(),
     seed=st.integers(0, 2**31),
-    workers=st.sampled_from([0, 1, 2, "auto"]),
+    workers=st.sampled_from(sorted(WORKERS)),
     stop=st.sampled_from([None, 2]),
 )
 def test_batches_are_torchs(
@@ -84,7 +100,7 @@ def test_batches_are_torchs(
     drop_last: bool,
     own_generator: bool,
     seed: int,
-    workers: Any,
+    workers: str,
     stop: int | None,
 ) -> None:
     def make() -> Any:
@@ -117,12 +133,12 @@ SAMPLERS = {
     size=st.integers(1, 70),
     own_generator=st.booleans(),
     batched=st.booleans(),
-    workers=st.sampled_from([0, 2, "auto"]),
+    workers=st.sampled_from(sorted(WORKERS)),
     seed=st.integers(0, 1000),
     stop=st.sampled_from([None, 1, 3]),
 )
 def test_any_sampler_is_read_as_torch_reads_it(
-    kind: str, size: int, own_generator: bool, batched: bool, workers: Any, seed: int, stop: int | None
+    kind: str, size: int, own_generator: bool, batched: bool, workers: str, seed: int, stop: int | None
 ) -> None:
     def make() -> Any:
         generator = torch.Generator().manual_seed(seed) if own_generator else None
@@ -139,11 +155,11 @@ def test_any_sampler_is_read_as_torch_reads_it(
     batch_size=st.integers(1, 12),
     kind=st.sampled_from(["random", "fewer", "more", "replacement"]),
     native=st.booleans(),
-    workers=st.sampled_from([0, 1, 2, "auto"]),
+    workers=st.sampled_from(sorted(WORKERS)),
     stop=st.integers(1, 6),
 )
 def test_a_loop_that_is_left_early_leaves_the_users_generator_where_torch_does(
-    size: int, batch_size: int, kind: str, native: bool, workers: Any, stop: int
+    size: int, batch_size: int, kind: str, native: bool, workers: str, stop: int
 ) -> None:
     def make() -> Any:
         generator = torch.Generator().manual_seed(size)
@@ -151,6 +167,18 @@ def test_a_loop_that_is_left_early_leaves_the_users_generator_where_torch_does(
         return dataset, {"batch_size": batch_size, "sampler": SAMPLERS[kind](size, generator)}, generator
 
     assert_same(make, 1, workers, stop=stop)
+
+
+@pytest.mark.parametrize("stop", [None, 2])
+@pytest.mark.parametrize("kind", ["random", "more", "subset", "list"])
+def test_worker_processes_are_asked_as_far_ahead_as_torchs(kind: str, stop: int | None) -> None:
+    """A loop that is left early leaves the user's generator where torch's loop with as many workers does."""
+
+    def make() -> Any:
+        generator = torch.Generator().manual_seed(5)
+        return Squares(5), {"batch_size": 1, "sampler": SAMPLERS[kind](5, generator)}, generator
+
+    assert_equal_epochs(make, 1, {"num_workers": 2}, {"num_workers": 2}, stop)
 
 
 def test_a_batch_sampler_may_yield_anything() -> None:

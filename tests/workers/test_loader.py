@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import inspect
+import multiprocessing
 import pickle
 import threading
 import time
@@ -22,6 +23,13 @@ import foreload as fl
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 Point = collections.namedtuple("Point", ["x", "y"])
+
+KINDS: dict[str, dict[str, Any]] = {
+    "none": {"num_workers": 0},
+    "threads": {"num_workers": 2, "workers": "threads"},
+    "processes": {"num_workers": 2, "workers": "processes"},
+}
+every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
 
 class Items(Dataset[Any]):
@@ -77,18 +85,19 @@ def assert_equal(a: Any, b: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(NESTED))
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samples_of_any_form_collate_as_in_torch(kind: str, workers: int) -> None:
+@every_kind
+def test_samples_of_any_form_collate_as_in_torch(kind: str, options: dict[str, Any]) -> None:
     dataset = Items(10, NESTED[kind])
-    ours = list(fl.DataLoader(dataset, batch_size=4, num_workers=workers))
+    ours = list(fl.DataLoader(dataset, batch_size=4, **options))
     assert_equal(ours, list(TorchDataLoader(dataset, batch_size=4)))
 
 
 @pytest.mark.parametrize("kind", sorted(NESTED))
-def test_without_batching_samples_pass_as_in_torch(kind: str) -> None:
+@every_kind
+def test_without_batching_samples_pass_as_in_torch(kind: str, options: dict[str, Any]) -> None:
     dataset = Items(5, NESTED[kind])
     assert_equal(
-        list(fl.DataLoader(dataset, batch_size=None, num_workers=2)),
+        list(fl.DataLoader(dataset, batch_size=None, **options)),
         list(TorchDataLoader(dataset, batch_size=None)),
     )
 
@@ -118,22 +127,23 @@ def test_copies_and_pickles_load_the_same() -> None:
     loader.close()
 
 
-def test_getitems_is_called_once_per_batch_with_ints() -> None:
+@every_kind
+def test_getitems_is_called_once_per_batch_with_ints(options: dict[str, Any]) -> None:
     class Batched(Items):
-        def __getitems__(self, indices: list[int]) -> list[int]:
+        def __getitems__(self, indices: list[int]) -> list[Any]:
             assert type(indices) is list
             assert all(type(i) is int for i in indices)
             calls.append(len(indices))
-            return [10 * i for i in indices]
+            return [(10 * i, len(indices)) for i in indices]
 
-    for workers in (0, 2):
-        calls: list[int] = []
-        batches = list(fl.DataLoader(Batched(7), batch_size=3, shuffle=True, num_workers=workers))
-        assert sorted(calls) == [1, 3, 3]
-        assert sorted(torch.cat(batches).tolist()) == [0, 10, 20, 30, 40, 50, 60]
+    calls: list[int] = []
+    batches = list(fl.DataLoader(Batched(7), batch_size=3, shuffle=True, **options))
+    assert calls == ([] if options is KINDS["processes"] else [3, 3, 1])
+    assert [asked.tolist() for _, asked in batches] == [[3, 3, 3], [3, 3, 3], [1]]
+    assert sorted(torch.cat([values for values, _ in batches]).tolist()) == [0, 10, 20, 30, 40, 50, 60]
 
 
-def test_workers_are_threads_that_know_who_they_are() -> None:
+def test_worker_threads_know_who_they_are() -> None:
     begun = []
 
     def item(index: int) -> tuple[int, int, int]:
@@ -145,7 +155,7 @@ def test_workers_are_threads_that_know_who_they_are() -> None:
 
     dataset = Items(200, item)
     torch.manual_seed(0)
-    loader = fl.DataLoader(dataset, batch_size=10, num_workers=3, worker_init_fn=begun.append)
+    loader = fl.DataLoader(dataset, batch_size=10, num_workers=3, workers="threads", worker_init_fn=begun.append)
     ids, counts, seeds = (torch.cat(column) for column in zip(*loader, strict=True))
     assert sorted(begun) == [0, 1, 2]
     assert set(ids.tolist()) == {0, 1, 2}
@@ -155,13 +165,15 @@ def test_workers_are_threads_that_know_who_they_are() -> None:
     assert get_worker_info() is None
 
 
-def test_an_error_in_worker_init_fn_reaches_the_loop() -> None:
+@pytest.mark.parametrize("workers", ["auto", "threads", "processes"])
+def test_an_error_in_worker_init_fn_reaches_the_loop(workers: Any) -> None:
     def init(worker: int) -> None:
         raise ValueError(f"worker {worker} will not")
 
     with pytest.raises(ValueError, match="will not"):
-        list(fl.DataLoader(Items(10), num_workers=2, worker_init_fn=init))
-    with fl_open(fl.DataLoader(Items(10), num_workers=2, worker_init_fn=init, persistent_workers=True)) as loader:
+        list(fl.DataLoader(Items(10), num_workers=2, worker_init_fn=init, workers=workers))
+    more = {"worker_init_fn": init, "persistent_workers": True, "workers": workers}
+    with fl_open(fl.DataLoader(Items(10), num_workers=2, **more)) as loader:
         for _ in range(2):
             with pytest.raises(ValueError, match="will not"):
                 list(loader)
@@ -183,9 +195,8 @@ class fl_open:
 @pytest.mark.parametrize("factor", [1, 3])
 def test_prefetch_factor_bounds_how_far_ahead_samples_are_made(factor: int) -> None:
     asked: list[int] = []
-    loader = fl.DataLoader(
-        Items(100, lambda i: asked.append(i) or i), batch_size=1, num_workers=2, prefetch_factor=factor
-    )
+    items = Items(100, lambda i: asked.append(i) or i)
+    loader = fl.DataLoader(items, batch_size=1, num_workers=2, prefetch_factor=factor, workers="threads")
     iterator = iter(loader)
     for taken in range(1, 20):
         next(iterator)
@@ -193,19 +204,27 @@ def test_prefetch_factor_bounds_how_far_ahead_samples_are_made(factor: int) -> N
     iterator.close()
 
 
-def test_out_of_order_gives_every_batch_once() -> None:
-    loader = fl.DataLoader(
-        Items(40, lambda i: time.sleep(0.05 if i == 0 else 0) or i), batch_size=2, num_workers=2, in_order=False
-    )
-    batches = [tuple(batch.tolist()) for batch in loader]
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_out_of_order_gives_every_batch_once(workers: Any) -> None:
+    has_batch = multiprocessing.get_context("fork").Event()
+
+    def item(index: int) -> int:
+        assert index or has_batch.wait(60)
+        return index
+
+    loader = fl.DataLoader(Items(40, item), batch_size=2, num_workers=2, in_order=False, workers=workers)
+    batches = []
+    for batch in loader:
+        has_batch.set()
+        batches.append(tuple(batch.tolist()))
     assert sorted(batches) == [(i, i + 1) for i in range(0, 40, 2)]
     assert batches[0] != (0, 1)
 
 
-def test_in_order_is_the_default() -> None:
-    loader = fl.DataLoader(
-        Items(40, lambda i: time.sleep(0.02 if i % 7 == 0 else 0) or i), batch_size=3, num_workers=4
-    )
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_in_order_is_the_default(workers: Any) -> None:
+    items = Items(40, lambda i: time.sleep(0.02 if i % 7 == 0 else 0) or i)
+    loader = fl.DataLoader(items, batch_size=3, num_workers=4, workers=workers)
     assert torch.cat(list(loader)).tolist() == list(range(40))
 
 
@@ -216,30 +235,32 @@ def test_pinning_without_an_accelerator_warns_as_torch_does() -> None:
         list(fl.DataLoader(Items(3), pin_memory=True))
 
 
-def test_ragged_samples_are_named() -> None:
+@every_kind
+def test_ragged_samples_are_named(options: dict[str, Any]) -> None:
     dataset = Items(4, lambda i: torch.zeros(3 + i // 2))
-    for workers in (0, 2):
-        with pytest.raises(RuntimeError, match="equal size") as caught:
-            list(fl.DataLoader(dataset, batch_size=4, num_workers=workers))
-        assert "[0, 1, 2, 3]" in "".join(caught.value.__notes__)
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        list(fl.DataLoader(dataset, batch_size=4, **options))
+    assert "[0, 1, 2, 3]" in "".join(caught.value.__notes__)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_index_that_is_not_there_is_named(workers: int) -> None:
+@every_kind
+def test_an_index_that_is_not_there_is_named(options: dict[str, Any]) -> None:
     for dataset in (TensorDataset(torch.arange(5)), fl.CachedDataset(torch.arange(5))):
         with pytest.raises(IndexError, match="9"):
-            list(fl.DataLoader(dataset, sampler=[1, 9], batch_size=2, num_workers=workers))
+            list(fl.DataLoader(dataset, sampler=[1, 9], batch_size=2, **options))
     with pytest.raises(IndexError) as caught:
-        list(fl.DataLoader(Items(3, [1, 2, 3].__getitem__), sampler=[1, 9], num_workers=workers))
+        list(fl.DataLoader(Items(3, [1, 2, 3].__getitem__), sampler=[1, 9], **options))
     assert "9" in "".join(caught.value.__notes__)
 
 
-def test_a_subset_of_a_native_dataset_is_native_too() -> None:
+@every_kind
+def test_a_subset_of_a_native_dataset_is_native_too(options: dict[str, Any]) -> None:
     data = fl.CachedDataset((torch.arange(50) * 2, torch.arange(50)))
     subset = Subset(Subset(data, range(10, 50)), [3, 1, 2])
-    for workers in (0, 2):
-        (batch,) = fl.DataLoader(subset, batch_size=3, num_workers=workers)
-        assert batch[1].tolist() == [13, 11, 12]
+    loader = fl.DataLoader(subset, batch_size=3, **options)
+    (batch,) = loader
+    assert batch[1].tolist() == [13, 11, 12]
+    assert loader.stats()["loader"]["native"]
 
 
 def test_a_subclass_that_overrides_getitem_is_asked() -> None:
@@ -275,13 +296,17 @@ def test_empty_datasets_and_those_without_length_are_as_in_torch() -> None:
             list(cls(Items(0), shuffle=True))
 
 
-def test_after_a_timeout_persistent_workers_are_new_ones() -> None:
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_after_a_timeout_persistent_workers_are_new_ones(workers: Any) -> None:
     released = threading.Event()
     slow = [True]
     dataset = Items(6, lambda i: (released.wait(20) if slow[0] else None) or i)
-    loader = fl.DataLoader(dataset, batch_size=2, num_workers=1, timeout=0.2, persistent_workers=True)
+    loader = fl.DataLoader(
+        dataset, batch_size=2, num_workers=1, timeout=0.2, persistent_workers=True, workers=workers
+    )
     with pytest.raises(RuntimeError, match="timed out"):
         next(iter(loader))
+    loader.timeout = 60
     slow[0] = False
     released.set()
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]

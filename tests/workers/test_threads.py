@@ -47,25 +47,30 @@ class Slow(Dataset[int]):
         return index
 
 
+every_worker = pytest.mark.parametrize("workers", ["threads", "processes"])
+
+
 def workers_alive() -> int:
     gc.collect()
     return sum(thread.name.startswith("foreload") for thread in threading.enumerate())
 
 
 def test_threads_end_with_the_epoch() -> None:
-    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=3)
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=3, workers="threads")
     for _ in loader:
         assert workers_alive() == 3
     assert workers_alive() == 0
 
 
 def test_threads_end_when_the_loop_is_left() -> None:
-    loader = fl.DataLoader(Slow(50), batch_size=4, num_workers=2)
+    loader = fl.DataLoader(Slow(50), batch_size=4, num_workers=2, workers="threads")
     for _ in loader:
+        assert workers_alive() == 2
         break
     assert workers_alive() == 0
     iterator = iter(loader)
     next(iterator)
+    assert workers_alive() == 2
     del iterator
     assert workers_alive() == 0
     iterator = iter(loader)
@@ -76,7 +81,7 @@ def test_threads_end_when_the_loop_is_left() -> None:
 
 
 def test_persistent_workers_stay_until_the_loader_is_closed_or_gone() -> None:
-    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=2, persistent_workers=True)
+    loader = fl.DataLoader(Slow(20), batch_size=4, num_workers=2, workers="threads", persistent_workers=True)
     for _ in range(3):
         assert torch.cat(list(loader)).tolist() == list(range(20))
         assert workers_alive() == 2
@@ -90,26 +95,33 @@ def test_persistent_workers_stay_until_the_loader_is_closed_or_gone() -> None:
     assert workers_alive() == 0
 
 
-def test_errors_in_collate_and_sampler_arrive_too() -> None:
+@every_worker
+def test_errors_in_collate_and_sampler_arrive_too(workers: Any) -> None:
     def collate(samples: list[int]) -> Any:
         raise ArithmeticError("not these")
 
     with pytest.raises(ArithmeticError, match="not these") as caught:
-        list(fl.DataLoader(Slow(4), batch_size=2, num_workers=2, collate_fn=collate))
+        list(fl.DataLoader(Slow(4), batch_size=2, num_workers=2, collate_fn=collate, workers=workers))
     assert "[0, 1]" in caught.value.__notes__[0]
 
     def sampler() -> Any:
         yield from (0, 1, 2, 3)
         raise RuntimeError("the sampler broke")
 
-    iterator = iter(fl.DataLoader(Slow(9), batch_size=2, num_workers=2, sampler=sampler()))
-    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    with pytest.raises(RuntimeError, match="the sampler broke"):
-        next(iterator)
+    def batches_before(kind: Any, **options: Any) -> list[Any]:
+        batches = []
+        with pytest.raises(RuntimeError, match="the sampler broke"):
+            for batch in kind(Slow(9), batch_size=2, num_workers=2, sampler=sampler(), **options):
+                batches.append(batch.tolist())
+        return batches
+
+    # Processes are asked ahead as torch's are, so the loop does not even begin.
+    expected = [[0, 1], [2, 3]] if workers == "threads" else batches_before(TorchDataLoader)
+    assert batches_before(fl.DataLoader, workers=workers) == expected
 
 
 def test_nothing_grows_over_many_epochs() -> None:
-    loader = fl.DataLoader(Slow(8, 0), batch_size=2, num_workers=2)
+    loader = fl.DataLoader(Slow(8, 0), batch_size=2, num_workers=2, workers="threads")
     list(loader)
     descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
     for i in range(100):
@@ -138,13 +150,17 @@ SLOW_LOADER = """
         def __getitem__(self, i):
             time.sleep({seconds})
             return i
-    loader = fl.DataLoader(Slow(), batch_size=2, num_workers=2)
+    loader = fl.DataLoader(Slow(), batch_size=2, num_workers=2, workers={workers!r})
     iterator = iter(loader)
 """
 
 
-def test_ctrl_c_interrupts_the_wait_for_a_batch() -> None:
-    process = run(SLOW_LOADER.format(seconds=0.5) + "    print('go', flush=True)\n    for _ in iterator: pass\n")
+@every_worker
+def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
+    process = run(
+        SLOW_LOADER.format(seconds=0.5, workers=workers)
+        + "    print('go', flush=True)\n    for _ in iterator: pass\n"
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
     time.sleep(0.3)
@@ -154,15 +170,16 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch() -> None:
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_the_interpreter_exits_with_an_epoch_open() -> None:
-    process = run(SLOW_LOADER.format(seconds=0.05) + "    next(iterator)\n    print('bye')\n")
+@every_worker
+def test_the_interpreter_exits_with_an_epoch_open(workers: str) -> None:
+    process = run(SLOW_LOADER.format(seconds=0.05, workers=workers) + "    next(iterator)\n    print('bye')\n")
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, output, errors) == (0, "bye\n", "")
 
 
 def test_our_datasets_work_in_forked_and_pickled_workers_beside_an_open_epoch() -> None:
     data = fl.CachedDataset((torch.arange(40).view(20, 2), torch.arange(20)))
-    open_epoch = iter(fl.DataLoader(Slow(20), num_workers=2))
+    open_epoch = iter(fl.DataLoader(Slow(20), num_workers=2, workers="threads"))
     next(open_epoch)
     for context in ("fork", "forkserver"):
         loader = TorchDataLoader(data, batch_size=4, num_workers=2, multiprocessing_context=context)
@@ -172,8 +189,9 @@ def test_our_datasets_work_in_forked_and_pickled_workers_beside_an_open_epoch() 
     assert len(list(open_epoch)) == 19
 
 
-def test_after_ctrl_c_the_epoch_can_go_on() -> None:
-    loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1)
+@every_worker
+def test_after_ctrl_c_the_epoch_can_go_on(workers: Any) -> None:
+    loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1, workers=workers)
     iterator = iter(loader)
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
@@ -187,7 +205,7 @@ STUCK = """
     import threading, torch, foreload as fl
     class Stuck(torch.utils.data.Dataset):
         def __len__(self): return 10
-        def __getitem__(self, i): return threading.Event().wait() if i == 3 else i
+        def __getitem__(self, i): return threading.Event().wait() if i == 1 else i
     class StuckStream(torch.utils.data.IterableDataset):
         def __iter__(self):
             yield 1
@@ -195,11 +213,19 @@ STUCK = """
 """
 
 
-@pytest.mark.parametrize("dataset", ["Stuck", "StuckStream"])
-def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str) -> None:
-    process = run(
-        STUCK + f"    for batch in fl.DataLoader({dataset}(), num_workers=1): break\n    print('left')\n"
-    )
+@pytest.mark.parametrize(
+    ("dataset", "workers"),
+    [
+        ("Stuck", "threads"),
+        ("StuckStream", "threads"),
+        # A process gets five seconds to end by itself, as in torch; then it is killed.
+        ("Stuck", "processes"),
+        pytest.param("StuckStream", "processes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str, workers: str) -> None:
+    loop = f"for batch in fl.DataLoader({dataset}(), num_workers=1, workers={workers!r}): break"
+    process = run(STUCK + f"    {loop}\n    print('left')\n")
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, output, errors) == (0, "left\n", "")
 
@@ -219,7 +245,7 @@ def child(action: Any) -> int:
     return os.waitpid(process, 0)[1]
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@every_worker
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool, workers: Any) -> None:
     dataset: Any = Endless() if stream else Slow(10_000, 0)
@@ -274,7 +300,7 @@ class Products(Dataset[Any]):
         return 1 if threads is None else threads(), max(of_numpy, default=1)
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@every_worker
 def test_a_worker_multiplies_matrices_with_one_core(workers: Any) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -290,7 +316,7 @@ def test_a_worker_multiplies_matrices_with_one_core(workers: Any) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@every_worker
 def test_a_worker_computes_with_one_core(workers: Any) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)

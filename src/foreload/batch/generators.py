@@ -61,6 +61,7 @@ class KeyedGenerators:
         self._trio = global_trio() if trio is None else trio
         self._states = states_of(self._trio)
         self._draws = False  # whether a sample has drawn
+        self._has_run = False
         self._is_keyed = False  # whether the last thing that happened to the states was keying
 
     def key(self, index: Any) -> None:
@@ -103,8 +104,9 @@ class KeyedGenerators:
                 with None to load samples that are expected to draw nothing.
             sample_seconds: the time that a sample takes; None: not known.
         """
+        is_first, self._has_run = not self._has_run, True
         with self.kept():
-            if self._draws or sample_seconds is None or sample_seconds > _LONG_SECONDS:
+            if self._draws or is_first or sample_seconds is None or sample_seconds > _LONG_SECONDS:
                 return load(self.key)
             failure: Exception | None = None
             try:

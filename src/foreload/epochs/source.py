@@ -204,8 +204,7 @@ class EpochSource(LoaderOrder[T_co]):
             spec = self._cache_spec()
             self._memory.begin(cache.store)
             return lambda order: cache.begin(spec, order)
-        dataset: Any = self.dataset
-        if isinstance(dataset, EpochListener):
+        if isinstance(dataset := self.dataset, EpochListener):
             return lambda order: dataset.epoch_begins(order.peek(), key)
         return lambda order: None
 

@@ -1,4 +1,7 @@
-"""What loading samples changes in a dataset, and what it holds open: whether copies of it are as good."""
+"""State of a dataset: what loading samples changes in it, and what it holds open.
+
+Copies of a dataset are as good as the dataset only if they cannot go different ways.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["changed", "digest", "find_open_file", "snapshot", "walk"]
+from foreload._torch import tensor_version
+
+__all__ = ["StateWatch", "changed", "digest", "find_open_file", "snapshot", "walk"]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
@@ -46,16 +51,52 @@ def snapshot(dataset: Any) -> dict[str, Any]:
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """Return the name of a value that differs; None if all are the same, or were None and are something now.
 
-    A file that is opened when it is first needed is what worker processes are good for: each opens its own.
+    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But the
+    numbers of a generator that is made then depend on the samples before.
     """
     for name, value in before.items():
         if value != _NOTHING and after.get(name, _NOTHING) != value:
+            return name
+    for name, value in after.items():
+        if before.get(name, _NOTHING) == _NOTHING and value[0] == "generator":
             return name
     for name in after.keys() - before.keys():
         parent = name.rpartition(".")[0] if not name.endswith("]") else name.rpartition("[")[0]
         if name.endswith("]") and before.get(parent) not in (None, _NOTHING):
             return parent  # a container has more values
     return None
+
+
+class StateWatch:
+    """A watch over what loading changes in a dataset.
+
+    Args:
+        dataset: the dataset, of which nothing was loaded yet.
+
+    Attributes:
+        change: the name of a value that loading changes; None if none was seen to change.
+
+    >>> class Counter:
+    ...     def __getitem__(self, index):
+    ...         self.calls = getattr(self, "calls", 0) + 1
+    ...         return self.calls
+    >>> counter = Counter()
+    >>> watch = StateWatch(counter)
+    >>> _ = counter[0]; watch.look(); watch.change  # made when it was first needed
+    >>> _ = counter[1]; watch.look(); watch.change
+    'calls'
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._last = snapshot(dataset)
+        self.change: str | None = None
+
+    def look(self) -> None:
+        """Compare the dataset with what it was at the last look."""
+        present = snapshot(self._dataset)
+        self.change = self.change or changed(self._last, present)
+        self._last = present
 
 
 def find_open_file(dataset: Any) -> str | None:
@@ -85,15 +126,17 @@ def digest(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return "value", value
     if isinstance(value, torch.Tensor):
-        return "tensor", id(value), value._version, _checksum(value)
+        return "tensor", id(value), tensor_version(value), _checksum(value)
     if isinstance(value, np.ndarray):
         return "array", id(value), value.shape, _checksum(value)
     if isinstance(value, random.Random):
         return "generator", hash(value.getstate())
     if isinstance(value, torch.Generator):
         return "generator", value.get_state().numpy().tobytes()
-    if isinstance(value, (np.random.Generator, np.random.RandomState)):
-        return "generator", repr(value._bit_generator.state)  # type: ignore[union-attr]
+    if isinstance(value, np.random.Generator):
+        return "generator", repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return "generator", repr(value.get_state(legacy=False))
     if isinstance(value, (list, dict, set, tuple, frozenset)):
         return "container", type(value), len(value)
     return "object", id(value)
@@ -130,6 +173,8 @@ def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterat
 
 
 def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if _is_open(value):
+        return  # reading changes where it is at, which does not matter if each copy opens its own
     if isinstance(value, (*_PLAIN, torch.Tensor, np.ndarray, np.random.Generator, torch.Generator, random.Random)):
         return
     if isinstance(value, dict):

@@ -26,7 +26,7 @@ from foreload.cache.serialize import flatten
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.tune.costs import WorkerKind
-from foreload.tune.dataset_state import changed, find_open_file, snapshot
+from foreload.tune.dataset_state import StateWatch, find_open_file
 
 __all__ = [
     "MAX_THREADS",
@@ -207,13 +207,13 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     leave_stores()
     began = time.monotonic()
     size = len(work.view)
-    before = _state_before(work.dataset)
-    if isinstance(before, str):
-        yield _STATE, before
+    if work.dataset is not None and (name := find_open_file(work.dataset)) is not None:
+        yield _STATE, f"the dataset holds {name!r} open, which processes forked from this one would share"
         return
-    seconds, busy = _cost(work.view, size)
-    if before is not None and (name := changed(before, snapshot(work.dataset))) is not None:
-        yield _STATE, f"loading samples changes {name!r}, which copies of the dataset would not share"
+    watch = StateWatch(work.dataset)
+    seconds, busy = _cost(work.view, size, watch)
+    if watch.change is not None:
+        yield _STATE, f"loading samples changes {watch.change!r}, which copies of the dataset would not share"
         return
     yield ("threads", 0), 1 / seconds
     if size * seconds < _MIN_EPOCH_SECONDS:
@@ -274,21 +274,12 @@ def _one_by_one(
         trial.close()
 
 
-def _state_before(dataset: Any) -> dict[str, Any] | str | None:
-    """Return the state of a dataset, or why it must not be forked; None if its state does not matter."""
-    if dataset is None:
-        return None
-    name = find_open_file(dataset)
-    if name is not None:
-        return f"the dataset holds {name!r} open, which processes forked from this one would share"
-    return snapshot(dataset)
-
-
-def _cost(dataset: Any, size: int) -> tuple[float, float]:
+def _cost(dataset: Any, size: int, watch: StateWatch) -> tuple[float, float]:
     """Return the seconds that a sample takes, and those of them that it keeps a core busy."""
     started, busy = time.perf_counter(), time.process_time()
     dataset[0]  # which may open files
     done = 1
+    watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:
         started, busy, done = time.perf_counter(), time.process_time(), 0
     while done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS:
@@ -296,7 +287,9 @@ def _cost(dataset: Any, size: int) -> tuple[float, float]:
             break
         done += 1
         dataset[done * _STRIDE % size]
-    return (time.perf_counter() - started) / done, (time.process_time() - busy) / done
+    cost = (time.perf_counter() - started) / done, (time.process_time() - busy) / done
+    watch.look()
+    return cost
 
 
 class _Spread(Sampler[int]):

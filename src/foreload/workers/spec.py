@@ -1,4 +1,4 @@
-"""What a loader needs of its workers in an epoch."""
+"""The frozen specification of what a loader needs of its workers in an epoch."""
 
 from __future__ import annotations
 

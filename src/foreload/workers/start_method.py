@@ -1,4 +1,4 @@
-"""Whether this process can start worker processes: start method, main module, and what they would be sent."""
+"""Start methods of worker processes, and the reasons why this process cannot start any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What samples are loaded in, by kind of worker: random generators, and the context of the training loop."""
+"""Surroundings of samples by kind of worker: random generators, and the context of the training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether worker threads may share a dataset: only if none of the code that loads samples is the user's.
+"""Code that worker threads may not share: what loads samples and is the user's own.
 
 A dataset is written for one caller at a time, since torch gives each worker a copy. A file that is opened when it
 is first needed, a buffer on ``self`` or a database connection give wrong samples, or exceptions, if threads share

@@ -1,0 +1,398 @@
+"""The choice of workers: what is right first, then what a measurement says is fastest."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import re
+import threading
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.machine import granted_cores
+from foreload.tune import choose, measure
+from foreload.tune.choose import Choice
+from foreload.tune.dataset_state import StateWatch
+from foreload.tune.measure import TOO_LONG, Measurement
+from foreload.workers import selection
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+class Rows(Dataset[Any]):
+    """A dataset of the user's."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), index)
+
+
+class Waits(Rows):
+    """Waits, as for a disk."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return index
+
+
+class SharedWaits(Waits):
+    """Its author says that threads may share it."""
+
+    thread_safe = True
+
+
+def chosen(dataset: Any, **options: Any) -> Any:
+    loader = fl.DataLoader(dataset, batch_size=8, **options)
+    loader.choose_workers()
+    return loader.stats()["workers"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "threads", "expected"),
+    [
+        ({("threads", 2): 110, ("processes", 2): 190}, True, ("processes", 2)),
+        ({("threads", 2): 185, ("processes", 2): 190}, True, ("threads", 2)),
+        ({("threads", 8): 800, ("threads", 32): 3000}, True, ("threads", 32)),
+        ({("threads", 8): 800, ("threads", 32): 800}, True, ("threads", 8)),
+        ({("threads", 2): 60, ("processes", 2): 70}, True, ("threads", 0)),
+        ({}, True, ("threads", 3)),
+        # Where threads may not load, their rate is only said.
+        ({("threads", 2): 500, ("processes", 2): 190}, False, ("processes", 2)),
+        ({("threads", 2): 500, ("processes", 8): 400, ("processes", 2): 390}, False, ("processes", 8)),
+        ({("threads", 2): 500, ("processes", 2): 70}, False, ("threads", 0)),
+        ({("threads", 2): 500, ("processes", 2): 95}, False, ("processes", 2)),
+        ({}, False, ("threads", 0)),
+    ],
+)
+def test_what_is_faster_is_chosen_of_what_may_load(
+    rates: Any, threads: bool, expected: tuple[str, int]
+) -> None:
+    measured = Measurement({("threads", 0): 100, **rates}, [], 0.0, "", "")
+    best = choose._best(measured, Choice("threads", 3 if threads else 0, ""), 1000)
+    assert (best.kind, best.count) == expected
+
+
+def test_workers_that_were_not_measured_may_be_the_best() -> None:
+    measured = Measurement({("threads", 0): 100, ("threads", 3): 60}, [("processes", 3)], 0.0, TOO_LONG, "")
+    best = choose._best(measured, Choice("threads", 3, ""), 1000)
+    assert (best.kind, best.count) == ("threads", 3)
+    assert "3 processes could not be measured (they took too long)" in best.why
+
+
+@pytest.mark.parametrize(
+    ("missing", "trouble", "size", "expected", "why"),
+    [
+        # Where a sample takes so long that no candidate was measured, the first one is taken on trust ...
+        ([("processes", 2)], TOO_LONG, 1000, ("processes", 2), "a sample takes 2 s, too long to try"),
+        ([("threads", 2), ("processes", 2)], TOO_LONG, 1000, ("threads", 2), "too long to try"),
+        # ... but not after any other trouble, which would perhaps be the loop's.
+        ([("processes", 2)], "OSError: no", 1000, ("threads", 0), r"could not be measured \(OSError: no\)"),
+        ([], "", 1000, ("threads", 0), "an epoch takes 2e[+]03 s in one thread"),
+    ],
+)
+def test_if_no_candidate_was_measured_the_reason_decides(
+    missing: Any, trouble: str, size: int, expected: tuple[str, int], why: str
+) -> None:
+    measured = Measurement({("threads", 0): 0.5}, missing, 0.0, trouble, "")
+    best = choose._best(measured, Choice("threads", 0, ""), size)
+    assert (best.kind, best.count) == expected
+    assert re.search(why, best.why), best.why
+
+
+def test_a_state_keeps_the_calling_thread_whatever_the_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: Any = {("threads", 0): 1.0, ("processes", 2): 100.0}
+    monkeypatch.setattr(choose, "measure_workers", lambda *_: Measurement(rates, [], 0.0, "", "it counts"))
+    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ("processes",), Rows(1000))
+    choice = choose.choose_workers(work)
+    assert (choice.kind, choice.count, choice.why) == ("threads", 0, "it counts")
+
+
+def test_without_a_kind_of_workers_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "measure_workers", lambda *_: pytest.fail("measured"))
+    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ())
+    assert (choose.choose_workers(work).kind, choose.choose_workers(work).count) == ("threads", 0)
+
+
+def test_processes_are_not_spawned_for_a_short_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: Any = {("threads", 0): 100.0, ("processes", 2): 190.0, ("threads", 2): 300.0}
+    monkeypatch.setattr(choose, "measure_workers", lambda *_: Measurement(rates, [], 8.0, "", ""))
+    for size, method, expected in (
+        (1000, "spawn", 0),
+        (1000, "forkserver", 0),
+        (3000, "spawn", 2),
+        (1000, "fork", 2),
+    ):
+        monkeypatch.setattr(selection, "why_not_started", lambda *_: None)
+        monkeypatch.setattr(selection, "start_method", lambda _, method=method: method)
+        found = chosen(Rows(size))
+        assert found["count"] == expected, found
+        assert found["kind"] == ("processes" if expected else "threads")
+        assert ("too short to start processes by other means than a fork" in found["why"]) == (expected == 0)
+        # In any case it is said what threads would give.
+        assert "they would load" in found["why"] and "foreload.check_threads(dataset)" in found["why"]
+
+
+def test_candidates_that_find_no_room_together_are_measured_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Large(Rows):
+        thread_safe = True
+
+        def __getitem__(self, index: int) -> Any:
+            sum(range(100_000))
+            return torch.empty(1 << 20, dtype=torch.uint8)
+
+    monkeypatch.setattr(choose, "granted_cores", lambda: 1)
+    for room, found in (
+        ("1GiB", ("1 threads", "1 processes")),
+        ("20MiB", ("1 threads", "1 processes")),
+        ("8MiB", ()),
+    ):
+        loader = fl.DataLoader(Large(10_000), batch_size=2, memory=room)
+        loader.choose_workers()
+        workers = loader.stats()["workers"]
+        assert set(workers["samples_per_second"]) == {"none", *found}, workers
+        assert ("no room to try" in workers["why"]) == (not found)
+
+
+def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[Any] = []
+
+    class Trial:
+        def __init__(self, loader: Any, kind: str, number: int, batch: int) -> None:
+            self.who = kind, number
+            self.best = 0.0
+
+        def rate(self) -> float:
+            turns.append(self.who)
+            if slow:
+                now[0] += 1.0
+            self.best = max(self.best, float(100 if len(turns) in {1, 5} else 50))
+            return self.best
+
+        def rest(self) -> None:
+            turns.append("rest")
+
+    now = [0.0]
+    monkeypatch.setattr(measure, "_Trial", Trial)
+    monkeypatch.setattr(measure, "_cost", lambda *_: (0.01, 0.01))
+    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
+    alone: Any = ("threads", 0)
+    for kinds in (("threads", "processes"), ("processes",), ("threads",)):
+        work = measure.Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()), kinds)
+        for slow, rounds in ((False, 3), (True, 1)):
+            turns.clear()
+            answers = list(measure._measure(work, 2))
+            who = [(kind, 2) for kind in kinds]
+            # If threads may not load, they have one turn in the end, to say what they would load.
+            last = [] if "threads" in kinds else [("threads", 2)]
+            assert [turn for turn in turns if turn != "rest"] == [alone, *[*who, alone] * rounds, *last]
+            assert turns.count("rest") == (len(kinds) + 1) * rounds + len(last)
+            rates = {name: rate for name, rate in answers if isinstance(name, tuple)}
+            assert rates[alone] == 100
+            assert set(rates) == {alone, *who, *last}
+            assert dict(answers)["candidates"] == who
+
+
+@pytest.mark.parametrize("dataset", [SharedWaits, Waits])
+def test_waiting_workers_are_many_and_few_samples_are_not_measured(dataset: Any) -> None:
+    shared = dataset is SharedWaits
+    for size, least in ((1000, granted_cores() + 1), (20, granted_cores() if shared else 0)):
+        loader = fl.DataLoader(dataset(size), batch_size=8)
+        next(iter(loader))
+        found = loader.stats()["workers"]
+        assert found["kind"] == ("threads" if shared or size == 20 else "processes"), found
+        assert found["count"] >= least, found
+        assert loader.num_workers == found["count"]
+        assert (found["samples_per_second"] != {}) == (size >= 32)
+
+
+def test_epochs_that_end_at_once_are_worth_no_workers() -> None:
+    found = chosen(Rows(2000))
+    assert (found["kind"], found["count"]) == ("threads", 0)
+    assert "in one thread" in found["why"] or "less than handing it" in found["why"]
+
+
+class Logged(Rows):
+    """What it is asked for can be seen from outside."""
+
+    opened: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        Logged.opened = os.getpid()
+        torch.rand(1), random.random(), np.random.rand()
+        return index
+
+
+def children() -> list[str]:
+    return pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_measuring_leaves_no_trace() -> None:
+    before = children()
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert chosen(Logged(2000))["samples_per_second"]
+    assert Logged.opened is None
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.random.get_state()[1].tolist() == states[2]
+    assert children() == before
+
+
+class Breaks(Rows):
+    """No sample can be loaded."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError("nothing can be loaded here")
+
+
+class Hangs(Rows):
+    """Hangs where it is measured."""
+
+    home = 0
+
+    def __getitem__(self, index: int) -> Any:
+        if os.getpid() != Hangs.home:
+            time.sleep(100)
+        return index
+
+
+def test_what_cannot_be_measured_is_loaded_by_the_calling_thread() -> None:
+    loader = fl.DataLoader(Breaks(1000), batch_size=8)
+    with pytest.raises(ValueError, match="nothing can be loaded here"):
+        next(iter(loader))
+    workers = loader.stats()["workers"]
+    assert "ValueError: nothing can be loaded here" in workers["why"]
+    assert (workers["kind"], workers["count"]) == ("threads", 0)
+    Hangs.home = os.getpid()
+    loader = fl.DataLoader(Hangs(300), batch_size=100)
+    assert torch.cat(list(loader)).tolist() == list(range(300))
+    assert "took too long" in loader.stats()["workers"]["why"]
+    assert loader.num_workers == 0
+
+
+def test_what_cannot_be_measured_is_loaded_by_threads_that_may() -> None:
+    class SharedBreaks(Breaks):
+        thread_safe = True
+
+    found = chosen(SharedBreaks(1000))
+    assert (found["kind"], found["count"]) == ("threads", granted_cores())
+    assert "ValueError: nothing can be loaded here" in found["why"]
+
+
+def test_what_choosing_took_is_said_where_it_is_most_of_the_time() -> None:
+    loader = fl.DataLoader(SharedWaits(300), batch_size=20)
+    list(loader)
+    stats = loader.stats()
+    assert 0 < stats["workers"]["choosing_seconds"] <= stats["first_batch_seconds"]
+    assert stats["workers"]["count"] > 2
+    report = loader.report()
+    assert report.verdict.kind == "startup-bound"
+    assert any(line.startswith("choosing the workers took") for line in report.verdict.evidence)
+    count = stats["workers"]["count"]
+    assert f'num_workers={count}, workers="threads": no time is spent on choosing' in " ".join(str(report).split())
+    named = fl.DataLoader(SharedWaits(300), batch_size=20, num_workers=count, workers="threads")
+    list(named)
+    assert named.stats()["workers"]["choosing_seconds"] == 0
+
+
+def test_choosing_is_done_once_for_a_dataset_and_settings() -> None:
+    dataset = SharedWaits(300)
+    first = chosen(dataset)
+    assert first["choosing_seconds"] > 0
+    again = chosen(dataset)
+    assert again == {**first, "choosing_seconds": 0.0}
+    assert chosen(SharedWaits(300))["choosing_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"workers": "threads", "num_workers": 1}, "as requested"),
+        ({"workers": "processes", "num_workers": 1}, "as requested"),
+        ({"num_workers": 0}, "as requested"),
+        ({"num_workers": 1}, "each worker has a copy of the dataset, as in torch"),
+    ],
+)
+def test_nothing_is_measured_if_workers_were_named(arguments: dict[str, Any], why: str) -> None:
+    found = chosen(Breaks(1000), **arguments)
+    assert found["why"] == why
+    assert (found["samples_per_second"], found["choosing_seconds"]) == ({}, 0.0)
+
+
+def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large(Rows):
+        thread_safe = True
+
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.01)
+            return torch.empty(100_000)
+
+    for memory, most in ((1 << 40, 32), (8 * 2 * 8 * 400_000, 2), (1 << 20, 1)):
+        for module in (choose, measure):
+            monkeypatch.setattr(module, "granted_memory", lambda memory=memory: memory)
+        found = chosen(Large(1000))
+        assert 1 <= found["count"] <= most, found
+        assert ("too much for more than" in found["why"]) == (most < 32)
+
+
+def test_measuring_computes_also_after_torch_has_used_all_cores() -> None:
+    class Sums(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return (torch.ones(400_000) * index).sum()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(4_000_000).mul(2).sum()  # starts torch's threads
+        assert chosen(Sums(2000))["samples_per_second"]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_measuring_does_not_touch_the_cache() -> None:
+    loader = fl.DataLoader(SharedWaits(400), batch_size=50, cache="1MiB")
+    list(loader)
+    assert loader.stats()["workers"]["samples_per_second"]
+    counts = loader.stats()["cache"]
+    assert (counts["hits"], counts["misses"]) == (0, 400)
+
+
+def test_the_cost_of_a_sample_is_looked_at_before_and_after_others() -> None:
+    class Lazy(Rows):
+        seen: int | None = None
+
+        def __getitem__(self, index: int) -> Any:
+            self.seen = index
+            return index
+
+    dataset = Lazy(97)
+    watch = StateWatch(dataset)
+    measure._cost(dataset, 97, watch)
+    assert watch.change == "seen"
+
+
+def test_no_thread_of_the_loops_process_loads_while_workers_are_measured() -> None:
+    loaded: list[int] = []
+
+    class Where(Rows):
+        def __getitem__(self, index: int) -> Any:
+            loaded.append(threading.get_ident())
+            time.sleep(0.005)
+            return index
+
+    chosen(Where(1000))
+    assert loaded == []
