@@ -76,6 +76,18 @@ def test_loader(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No sign that threads are wrong here" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the cache's budget")
+def test_frameworks() -> None:
+    transformers = pytest.importorskip("transformers")
+    names = run("docs/frameworks.md", {"dataset": list(range(100))})
+    assert type(names["loader"]) is fl.DataLoader
+    assert sum(map(len, names["loader"])) == 100
+    arguments = transformers.TrainingArguments(output_dir=".", report_to=[], use_cpu=True)
+    trainer = names["Trainer"](torch.nn.Linear(1, 1), arguments, train_dataset=list(range(100)))
+    assert isinstance(trainer.get_train_dataloader().base_dataloader, fl.DataLoader)
+
+
 def test_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where sockets are
     loader = run("docs/serve.md", {"dataset": list(range(100))})["loader"]

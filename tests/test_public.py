@@ -51,6 +51,7 @@ PUBLIC = [
     "create_dataloader",
     "errors",
     "export",
+    "from_torch",
     "gather",
     "get_train_transforms",
     "get_val_transforms",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from foreload.recipes.collate import CustomCollateFn
     from foreload.recipes.config import DataLoaderConfig
     from foreload.recipes.factory import DataLoaderFactory, HighPerformanceDataset, create_dataloader
+    from foreload.recipes.from_torch import from_torch
     from foreload.recipes.loader import EfficientDataLoader
     from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
     from foreload.transforms import get_train_transforms, get_val_transforms
@@ -79,6 +80,7 @@ __all__ = [
     "create_dataloader",
     "errors",
     "export",
+    "from_torch",
     "gather",
     "get_train_transforms",
     "get_val_transforms",
@@ -117,6 +119,7 @@ _MODULES = {
     "cached": "foreload.cache.lru",
     "check_threads": "foreload.workers.thread_check.check",
     "create_dataloader": "foreload.recipes.factory",
+    "from_torch": "foreload.recipes.from_torch",
     "gather": "foreload.datasets.tensors",
     "get_train_transforms": "foreload.transforms",
     "get_val_transforms": "foreload.transforms",

@@ -17,8 +17,10 @@ from torch.utils.data import BatchSampler
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 
 __all__ = [
+    "TorchIterator",
     "auto_collates",
     "compute_alone",
     "coo_parts",

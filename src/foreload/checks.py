@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Indices", "check_int", "check_seed", "check_share"]
+__all__ = ["Array", "Indices", "check_bool", "check_int", "check_seed", "check_share"]
 
 Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return an argument; raise TypeError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
 
 
 def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str = "") -> int:

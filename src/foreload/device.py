@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from foreload import _native
+from foreload._torch import TorchIterator
 from foreload.epochs.base import Epoch
 from foreload.nested import move, tensors
 from foreload.record.spans import Stage
@@ -164,7 +165,7 @@ class _Source(NamedTuple):
     samples: int
 
 
-class MovedAhead(Iterator[Any]):
+class MovedAhead(TorchIterator, Iterator[Any]):
     """An epoch copied to a device: while the loop has a batch, the next one is being copied.
 
     An exception in ``batches`` is raised in place of its batch; then :func:`next` may be called again.
@@ -188,6 +189,10 @@ class MovedAhead(Iterator[Any]):
         self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._sources: deque[_Source] = deque()
         self._finish = weakref.finalize(self, _finish, self._sources, stream)
+
+    def __len__(self) -> int:
+        """Return the number of batches of the whole epoch, if that is known."""
+        return len(self._batches)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
         """Return the next batch, after queueing the copy of the one after it."""

@@ -13,9 +13,9 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import unwrap
-from foreload.checks import check_int, check_seed
+from foreload.checks import check_bool, check_int, check_seed
 from foreload.device import MovedAhead, check_device, side_stream
-from foreload.epochs.stateful import StatefulSource
+from foreload.frameworks import AdaptableLoader, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
@@ -32,7 +32,7 @@ __all__ = ["DataLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(StatefulSource[T_co]):
+class DataLoader(AdaptableLoader[T_co]):
     """A drop-in ``torch.utils.data.DataLoader``: the same arguments and the same batches, loaded faster.
 
     What differs: ``num_workers`` is ``"auto"`` by default; images, tensors and other known datasets are loaded
@@ -68,6 +68,10 @@ class DataLoader(StatefulSource[T_co]):
         max_errors: the number of samples per epoch that may fail before that is an error all the same.
         max_restarts: the number of killed worker processes per epoch that are replaced, and their batches loaded
             again; 0 raises as torch does.
+        distributed: whether ranks of ``torch.distributed`` share the samples, if ``seed=`` is given and no sampler
+            is: each loads its own part, as many batches as every other. Parts are made equal as
+            ``DistributedSampler`` does it: with ``drop_last`` by leaving samples out, otherwise by loading some
+            twice. ``sampler`` is the order of all ranks.
         snapshot_every_n_steps: the number of batches after which workers send the state of a dataset that has
             one, as in torchdata's ``StatefulDataLoader``; 0: never. To go on, batches since then are loaded again.
         skip: steps and samples to leave out of what is still to come: a :class:`~foreload.Skip` or a list of them.
@@ -117,9 +121,15 @@ class DataLoader(StatefulSource[T_co]):
         max_restarts: int = 5,
         snapshot_every_n_steps: int = 1,
         skip: Skip | Sequence[Skip] | None = None,
+        distributed: bool = True,
     ) -> None:
+        origin = origin_of(num_workers, dataset, collate_fn)
+        if origin is not None:
+            num_workers, prefetch_factor = origin.given_workers(prefetch_factor)
         self.workers = check_workers(workers, num_workers)
         self.seed = None if seed is None else check_seed(seed)
+        self.distributed = check_bool("distributed", distributed)
+        self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
         is_shuffled = shuffle and sampler is None and batch_sampler is None
         if self.seed is not None and is_shuffled and not isinstance(dataset, IterableDataset):
             data: Any = dataset
@@ -145,12 +155,8 @@ class DataLoader(StatefulSource[T_co]):
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
         self._deepens = prefetch_factor is None
-        self._epoch = 0
-        self.published: str | None = None
-        self._resumed: dict[str, Any] | None = None
         self._begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
         self._skip = check_skip(skip, dataset)
-        self._moving = None
         self._reset()
         super().__init__(
             dataset,
@@ -171,6 +177,11 @@ class DataLoader(StatefulSource[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if origin is not None:
+            self.go_on_from(origin)
+
+    def _constructor(self) -> Callable[..., None]:
+        return DataLoader.__init__
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
@@ -182,8 +193,10 @@ class DataLoader(StatefulSource[T_co]):
         dataset: Any = self.dataset
         is_sized = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)
         size = f" of {len(dataset):,} samples" if is_sized else ""
-        about = [f"{type(dataset).__name__}{size}", f"batch_size={self.batch_size}"]
+        about = [f"{type(dataset).__name__}{size}"]
+        about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
         about += [f"seed={self.seed}"] if self.seed is not None else []
+        about += [] if self.distributed else ["distributed=False"]
         about.append(f"num_workers={self._describe_workers()}")
         names = ("cache", "memory", "device")
         about += [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
@@ -204,7 +217,8 @@ class DataLoader(StatefulSource[T_co]):
 
     def close(self) -> None:
         """End persistent workers, and free the cache and idle buffers. The loader can be iterated again."""
-        self._iterator = self._begun = None
+        self.__dict__["_iterator"] = None
+        self._begun = None
         self._close()
 
     def __enter__(self) -> Self:
@@ -242,9 +256,9 @@ class DataLoader(StatefulSource[T_co]):
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
         self._moving = None
+        self._warn_of_ranks()
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
-        # Where torch keeps it.
-        self._iterator = epoch if self.persistent_workers else None
+        self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
         if stream is None:
             return epoch
@@ -254,7 +268,7 @@ class DataLoader(StatefulSource[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_begun")
+        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_running", "_begun")
         state = {name: value for name, value in self.__dict__.items() if name not in anew}
         choice = self._crew.choice
         return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}
@@ -263,7 +277,8 @@ class DataLoader(StatefulSource[T_co]):
         """Restore the configuration and the choice of workers."""
         choice = state.pop("_choice", None)
         self.__dict__.update(state)
-        self._iterator = self._moving = self._begun = None
+        self.num_workers = state["num_workers"]
+        self._moving = self._begun = None
         self._reset()
         self._crew.choice = choice
 

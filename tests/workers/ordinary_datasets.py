@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 SIZE, RECORD = 60, 16
 
-Pair = namedtuple("Pair", "x y")  # noqa: PYI024
+Pair = namedtuple("Pair", "x y")
 
 scale: contextvars.ContextVar[int] = contextvars.ContextVar("scale", default=1)
 

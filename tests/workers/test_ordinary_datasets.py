@@ -1,4 +1,4 @@
-"""What torch loads correctly is loaded correctly: datasets as people write them, with default and explicit workers."""
+"""What torch loads correctly is loaded correctly: datasets as people write them, by all kinds of workers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ def run(kind: Any, dataset: Any, epochs: int = 2, **options: Any) -> tuple[list[
 
 def assert_equal(found: Any, expected: Any) -> None:
     if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype and torch.equal(found, expected)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert_equal(found[name], value)
     elif isinstance(expected, (list, tuple)):
-        assert type(found) is type(expected) and len(found) == len(expected)
+        assert type(found) is type(expected)
+        assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert_equal(one, other)
     else:
@@ -173,7 +175,8 @@ class Opened(Sized):
 def open_in_worker(worker: int) -> None:
     """Open the file of the worker's copy."""
     info = get_worker_info()
-    assert info is not None and info.id == worker
+    assert info is not None
+    assert info.id == worker
     dataset: Any = info.dataset
     dataset.file = open(dataset.folder / "records.bin", "rb")  # noqa: SIM115
 
@@ -204,9 +207,9 @@ def test_exceptions_are_stocks(options: dict[str, Any], folder: Path) -> None:
         stock_batches += (batch for batch in Stock(Failing(folder), 5))
     batches = []
     with pytest.raises(LookupError, match="no sample 23") as caught:
-        for batch in fl.DataLoader(Failing(folder), 5, **options):
-            batches.append(batch)
-    assert len(batches) == 4 and torch.equal(torch.cat(batches), torch.arange(20))
+        batches.extend(fl.DataLoader(Failing(folder), 5, **options))
+    assert len(batches) == 4
+    assert torch.equal(torch.cat(batches), torch.arange(20))
     assert any("sample 23" in note for note in caught.value.__notes__)
 
 
@@ -286,10 +289,7 @@ def test_the_loops_generators_are_never_drawn_from(workers: Any, num_workers: in
 
     def numbers(kind: Any, **options: Any) -> list[Any]:
         seed_all()
-        drawn = []
-        for _ in kind(Drawn(folder), 7, num_workers=num_workers, **options):
-            drawn.append(loop_numbers())
-        return drawn
+        return [loop_numbers() for _ in kind(Drawn(folder), 7, num_workers=num_workers, **options)]
 
     assert numbers(fl.DataLoader, workers=workers) == numbers(Stock)
 

@@ -174,7 +174,12 @@ def test_states_by_the_libraries_functions(bits: Any) -> None:
     assert isinstance(states, _SlowStates)
 
     def draw() -> tuple[float, ...]:
-        return trio.python.random(), trio.numpy.rand(), trio.numpy.randn(), torch.rand((), generator=trio.torch).item()
+        return (
+            trio.python.random(),
+            trio.numpy.rand(),
+            trio.numpy.randn(),
+            torch.rand((), generator=trio.torch).item(),
+        )
 
     draw()
     states.save()
@@ -205,8 +210,10 @@ class Info(Dataset[Any]):
         generator = torch.random.thread_safe_generator()
         info = get_worker_info()
         if info is not None and info.worker_method == "thread":
-            assert info.rng is not None and info.rng.torch_generator is generator
-            assert 0 <= info.rng.random_generator.random() < 1 and 0 <= info.rng.numpy_generator.random() < 1
+            assert info.rng is not None
+            assert info.rng.torch_generator is generator
+            assert 0 <= info.rng.random_generator.random() < 1
+            assert 0 <= info.rng.numpy_generator.random() < 1
         return index, torch.rand((), generator=generator).item()
 
 
@@ -216,7 +223,9 @@ def test_torchs_generators_of_worker_threads_are_keyed(count: int) -> None:
     """``thread_safe_generator()`` gives the thread's generator, keyed as the global one is elsewhere."""
 
     def drawn(**options: Any) -> list[Any]:
-        return [sample for batch in fl.DataLoader(Info(), 3, seed=4, collate_fn=list, **options) for sample in batch]
+        return [
+            sample for batch in fl.DataLoader(Info(), 3, seed=4, collate_fn=list, **options) for sample in batch
+        ]
 
     assert drawn(num_workers=count, workers="threads") == drawn(num_workers=0)
     assert drawn(num_workers=count, workers="processes") == drawn(num_workers=0)
@@ -259,7 +268,9 @@ def test_collate_functions_draw_keyed_numbers(options: dict[str, Any]) -> None:
 
     def batches(**kind: Any) -> torch.Tensor:
         torch.manual_seed(3)
-        return torch.cat(list(fl.DataLoader(list(range(40)), 8, shuffle=True, collate_fn=mixed_up, **options, **kind)))
+        return torch.cat(
+            list(fl.DataLoader(list(range(40)), 8, shuffle=True, collate_fn=mixed_up, **options, **kind))
+        )
 
     expected = batches()
     assert torch.equal(batches(), expected)

@@ -26,6 +26,7 @@ from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.ranks import Router
+from foreload.order.samplers import num_ranks
 from foreload.protocol import ImageForms
 
 __all__ = ["CacheSpec", "LoaderCache"]
@@ -89,7 +90,7 @@ class LoaderCache:
 
         def make() -> SampleStore:
             room = spec.memory.cache_room(options.bytes)
-            return SampleStore(samples, room, accesses=self._accesses * _world(spec))
+            return SampleStore(samples, room, accesses=self._accesses * num_ranks(_samples_of(spec.sampler)))
 
         name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
@@ -281,14 +282,10 @@ def _samples_of(sampler: Any) -> Any:
     return getattr(sampler, "sampler", sampler)
 
 
-def _world(spec: CacheSpec) -> int:
-    sampler = _samples_of(spec.sampler)
-    return sampler.num_replicas if type(sampler) is DistributedSampler else 1
-
-
 def _router(spec: CacheSpec) -> Router:
     sampler = _samples_of(spec.sampler)
-    if type(sampler) is not DistributedSampler or type(spec.sampler) is not BatchSampler:
+    is_shared = type(sampler) is DistributedSampler or num_ranks(sampler) > 1
+    if not is_shared or type(spec.sampler) is not BatchSampler:
         raise ValueError(
             "cache: route=True needs torch's own DistributedSampler and BatchSampler, "
             f"got {type(sampler).__name__}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from foreload._torch import TorchIterator
 from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
@@ -58,8 +59,11 @@ class EpochSpec:
         return None if self.batches.cache is None else self.batches.cache.store
 
 
-class Epoch(Iterator[Any]):
-    """The iterator over a loader's batches, as ``iter(loader)`` returns it."""
+class Epoch(TorchIterator, Iterator[Any]):
+    """The iterator over a loader's batches, as ``iter(loader)`` returns it.
+
+    It is one of torch's by its class alone, by which frameworks know that it cannot be pickled.
+    """
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec

@@ -20,6 +20,7 @@ from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Given, Start
+from foreload.order.samplers import num_ranks
 from foreload.order.skip import Skip, left_out_of
 
 __all__ = ["Cursor", "OrderSpec", "coming", "description"]
@@ -73,8 +74,9 @@ class OrderSpec:
         inner = item_sampler(self.sampler)
         if self.is_stream or type(inner) not in KNOWN_SAMPLERS:
             return None
-        if type(inner) is DistributedSampler:
-            return max(len(inner.dataset), len(inner) * inner.num_replicas)  # type: ignore[arg-type]
+        if type(inner) is DistributedSampler or num_ranks(inner) > 1:
+            source: Any = inner.dataset if type(inner) is DistributedSampler else inner.data_source
+            return max(len(source), len(inner) * int(inner.num_replicas))
         return len(inner) * getattr(inner, "num_replicas", 1)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload._torch import auto_collates, expected_length, index_sampler
@@ -22,14 +21,13 @@ from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
+from foreload.epochs.loader_order import LoaderOrder
 from foreload.epochs.open import open_epoch
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
-from foreload.order.mixture import MixtureSampler
-from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
@@ -53,8 +51,12 @@ class _Open:
     buffers: Buffers | None = None
     base_seed: int | None = None  # of persistent workers
 
+    def shared(self) -> _Open:
+        """Return what another loader may use too: the base seed is that of this loader's workers."""
+        return self if self.base_seed is None else replace(self, base_seed=None)
 
-class EpochSource(TorchDataLoader[T_co]):
+
+class EpochSource(LoaderOrder[T_co]):
     """A torch DataLoader whose epochs are foreload's.
 
     :class:`foreload.DataLoader` adds the arguments and the methods for users. The parts of an epoch get frozen
@@ -65,7 +67,6 @@ class EpochSource(TorchDataLoader[T_co]):
     """
 
     workers: Workers
-    seed: int | None
     cache: Cache | None
     transform: Callable[[Any], Any] | None
     device: torch.device | None
@@ -80,8 +81,6 @@ class EpochSource(TorchDataLoader[T_co]):
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
-    _epoch: int  # the number of the next epoch
-    _resumed: dict[str, Any] | None
     _skip: tuple[Skip, ...]
     snapshot_every_n_steps: int
 
@@ -91,6 +90,7 @@ class EpochSource(TorchDataLoader[T_co]):
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
         self._cursor: Cursor | None = None  # of the latest epoch
+        self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _on_resize(self) -> Callable[[int], None]:
         own = weakref.ref(self)
@@ -132,13 +132,11 @@ class EpochSource(TorchDataLoader[T_co]):
             watch.end()
             raise
         watch.begun(epoch)
+        self._running.add(epoch)
         return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
-        if self.seed is not None:
-            for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
-                if isinstance(sampler, (KeyedSampler, MixtureSampler)):
-                    sampler.set_epoch(self._epoch)
+        self._set_keyed_epoch()
         if self._memory.limit is None:
             reuse_freed()
         self.choose_workers()
@@ -171,13 +169,6 @@ class EpochSource(TorchDataLoader[T_co]):
         return open_epoch(
             spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
         )
-
-    def _set_sampler_epoch(self, epoch: int) -> None:
-        stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream):
-            set_epoch = getattr(sampler, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
 
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.
@@ -226,7 +217,7 @@ class EpochSource(TorchDataLoader[T_co]):
             index_sampler(self),
             self.generator,
             self.seed,
-            self.num_workers if has_parts else 0,
+            int(self.num_workers) if has_parts else 0,
             self._open.base_seed,
             batches.batch_size,
             batches.auto_collation,
@@ -271,7 +262,7 @@ class EpochSource(TorchDataLoader[T_co]):
             view,
             self.batch_spec,
             self.workers,
-            self.num_workers,
+            int(self.num_workers),
             self._auto_workers,
             self.persistent_workers,
             self.worker_init_fn,
@@ -325,7 +316,7 @@ class EpochSource(TorchDataLoader[T_co]):
             self.device,
             len(self.errors),
             self.restarts,
-            self._crew.stats(self.workers, self.num_workers, is_auto=self._auto_workers),
+            self._crew.stats(self.workers, int(self.num_workers), is_auto=self._auto_workers),
             {
                 "batch_size": int(size) if hasattr(size, "__index__") else None,
                 "iterable": is_stream,

@@ -24,6 +24,7 @@ from foreload.order.samplers import (
     global_batches,
     global_order,
     keyed_blocks,
+    num_ranks,
 )
 from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
@@ -64,7 +65,7 @@ def batches(
         if skip is not None:
             each = getattr(inner, "num_replicas", 1)
             left_out += skip.positions(sampler.batch_size * each)
-        if type(inner) is DistributedSampler and router is None:
+        if router is None and (type(inner) is DistributedSampler or num_ranks(inner) > 1):
             blocks: OrderBlocks | None = _RankBlocks(inner, start, skip, left_out)
         else:
             blocks = _blocks(inner, start) if router is None else None
@@ -230,7 +231,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is RandomSampler:
         return _RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
-        return Blocks(keyed_blocks(sampler, start.prefix))
+        return keyed_blocks(sampler, start.prefix)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
@@ -297,7 +298,7 @@ class _RankBlocks(Blocks):
     """One rank's share of what is left of an order that all ranks share."""
 
     def __init__(
-        self, sampler: DistributedSampler[Any], start: Start, skip: LeftOut | None, left_out: Ranges
+        self, sampler: DistributedSampler[Any] | KeyedSampler, start: Start, skip: LeftOut | None, left_out: Ranges
     ) -> None:
         self.each = sampler.num_replicas
         # Another number of ranks may have come so far: what is left is split among the present ones.

@@ -25,17 +25,17 @@ from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Start
-from foreload.order.samplers import KeyedSampler, concatenated, global_batches
+from foreload.order.samplers import KeyedSampler, concatenated, global_batches, num_ranks
 from foreload.order.skip import LeftOut
 
 __all__ = ["asks_once", "look_ahead", "step_indices"]
 
 
-def asks_once(sampler: Any, num_ranks: int = 0) -> bool:
-    """Whether every epoch of a sampler has the same samples, each once; on ``num_ranks`` ranks together."""
+def asks_once(sampler: Any, ranks: int = 0) -> bool:
+    """Whether every epoch of a sampler has the same samples, each once; on ``ranks`` ranks together."""
     kind = type(sampler)
-    if kind is DistributedSampler:
-        return bool(num_ranks == sampler.num_replicas)
+    if kind is DistributedSampler or (kind is KeyedSampler and sampler.num_replicas > 1):
+        return bool(ranks == sampler.num_replicas)
     if kind is RandomSampler:
         return not sampler.replacement and bool(sampler.num_samples == len(sampler.data_source))
     if kind is MixtureSampler:
@@ -65,7 +65,7 @@ def look_ahead(
     kind = type(sampler)
     if kind not in KNOWN_SAMPLERS:
         return None
-    if kind is DistributedSampler and type(order.sampler) is BatchSampler:
+    if num_ranks(sampler) > 1 and type(order.sampler) is BatchSampler:
         return _of_ranks(order, ranks or [sampler.rank], epochs)
     if kind is MixtureSampler and sampler.num_replicas > 1 and len(ranks) > 1:
         return None  # the other ranks have samplers of their own
@@ -97,7 +97,7 @@ def _drawn_later(order: EpochOrder, epochs: int, *, draws_seed: bool) -> list[In
 
 
 def _of_ranks(order: EpochOrder, ranks: Sequence[int], epochs: int) -> list[Indices]:
-    sampler: DistributedSampler[Any] = order.item_sampler
+    sampler: Any = order.item_sampler
     batches: BatchSampler = order.sampler
     assert order.epoch is not None
     known = []

@@ -77,6 +77,9 @@ class MixtureSampler(Sampler[int], ArraySampler):
         drop_last: leave out a last round that does not have a sample for every rank.
         epoch: the epoch to begin with.
 
+    Attributes:
+        chosen: whether :meth:`set_epoch` has chosen the next epoch since a loader began one.
+
     Raises:
         ValueError, TypeError: an argument is of the wrong type or out of range.
 
@@ -85,6 +88,8 @@ class MixtureSampler(Sampler[int], ArraySampler):
     >>> [mixture.where(index)[0] for index in MixtureSampler(mixture, seed=0)].count("books")
     2
     """
+
+    chosen = False
 
     def __init__(
         self,
@@ -111,6 +116,7 @@ class MixtureSampler(Sampler[int], ArraySampler):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
         self.epoch = epoch
+        self.chosen = True
 
     def positions(self, start: int, count: int) -> Indices:
         """Return the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.

@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 from foreload import _native
 from foreload.checks import Array, Indices
 
-__all__ = ["Router", "assign_ranks"]
+__all__ = ["Router", "assign_ranks", "present_rank"]
+
+
+def present_rank() -> tuple[int, int]:
+    """Return this process's rank under ``torch.distributed`` and the number of ranks; 0 and 1 without it."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
 
 class Router:

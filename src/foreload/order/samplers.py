@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import DistributedSampler, Sampler, SequentialSampler
 
 from foreload import _native
-from foreload.checks import Indices, check_seed
+from foreload.checks import Indices, check_int, check_seed
 from foreload.order.ranks import Router
 from foreload.order.resume import Ranges
 from foreload.order.skip import LeftOut
 
-__all__ = ["BLOCK", "Blocks", "KeyedSampler", "concatenated", "global_batches", "global_order", "keyed_blocks"]
+__all__ = [
+    "BLOCK",
+    "Blocks",
+    "KeyedSampler",
+    "concatenated",
+    "global_batches",
+    "global_order",
+    "keyed_blocks",
+    "nested_samplers",
+    "num_ranks",
+    "rank_share",
+]
 
 BLOCK = 1 << 16
 
@@ -30,34 +42,72 @@ class KeyedSampler(Sampler[int]):
         data_source: what is sampled; only its length counts.
         seed: from 0 to 2**64 - 1.
         epoch: the epoch to begin with.
+        num_replicas: the number of ranks that share the order, as in torch's ``DistributedSampler``: each takes
+            every ``num_replicas``-th sample, and samples from the order's beginning make the shares equal.
+        rank: which of them this is.
+        drop_last: leave out the samples at the end that would make the shares unequal, instead.
+
+    Attributes:
+        chosen: whether :meth:`set_epoch` has chosen the next epoch since a loader began one.
+
+    Raises:
+        ValueError, TypeError: an argument is of the wrong type or out of range.
 
     >>> sampler = KeyedSampler(range(5), seed=0)
     >>> sorted(sampler) == [0, 1, 2, 3, 4]
     True
     >>> list(sampler)[2:4] == sampler.positions(2, 2).tolist()
     True
+    >>> list(KeyedSampler(range(5), seed=0, num_replicas=2, rank=1)) == [*list(sampler)[1::2], list(sampler)[0]]
+    True
     """
 
-    def __init__(self, data_source: Sized, seed: int, epoch: int = 0) -> None:
+    chosen = False
+
+    def __init__(
+        self,
+        data_source: Sized,
+        seed: int,
+        epoch: int = 0,
+        *,
+        num_replicas: int = 1,
+        rank: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        self.num_replicas = check_int("num_replicas", num_replicas, 1)
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be from 0 to {num_replicas - 1}, got {rank}")
         self.data_source = data_source
         self.seed = check_seed(seed)
         self.epoch = epoch
+        self.rank = rank
+        self.drop_last = drop_last
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
         self.epoch = epoch
+        self.chosen = True
 
     def positions(self, start: int, count: int) -> Indices:
-        """Return the indices at positions ``start`` to ``start + count`` of this epoch, as int64.
+        """Return the indices at this rank's positions ``start`` to ``start + count`` of this epoch, as int64.
 
         Raises:
             IndexError: the epoch has fewer positions.
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
-        out = np.empty(count, np.int64)
-        if count:
-            _native.permute(len(self), self.seed, self.epoch & 0xFFFFFFFF, start, out)
+        ranks = self.num_replicas
+        return self.of_all_ranks(start * ranks, (start + count) * ranks)[self.rank :: ranks]
+
+    def of_all_ranks(self, begin: int, end: int) -> Indices:
+        """Return the indices from ``begin`` to ``end`` of all ranks' order, which begins anew after its end."""
+        size = len(self.data_source)
+        out = np.empty(end - begin, np.int64)
+        at = begin
+        while at < end:
+            count = min(end - at, size - at % size)
+            _native.permute(size, self.seed, self.epoch & 0xFFFFFFFF, at % size, out[at - begin :][:count])
+            at += count
         return out
 
     def __iter__(self) -> Iterator[int]:
@@ -65,8 +115,8 @@ class KeyedSampler(Sampler[int]):
         return (index for block in keyed_blocks(self, 0) for index in block.tolist())
 
     def __len__(self) -> int:
-        """Count the samples of an epoch."""
-        return len(self.data_source)
+        """Count this rank's samples of an epoch."""
+        return _share(self, len(self.data_source))
 
 
 class Blocks(Iterator[Indices]):
@@ -99,23 +149,63 @@ def concatenated(blocks: Iterable[Indices]) -> Indices:
     return np.concatenate([np.zeros(0, np.int64), *blocks])
 
 
-def keyed_blocks(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
-    # Of the present epoch: a generator would read it only at its first block.
-    return _blocks_of_epoch(KeyedSampler(sampler.data_source, sampler.seed, sampler.epoch), start)
+def keyed_blocks(sampler: KeyedSampler, start: int) -> Blocks:
+    """Return the indices of the present epoch, from a position of all ranks' order on."""
+    # A copy: a generator would look at the sampler's epoch only at its first block.
+    blocks = Blocks(_blocks_of_epoch(copy.copy(sampler), start))
+    blocks.each = sampler.num_replicas
+    return blocks
 
 
 def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
-    size = len(sampler)
+    ranks = sampler.num_replicas
+    # Another number of ranks may have come as far as ``start``: what is left is shared by the present ones.
+    end = start + _share(sampler, len(sampler.data_source) - start) * ranks
     # The first block is short, so that the first batch need not wait for a long one.
-    count = 1024
-    while start < size:
-        yield sampler.positions(start, min(count, size - start))
+    count = 1024 * ranks
+    while start < end:
+        yield sampler.of_all_ranks(start, min(start + count, end))[sampler.rank :: ranks]
         start += count
-        count = BLOCK
+        count = max(1, BLOCK // ranks) * ranks
+
+
+def num_ranks(sampler: Any) -> int:
+    """Return the number of ranks that share an order which :func:`global_order` knows; 1 for others."""
+    return int(sampler.num_replicas) if type(sampler) in (DistributedSampler, KeyedSampler) else 1
+
+
+def rank_share(sampler: Any, rank: int, ranks: int, *, drop_last: bool) -> Any:
+    """Return a sampler of one rank's share of what ``sampler`` yields; None if it cannot be shared.
+
+    Shares are as those of torch's ``DistributedSampler``.
+
+    >>> list(rank_share(SequentialSampler(range(5)), 1, 2, drop_last=False))
+    [1, 3, 0]
+    """
+    if type(sampler) is SequentialSampler:
+        source: Any = sampler.data_source
+        return DistributedSampler(source, ranks, rank, shuffle=False, drop_last=drop_last)
+    if getattr(sampler, "num_replicas", None) != 1:
+        return None
+    share = copy.copy(sampler)
+    share.num_replicas, share.rank, share.drop_last = ranks, rank, drop_last
+    return share
+
+
+def nested_samplers(*samplers: Any) -> list[Any]:
+    """Return samplers, and those within them as torch's and Accelerate's batch samplers hold them, each once."""
+    found: dict[int, Any] = {}
+    left = list(samplers)
+    while left:
+        sampler = left.pop(0)
+        if sampler is not None and id(sampler) not in found:
+            found[id(sampler)] = sampler
+            left += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
+    return list(found.values())
 
 
 def global_order(
-    sampler: DistributedSampler[Any],
+    sampler: DistributedSampler[Any] | KeyedSampler,
     epoch: int,
     taken: Ranges | None = None,
     skip: LeftOut | None = None,
@@ -130,14 +220,8 @@ def global_order(
         skip: samples that are left out.
         left_out: a list for the positions of these samples.
     """
-    size = len(sampler.dataset)  # type: ignore[arg-type]
-    if sampler.shuffle:
-        generator = torch.Generator()
-        generator.manual_seed(sampler.seed + epoch)
-        order = torch.randperm(size, generator=generator).numpy()
-    else:
-        order = np.arange(size)
-    keep = np.ones(size, np.bool_)
+    order = _order_of(sampler, epoch)
+    keep = np.ones(len(order), np.bool_)
     for begin, end in taken or ():
         keep[begin:end] = False
     again = order
@@ -150,13 +234,33 @@ def global_order(
         again = order[~found]
     rest, ranks = order[keep], sampler.num_replicas
     # Equal shares: missing samples are taken from the beginning again, or those of an incomplete round left out.
-    shares = len(rest) // ranks if sampler.drop_last else -(-len(rest) // ranks)
+    shares = _share(sampler, len(rest))
     missing = max(0, shares * ranks - len(rest))
     return np.concatenate([rest[: shares * ranks], np.resize(again, missing)])
 
 
+def _order_of(sampler: Any, epoch: int) -> Indices:
+    """Return the order of an epoch before it is shared."""
+    if isinstance(sampler, KeyedSampler):
+        of_epoch = copy.copy(sampler)
+        of_epoch.epoch = epoch
+        return of_epoch.of_all_ranks(0, len(sampler.data_source))
+    size = len(sampler.dataset)
+    if not sampler.shuffle:
+        return np.arange(size)
+    generator = torch.Generator()
+    generator.manual_seed(sampler.seed + epoch)
+    return torch.randperm(size, generator=generator).numpy()
+
+
+def _share(sampler: Any, samples: int) -> int:
+    """Return the number of samples that each rank gets of so many."""
+    samples, ranks = max(0, samples), int(sampler.num_replicas)
+    return samples // ranks if sampler.drop_last else -(-samples // ranks)
+
+
 def global_batches(
-    sampler: DistributedSampler[Any],
+    sampler: DistributedSampler[Any] | KeyedSampler,
     epoch: int,
     batch_size: int,
     drop_last: bool,

@@ -7,20 +7,21 @@ state consists of the place of reading and the names of the samples held, withou
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from foreload import _native
 from foreload._torch import draw_seed
 from foreload.checks import Indices, check_int, check_seed
+from foreload.order.ranks import present_rank
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
 
@@ -192,12 +193,14 @@ class ShuffledStream(IterableDataset[Any]):
         """Set the epoch of the next iteration, in workers too, also persistent ones."""
         self._epoch.fill_(operator.index(epoch))
 
+    def of_all_ranks(self) -> Self:
+        """Return this stream for a tool that splits samples among ranks itself, unless its ranks were given."""
+        whole = copy.copy(self)  # set_epoch() reaches both
+        whole._replicas = (0, 1) if self._replicas is None else self._replicas
+        return whole
+
     def _ranks(self) -> tuple[int, int]:
-        if self._replicas is not None:
-            return self._replicas
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return 0, 1
+        return present_rank() if self._replicas is None else self._replicas
 
     def _reading(self) -> Reading:
         rank, ranks = self._ranks()

@@ -73,9 +73,7 @@ _TURN_SECONDS, _ROUNDS_SECONDS, _TIMEOUT_SECONDS = 0.05, 0.6, 3.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-
-# If the first sample takes longer, no other is needed to say what samples cost.
-_SLOW_SECONDS = 0.5
+_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 
 # Candidates take turns, and the best turn of each counts: whatever else the machine does slows some turns down,
 # and makes none of them faster.
@@ -200,9 +198,8 @@ def _answers(pipe: int) -> Measurement:
         found[name] = value
     rates: Rates = {name: rate for name, rate in found.items() if isinstance(name, tuple)}
     missing = [candidate for candidate in found.get(_CANDIDATES, []) if candidate not in rates]
-    return Measurement(
-        rates, missing, found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble), found.get(_STATE, "")
-    )
+    size, trouble, state = found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble), found.get(_STATE, "")
+    return Measurement(rates, missing, size, trouble, state)
 
 
 def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:

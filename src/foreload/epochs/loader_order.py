@@ -1,0 +1,82 @@
+"""The samplers of a loader: which part of their order is this rank's, and in which epoch they are."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from foreload._torch import index_sampler, item_sampler
+from foreload.errors import warn_user
+from foreload.order.mixture import MixtureSampler
+from foreload.order.ranks import present_rank
+from foreload.order.samplers import KeyedSampler, nested_samplers, rank_share
+
+__all__ = ["LoaderOrder"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class LoaderOrder(TorchDataLoader[T_co]):
+    """A torch DataLoader whose samplers take account of ranks and epochs.
+
+    Attributes:
+        seed: makes the order a function of (seed, epoch).
+        distributed: whether ranks share what a loader's own sampler yields.
+    """
+
+    seed: int | None
+    distributed: bool
+    _draws_itself: bool  # whether the sampler is the loader's own
+    _warned_of_ranks = False
+    _epoch = 0  # the number of the next epoch
+    _resumed: dict[str, Any] | None = None
+
+    @property
+    def _index_sampler(self) -> Any:
+        # Where torch looks for what batches are drawn from.
+        own = super()._index_sampler
+        rank, ranks = present_rank() if self._draws_itself and self.distributed else (0, 1)
+        if ranks == 1 or self.seed is None:
+            return own
+        share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last)
+        if share is None or self.batch_size is None:
+            return own if share is None else share
+        return BatchSampler(share, self.batch_size, self.drop_last)
+
+    def _warn_of_ranks(self) -> None:
+        """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
+        if self._warned_of_ranks or not (self._draws_itself and self.distributed) or present_rank()[1] == 1:
+            return
+        if item_sampler(index_sampler(self)) is self.sampler and type(self.sampler) is not SequentialSampler:
+            self._warned_of_ranks = True
+            warn_user(
+                f"each of the {present_rank()[1]} ranks of torch.distributed loads all samples: give each its "
+                "part by seed= or sampler=DistributedSampler(dataset), or say distributed=False if that is meant"
+            )
+
+    def _set_keyed_epoch(self) -> None:
+        """Agree with foreload's samplers, also within a framework's, on the epoch that begins."""
+        if self.seed is None:
+            return
+        keyed = self.keyed_samplers()
+        for sampler in keyed:
+            if sampler.chosen and self._resumed is None:
+                self._epoch = sampler.epoch
+        for sampler in keyed:
+            sampler.set_epoch(self._epoch)
+            sampler.chosen = False
+
+    def keyed_samplers(self) -> list[Any]:
+        """Return foreload's samplers among the loader's, also within a framework's."""
+        nested = nested_samplers(self.sampler, self.batch_sampler)
+        return [sampler for sampler in nested if isinstance(sampler, (KeyedSampler, MixtureSampler))]
+
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        stream = self.dataset if isinstance(self.dataset, IterableDataset) else None
+        samplers = (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), stream)
+        for sampler in {id(sampler): sampler for sampler in samplers}.values():
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)

@@ -1,0 +1,222 @@
+"""Loaders that frameworks build from the attributes of one of ours, and that are ours too.
+
+To put a sampler of its own into a loader, a framework builds another one: Lightning of the same class, Accelerate
+and Ray Train of torch's. All of them pass on the number of workers, so that leads back to the first loader.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from foreload._torch import index_sampler
+from foreload.device import MovedAhead
+from foreload.epochs.stateful import StatefulSource
+from foreload.errors import warn_user
+from foreload.order.shuffle import ShuffledStream
+from foreload.workers.crew import Crew
+
+__all__ = ["AdaptableLoader", "WorkerCount", "origin_of"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+# The modules that build a loader of torch's from another one, and the function there that does it.
+_BUILDERS = {
+    "accelerate.data_loader": "prepare_data_loader",
+    "ray.train.torch.train_loop_utils": "prepare_data_loader",
+    "ray.train.v2.torch.train_loop_utils": "prepare_data_loader",
+}
+
+
+class WorkerCount(int):
+    """A loader's number of workers, which knows the loader.
+
+    It is pickled as a plain int.
+    """
+
+    def __new__(cls, count: int, loader: AdaptableLoader[Any]) -> Self:
+        """Return ``count`` as the number of workers of ``loader``."""
+        self = super().__new__(cls, count)
+        self._loader = weakref.ref(loader)
+        return self
+
+    _loader: weakref.ref[AdaptableLoader[Any]]
+
+    @property
+    def loader(self) -> AdaptableLoader[Any] | None:
+        """The loader, if it is still there."""
+        return self._loader()
+
+    def __reduce__(self) -> Any:
+        """Pickle the number alone."""
+        return int, (int(self),)
+
+
+def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
+    """Return the loader whose attributes these arguments are; None if they are a user's own.
+
+    A number of workers alone may well be copied by a user, for a loader that is like the other in nothing else.
+    """
+    origin = num_workers.loader if isinstance(num_workers, WorkerCount) else None
+    if origin is None or origin.dataset is not dataset or origin.collate_fn is not collate_fn:
+        return None
+    return origin
+
+
+class _RebuildsOurs(type):
+    """The class of a class that stands for torch's DataLoader, but builds loaders of ours from loaders of ours."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not _Loader:  # a framework has derived a class of its own
+            return super().__call__(*args, **kwargs)
+        count = kwargs.get("num_workers")
+        origin = count.loader if isinstance(count, WorkerCount) else None
+        if origin is None:
+            return TorchDataLoader(*args, **kwargs)
+        return origin.rebuilt(inspect.signature(TorchDataLoader).bind(*args, **kwargs).arguments)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, TorchDataLoader)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, TorchDataLoader)
+
+
+class _Loader(TorchDataLoader[Any], metaclass=_RebuildsOurs):
+    pass
+
+
+_Loader.__name__ = _Loader.__qualname__ = "DataLoader"
+
+
+def _watch_frameworks() -> None:
+    """Let the frameworks that are imported build loaders of ours from loaders of ours.
+
+    Called when a loader's number of workers is read, which they do before they build one.
+    """
+    for name, function in _BUILDERS.items():
+        module = sys.modules.get(name)
+        if module is None or vars(module).get("DataLoader") is _Loader:
+            continue
+        if vars(module).get("DataLoader") is TorchDataLoader:
+            vars(module)["DataLoader"] = _Loader
+        elif hasattr(module, function) and name not in _unknown:
+            _unknown.add(name)
+            warn_user(
+                f"this version of {name.partition('.')[0]} builds loaders in a way that foreload does not know: "
+                f"{name}.{function}() may return a DataLoader of torch's, without cache=, on_error=, seed= and so "
+                "on. For one of ours: loader = foreload.from_torch(prepared, cache=..., on_error=...)"
+            )
+
+
+_unknown: set[str] = set()
+
+
+def _of_all_ranks(dataset: Any) -> Any:
+    """Return a stream of ours with all samples, since only Accelerate puts it into a new loader, and splits it."""
+    if isinstance(dataset, ShuffledStream):
+        return dataset.of_all_ranks()
+    within: Any = dataset if isinstance(dataset, IterableDataset) else None
+    if isinstance(stream := getattr(within, "dataset", None), ShuffledStream):
+        within.dataset = stream.of_all_ranks()
+    return dataset
+
+
+class AdaptableLoader(StatefulSource[T_co]):
+    """A loader that stays what it is where a framework adapts it.
+
+    Attributes:
+        published: the loader's name in ``foreload serve`` ("": its dataset's class); None: not published.
+    """
+
+    published: str | None = None
+    _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers at present."""
+        _watch_frameworks()  # one of them may be about to build a loader from the attributes of this one
+        count: int = self.__dict__["num_workers"]
+        return count
+
+    @num_workers.setter
+    def num_workers(self, count: int) -> None:
+        # In the loader's __dict__, where Lightning reads it.
+        self.__dict__["num_workers"] = WorkerCount(count, self)
+
+    def given_workers(self, prefetch_factor: int | None) -> tuple[Any, int | None]:
+        """Return ``num_workers`` and ``prefetch_factor`` as this loader was given them, before it set them."""
+        is_own = prefetch_factor == self.prefetch_factor and not self._prefetch_given
+        return "auto" if self._auto_workers else int(self.num_workers), None if is_own else prefetch_factor
+
+    def rebuilt(self, arguments: dict[str, Any]) -> Self:
+        """Return a loader like this one, with these arguments of torch's DataLoader instead of its own.
+
+        For frameworks that put a sampler or a dataset of their own into a loader. Both loaders share their cache
+        and what is recorded, so that this one's :meth:`report` tells of the other.
+
+        Args:
+            arguments: by name, with ``dataset`` among them; ``num_workers`` stays as this loader was given it.
+        """
+        arguments = {**arguments, "dataset": _of_all_ranks(arguments["dataset"])}
+        new = copy.copy(self)  # with what a derived class has put there
+        vars(new).pop("_DataLoader__initialized")
+        count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
+        construct = self._constructor()
+        # What torch's class has not, and what Ray leaves out of what it has.
+        ours, theirs = (inspect.signature(each).parameters for each in (construct, TorchDataLoader.__init__))
+        own = {name: getattr(self, name) for name in {*ours} - {*theirs} | {"persistent_workers", "in_order"}}
+        construct(new, **{**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
+        new.go_on_from(self)
+        batches: Any = new.batch_sampler
+        for sampler in new.keyed_samplers():
+            if type(batches) is not BatchSampler and not hasattr(batches, "set_epoch"):
+                batches.set_epoch = sampler.set_epoch  # Accelerate looks for it here, but not deeper than it nests
+        return new
+
+    def go_on_from(self, origin: AdaptableLoader[Any]) -> None:
+        """Share what is open and recorded with the loader that a framework replaces by this one."""
+        self.recorder, self.errors, self.restarts = origin.recorder, origin.errors, origin.restarts
+        self._crew = Crew(self.recorder, self._on_resize())
+        self._epoch, self.published = origin._epoch, origin.published
+        if self.dataset is origin.dataset:
+            self._crew.choice = origin._crew.choice
+            self._open, self._memory = origin._open.shared(), origin._memory
+            if self._auto_workers:
+                self.num_workers = origin.num_workers
+        same_order = index_sampler(self) is index_sampler(origin)
+        self._resumed = origin._resumed if same_order else None
+        if origin._resumed is not None and not same_order:
+            warn_user("a framework has put another sampler into the loader: call load_state_dict() after that")
+
+    def _constructor(self) -> Callable[..., None]:
+        """Return the constructor of :class:`foreload.DataLoader`; a derived class may have other arguments."""
+        raise NotImplementedError
+
+    @property
+    def _iterator(self) -> Any:
+        # Where torch keeps the iterator of persistent workers.
+        return self.__dict__.get("_iterator")
+
+    @_iterator.setter
+    def _iterator(self, iterator: Any) -> None:
+        self.__dict__["_iterator"] = iterator
+        if iterator is None:  # Lightning's way to end the workers of a loop that is over, or has failed
+            moving = None if self._moving is None else self._moving()
+            if moving is not None:
+                moving.close()
+            self._end_epochs()
+
+    def _end_epochs(self) -> None:
+        """End what runs for epochs, whoever still holds them, and persistent workers."""
+        for epoch in list(self._running):
+            epoch.close()
+        self._crew.close()
+        self._open.base_seed = None
