@@ -168,7 +168,7 @@ def test_the_loader_takes_the_order_and_so_can_torchs() -> None:
     sampler = MixtureSampler(mixed, 4)
     stock = TorchDataLoader(mixed, batch_size=8, sampler=sampler)
     for workers in (0, 2):
-        loader = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=workers)
+        loader = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=workers, workers="threads")
         assert len(loader) == len(stock) == 13
         for epoch in range(3):
             sampler.set_epoch(epoch)
@@ -268,7 +268,7 @@ def test_an_epoch_goes_on_exactly_in_another_loader(data: Any, size: int, other:
     state = json.loads(json.dumps(loader.state_dict()))
     workers = data.draw(st.sampled_from([0, 2]))
     mixed = mixture(weights, num_samples=120)
-    again = fl.DataLoader(mixed, other, shuffle=True, seed=1, num_workers=workers)
+    again = fl.DataLoader(mixed, other, shuffle=True, seed=1, num_workers=workers, workers="threads")
     again.load_state_dict(state)
     assert first + flat(again) == whole
     assert sum(len(part.loaded) for part in mixed.datasets) == 120 - len(first)

@@ -1,4 +1,4 @@
-"""State of datasets: where loading changes one, or it holds a file open, the calling thread loads it, as in torch."""
+"""State of datasets: if loading changes one, or it holds a file open, the calling thread loads it."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def find_change(dataset: Any, indices: tuple[int, ...] = (0, 5, 3)) -> str | Non
 # What is open.
 
 OPEN: dict[str, Callable[[Path], Any]] = {
-    "binary": lambda folder: (folder / "file").open("rb"),
-    "text": lambda folder: (folder / "file").open(),
+    "binary": lambda folder: io.BufferedReader(io.FileIO(folder / "file")),
+    "text": lambda folder: io.TextIOWrapper(io.BufferedReader(io.FileIO(folder / "file"))),
     "unbuffered": lambda folder: io.FileIO(folder / "file"),
     "database": lambda folder: sqlite3.connect(folder / "base.db"),
     "cursor": lambda folder: sqlite3.connect(folder / "base.db").cursor(),
     "hdf5": lambda folder: h5py.File(folder / "rows.h5"),
     "hdf5 dataset": lambda folder: h5py.File(folder / "rows.h5")["rows"],
     "zip": lambda folder: zipfile.ZipFile(folder / "a.zip"),
-    "tar": lambda folder: tarfile.open(folder / "a.tar"),
+    "tar": lambda folder: tarfile.TarFile(folder / "a.tar"),
     "generator": lambda folder: (number for number in range(9)),
     "iterator": lambda folder: iter([1, 2, 3]),
     "count": lambda folder: itertools.count(),
