@@ -129,7 +129,7 @@ class Cursor:
             self.streams = {
                 worker: Progress(since, own, tuple(replay)) for worker, since, own, replay in state["streams"]
             }
-            self.turn = state["turn"] if has_begun else 0
+            self.turn = state["turn"] % max(1, spec.num_streams) if has_begun else 0  # there may be fewer workers
             if spec.generator is not None:
                 set_generator(spec.generator, state["generator"])
         self._generator_state = None if spec.generator is None else generator_text(spec.generator)
