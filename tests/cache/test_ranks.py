@@ -123,7 +123,9 @@ def test_a_machines_ranks_share_one_cache(world: int, tmp_path: Path) -> None:
     assert hits[0][-1][0] == (EPOCHS - 1) * kept
 
 
-@pytest.mark.parametrize(("world", "arguments"), [(4, {"num_workers": 0}), (2, {"num_workers": 2, "workers": "threads"})], ids=str)
+@pytest.mark.parametrize(
+    ("world", "arguments"), [(4, {"num_workers": 0}), (2, {"num_workers": 2, "workers": "threads"})], ids=str
+)
 def test_ranks_that_swap_keep_more_between_them(world: int, arguments: dict[str, Any], tmp_path: Path) -> None:
     routed, _ = ranks_of(world, tmp_path, {"budget": N // 8 * ITEM, "route": True, "share": False}, **arguments)
     # Each keeps at least N / 8, nearly all of which goes there.

@@ -268,7 +268,7 @@ def test_an_epoch_goes_on_exactly_in_another_loader(data: Any, size: int, other:
     state = json.loads(json.dumps(loader.state_dict()))
     workers = data.draw(st.sampled_from([0, 2]))
     mixed = mixture(weights, num_samples=120)
-    again = fl.DataLoader(mixed, other, shuffle=True, seed=1, num_workers=workers)
+    again = fl.DataLoader(mixed, other, shuffle=True, seed=1, num_workers=workers, workers="threads")
     again.load_state_dict(state)
     assert first + flat(again) == whole
     assert sum(len(part.loaded) for part in mixed.datasets) == 120 - len(first)

@@ -77,9 +77,7 @@ def chosen(dataset: Any, **options: Any) -> Any:
         ({}, False, ("threads", 0)),
     ],
 )
-def test_what_is_faster_is_chosen_of_what_may_load(
-    rates: Any, threads: bool, expected: tuple[str, int]
-) -> None:
+def test_what_is_faster_is_chosen_of_what_may_load(rates: Any, threads: bool, expected: tuple[str, int]) -> None:
     measured = Measurement({("threads", 0): 100, **rates}, [], 0.0, "", "")
     best = choose._best(measured, Choice("threads", 3 if threads else 0, ""), 1000)
     assert (best.kind, best.count) == expected

@@ -141,9 +141,7 @@ def test_processes_within_a_worker_process_are_refused_as_in_torch() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_dataset_and_loader_are_let_go_of(persistent: bool, workers: Any) -> None:
     dataset = Rows(6)
-    loader = fl.DataLoader(
-        dataset, batch_size=2, num_workers=2, workers=workers, persistent_workers=persistent
-    )
+    loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, workers=workers, persistent_workers=persistent)
     next(iter(loader))
     list(loader)
     gone = weakref.ref(dataset)
