@@ -160,7 +160,7 @@ def generator_address(generator: torch.Generator) -> int:
 
 
 def tensor_version(tensor: torch.Tensor) -> int | None:
-    """Return the number of times that torch changed a tensor in place; None in inference mode, which counts none."""
+    """Return how often torch changed a tensor in place; None for one of inference mode, which is not counted."""
     return None if tensor.is_inference() else int(tensor._version)
 
 

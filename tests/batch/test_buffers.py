@@ -58,7 +58,9 @@ def test_what_is_held_is_never_overwritten(seed: int, workers: int, source: str,
     dataset: Any = Filled()
     if source == "cached":
         dataset = fl.CachedDataset(dataset, share=False)
-    loader = fl.DataLoader(dataset, batch_size=batch_size, shuffle=True, seed=seed, num_workers=workers)
+    loader = fl.DataLoader(
+        dataset, batch_size=batch_size, shuffle=True, seed=seed, num_workers=workers, workers="threads"
+    )
     held: list[tuple[Any, set[float]]] = []
     for _ in range(4):
         for x, y in loader:
@@ -76,7 +78,7 @@ def test_what_is_held_is_never_overwritten(seed: int, workers: int, source: str,
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_memory_is_used_again(workers: int) -> None:
-    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=workers)
+    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=workers, workers="threads")
     addresses = []
     for _ in range(5):
         for x, _ in loader:
@@ -98,7 +100,7 @@ def test_images_are_assembled_in_memory_that_is_used_again(photos: Any) -> None:
 
 
 def test_closing_and_collecting_lets_memory_go() -> None:
-    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=2)
+    loader = fl.DataLoader(Filled(), batch_size=3, num_workers=2, workers="threads")
     kept = next(iter(loader))[0]
     loader.close()
     assert loader._open.buffers is None

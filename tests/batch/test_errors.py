@@ -154,7 +154,9 @@ def test_damaged_pictures_are_left_out_or_replaced(
 
 
 def test_a_cache_keeps_what_is_good() -> None:
-    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", cache="1MiB", num_workers=2)
+    loader: Any = fl.DataLoader(
+        Broken(), batch_size=4, on_error="skip", cache="1MiB", num_workers=2, workers="threads"
+    )
     for _ in range(3):
         assert lists(loader)[0] == [0, 1, 2]
     assert loader.stats()["cache"]["samples"] == 19 - len(BAD)

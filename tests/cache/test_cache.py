@@ -57,8 +57,8 @@ ORDERS: dict[str, Callable[[Dataset[Any], torch.Generator | None], dict[str, Any
 }
 WORKERS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},
-    "threads": {"num_workers": 2},
-    "persistent threads": {"num_workers": 2, "persistent_workers": True},
+    "threads": {"num_workers": 2, "workers": "threads"},
+    "persistent threads": {"num_workers": 2, "workers": "threads", "persistent_workers": True},
     "processes": {"num_workers": 2, "workers": "processes"},
     "persistent processes": {"num_workers": 2, "workers": "processes", "persistent_workers": True},
 }
@@ -102,7 +102,12 @@ def test_two_threads_reach_what_one_reaches() -> None:
 def test_what_is_random_is_not_kept() -> None:
     dataset = Counted()
     loader = fl.DataLoader(
-        dataset, batch_size=8, num_workers=2, cache="1MiB", transform=lambda s: (s[0] + torch.rand(()), s[1])
+        dataset,
+        batch_size=8,
+        num_workers=2,
+        workers="threads",
+        cache="1MiB",
+        transform=lambda s: (s[0] + torch.rand(()), s[1]),
     )
     epochs = [torch.cat([x for x, _ in loader]) for _ in range(2)]
     assert dataset.calls.sum() == SIZE
@@ -132,7 +137,9 @@ def test_epochs_that_are_open_at_once() -> None:
     dataset = Counted()
     for order in ("shuffle", "replacement"):
         chosen = ORDERS[order](dataset, torch.Generator().manual_seed(1))
-        loader = fl.DataLoader(dataset, batch_size=8, num_workers=2, cache=room_for(50), **chosen)
+        loader = fl.DataLoader(
+            dataset, batch_size=8, num_workers=2, workers="threads", cache=room_for(50), **chosen
+        )
         for (x, y), (u, v) in zip(loader, loader, strict=True):
             assert torch.equal(x[:, 0].long(), y)
             assert torch.equal(u[:, 0].long(), v)
@@ -182,7 +189,7 @@ def test_samples_that_fail_can_be_asked_for_again() -> None:
                 raise KeyError("not yet")
             return super().__getitem__(index)
 
-    loader = fl.DataLoader(Broken(), batch_size=8, num_workers=2, cache="1MiB")
+    loader = fl.DataLoader(Broken(), batch_size=8, num_workers=2, workers="threads", cache="1MiB")
     for _ in range(2):
         with pytest.raises(KeyError, match="not yet"):
             list(loader)
@@ -196,7 +203,7 @@ def test_datasets_that_load_several_at_once() -> None:
 
     dataset = Many()
     chosen = ORDERS["replacement"](dataset, torch.Generator().manual_seed(1))
-    loader = fl.DataLoader(dataset, batch_size=8, num_workers=2, cache=room_for(60), **chosen)
+    loader = fl.DataLoader(dataset, batch_size=8, num_workers=2, workers="threads", cache=room_for(60), **chosen)
     for _ in range(3):
         for x, y in loader:
             assert torch.equal(x[:, 0].long(), y)
@@ -205,7 +212,7 @@ def test_datasets_that_load_several_at_once() -> None:
 
 
 def test_without_collation() -> None:
-    loader = fl.DataLoader(Counted(), batch_size=None, num_workers=2, cache="1MiB")
+    loader = fl.DataLoader(Counted(), batch_size=None, num_workers=2, workers="threads", cache="1MiB")
     for _ in range(2):
         for i, (x, y) in enumerate(loader):
             assert (x == i).all()

@@ -53,7 +53,14 @@ def test_predictions_hold_where_sizes_differ_once_they_are_known(budget: int) ->
 def test_sizes_may_change_between_epochs(workers: int) -> None:
     dataset = Varied()
     loader = fl.DataLoader(
-        dataset, batch_size=5, collate_fn=listed, num_workers=workers, cache=60_000, shuffle=True, seed=1
+        dataset,
+        batch_size=5,
+        collate_fn=listed,
+        num_workers=workers,
+        workers="threads",
+        cache=60_000,
+        shuffle=True,
+        seed=1,
     )
     for generation in range(6):
         dataset.generation = generation
@@ -78,7 +85,9 @@ def test_a_dataset_may_grow_and_shrink() -> None:
 
     for make in (lambda d: None, lambda d: RandomSampler(d, replacement=True)):
         dataset = Growing()
-        loader = fl.DataLoader(dataset, batch_size=4, num_workers=2, cache="1MiB", sampler=make(dataset))
+        loader = fl.DataLoader(
+            dataset, batch_size=4, num_workers=2, workers="threads", cache="1MiB", sampler=make(dataset)
+        )
         for size in (20, 50, 10, 0 if loader.sampler is None else 30):
             dataset.size = size
             got = torch.cat(list(loader)).tolist()
@@ -141,7 +150,9 @@ def test_a_dataset_that_draws_from_the_global_generator_leaves_the_order_torchs(
 
 def test_an_own_sampler_is_asked_once_per_epoch() -> None:
     sampler = Skipping()
-    loader = fl.DataLoader(Varied(), batch_size=None, sampler=sampler, num_workers=2, cache="1MiB")
+    loader = fl.DataLoader(
+        Varied(), batch_size=None, sampler=sampler, num_workers=2, workers="threads", cache="1MiB"
+    )
     for epoch in range(1, 4):
         list(loader)
         assert sampler.asked == epoch
@@ -204,7 +215,9 @@ def test_a_transform_may_change_what_it_is_given() -> None:
         sample["x"] += 1
         return sample["x"][0]
 
-    loader = fl.DataLoader(Varied(), batch_size=10, transform=in_place, cache="1MiB", num_workers=2)
+    loader = fl.DataLoader(
+        Varied(), batch_size=10, transform=in_place, cache="1MiB", num_workers=2, workers="threads"
+    )
     for _ in range(3):
         assert torch.cat(list(loader)).tolist() == [1] * SIZE
 
@@ -212,7 +225,14 @@ def test_a_transform_may_change_what_it_is_given() -> None:
 def test_seeds_and_epochs_are_those_without_a_cache() -> None:
     def order(cache: Any, workers: int) -> list[list[str]]:
         loader = fl.DataLoader(
-            Varied(), batch_size=9, shuffle=True, seed=5, cache=cache, num_workers=workers, collate_fn=listed
+            Varied(),
+            batch_size=9,
+            shuffle=True,
+            seed=5,
+            cache=cache,
+            num_workers=workers,
+            workers="threads",
+            collate_fn=listed,
         )
         got = []
         for epoch in (None, None, 7, 0, None):
@@ -235,7 +255,7 @@ def test_a_sample_that_raises_does_so_each_time_and_the_others_come(workers: int
             return super().__getitem__(index)
 
     dataset = Broken()
-    loader = fl.DataLoader(dataset, batch_size=None, num_workers=workers, cache="1MiB")
+    loader = fl.DataLoader(dataset, batch_size=None, num_workers=workers, workers="threads", cache="1MiB")
     for epoch in range(3):
         iterator, got, failed = iter(loader), [], 0
         while True:
@@ -286,9 +306,17 @@ def test_two_epochs_that_are_open_at_once_and_two_loaders_in_two_threads(workers
     dataset = Varied()
     sampler = RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0))
     loader = fl.DataLoader(
-        dataset, batch_size=5, collate_fn=listed, num_workers=workers, sampler=sampler, cache=50_000
+        dataset,
+        batch_size=5,
+        collate_fn=listed,
+        num_workers=workers,
+        workers="threads",
+        sampler=sampler,
+        cache=50_000,
     )
-    others = fl.DataLoader(Varied(), batch_size=5, collate_fn=listed, num_workers=workers, cache=50_000)
+    others = fl.DataLoader(
+        Varied(), batch_size=5, collate_fn=listed, num_workers=workers, workers="threads", cache=50_000
+    )
     errors: list[BaseException] = []
 
     def check(loader: Any) -> None:

@@ -153,7 +153,12 @@ def test_finished_batches_in_any_order_are_the_same_batches(policy: Any) -> None
     sampler = RandomSampler(dataset, replacement=True, generator=generator)
     arguments: Any = {"batch_size": 4, "collate_fn": listed, "sampler": sampler}
     loader = fl.DataLoader(
-        dataset, num_workers=3, in_order=False, cache=fl.Cache(60_000, policy=policy), **arguments
+        dataset,
+        num_workers=3,
+        workers="threads",
+        in_order=False,
+        cache=fl.Cache(60_000, policy=policy),
+        **arguments,
     )
     got = [[sample["name"] for sample in batch] for _ in range(3) for batch in loader]
     generator.manual_seed(0)

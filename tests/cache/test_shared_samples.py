@@ -396,7 +396,8 @@ FLAKY = """
 
     dataset = Flaky()
     sampler = RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0))
-    loader = fl.DataLoader(dataset, batch_size=None, num_workers=int(sys.argv[1]), sampler=sampler, cache=195_000)
+    workers = {"num_workers": int(sys.argv[1]), "workers": "threads"}
+    loader = fl.DataLoader(dataset, batch_size=None, sampler=sampler, cache=195_000, **workers)
     failures = 0
     for epoch in range(20):
         iterator = iter(loader)

@@ -59,6 +59,7 @@ def take_a_part(worker: int) -> None:
     dataset.end = min(dataset.start + share, dataset.end)
 
 
+every_kind = pytest.mark.parametrize("kind", ["threads", "processes"])
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"batch_size": 4},
     "dropped": {"batch_size": 4, "drop_last": True},
@@ -70,48 +71,65 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
+@every_kind
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_streams_are_torchs(case: str, workers: int) -> None:
+def test_streams_are_torchs(case: str, workers: int, kind: Any) -> None:
     for dataset in (Numbers(0, 25), Numbers(0, 7, split=False), Numbers(0, 0), Stateful(10)):
         arguments = {**CASES[case], "num_workers": workers}
-        ours = [torch.as_tensor(batch).tolist() for batch in fl.DataLoader(dataset, **arguments)]
+        ours = [torch.as_tensor(batch).tolist() for batch in fl.DataLoader(dataset, workers=kind, **arguments)]
         theirs = [torch.as_tensor(batch).tolist() for batch in TorchDataLoader(dataset, **arguments)]
         assert ours == theirs
 
 
-def test_the_documented_worker_init_fn_splits_the_data() -> None:
+@every_kind
+def test_the_documented_worker_init_fn_splits_the_data(kind: Any) -> None:
     dataset = Numbers(3, 17, split=False)
     for workers in (1, 2, 4):
-        loader = fl.DataLoader(dataset, num_workers=workers, worker_init_fn=take_a_part)
+        loader = fl.DataLoader(dataset, num_workers=workers, workers=kind, worker_init_fn=take_a_part)
         assert sorted(int(batch) for batch in loader) == list(range(3, 17))
     assert (dataset.start, dataset.end) == (3, 17)
 
 
-def test_by_default_one_thread_reads_everything_ahead() -> None:
+def test_by_default_a_stream_of_the_users_is_read_by_the_calling_thread() -> None:
     loader = fl.DataLoader(Numbers(0, 20), batch_size=6)
     for _ in range(2):
         assert torch.cat(list(loader)).tolist() == list(range(20))
+    assert loader.num_workers == 0
+    assert "with num_workers=1 or more, processes read it ahead" in loader.stats()["workers"]["why"]
 
 
+def test_by_default_one_thread_reads_a_stream_that_allows_it_ahead() -> None:
+    class Shared(Numbers):
+        thread_safe = True
+
+    loader = fl.DataLoader(Shared(0, 20), batch_size=6)
+    for _ in range(2):
+        assert torch.cat(list(loader)).tolist() == list(range(20))
+    workers = loader.stats()["workers"]
+    assert (workers["kind"], workers["count"], workers["why"]) == ("threads", 1, "one stream, read ahead")
+
+
+@every_kind
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_endless_stream_can_be_left(workers: int) -> None:
+def test_an_endless_stream_can_be_left(workers: int, kind: Any) -> None:
     class Endless(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return itertools.count()
 
     for _ in range(3):
-        first = next(iter(fl.DataLoader(Endless(), batch_size=2, num_workers=workers)))
+        first = next(iter(fl.DataLoader(Endless(), batch_size=2, num_workers=workers, workers=kind)))
         assert first.tolist() == [0, 1]
 
 
+@every_kind
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_comes_after_the_batches_before_it(workers: int) -> None:
+def test_an_error_comes_after_the_batches_before_it(workers: int, kind: Any) -> None:
     class Breaking(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             yield from range(4)
             raise KeyError("broken")
 
-    iterator = iter(fl.DataLoader(Breaking(), batch_size=2, num_workers=workers))
+    iterator = iter(fl.DataLoader(Breaking(), batch_size=2, num_workers=workers, workers=kind))
     assert next(iterator).tolist() == [0, 1]
     assert next(iterator).tolist() == [2, 3]
     with pytest.raises(KeyError, match="broken"):
@@ -127,7 +145,8 @@ def test_samplers_are_refused_in_torchs_words(arguments: dict[str, Any]) -> None
     assert str(ours.value) == str(theirs.value)
 
 
-def test_a_stuck_stream_times_out() -> None:
+@every_kind
+def test_a_stuck_stream_times_out(kind: Any) -> None:
     released = threading.Event()
 
     class Stuck(IterableDataset[int]):
@@ -136,7 +155,7 @@ def test_a_stuck_stream_times_out() -> None:
             yield 1
 
     with pytest.raises(RuntimeError, match="timed out"):
-        next(iter(fl.DataLoader(Stuck(), num_workers=1, timeout=0.2)))
+        next(iter(fl.DataLoader(Stuck(), num_workers=1, workers=kind, timeout=0.2)))
     released.set()
     for thread in threading.enumerate():
         if thread.name.startswith("foreload"):
@@ -158,7 +177,8 @@ def test_the_default_leaves_in_the_dataset_what_it_learns() -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_uneven_shards_take_turns_as_in_torch(workers: int, drop_last: bool) -> None:
+@every_kind
+def test_uneven_shards_take_turns_as_in_torch(workers: int, drop_last: bool, kind: Any) -> None:
     class Uneven(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             info = get_worker_info()
@@ -166,40 +186,41 @@ def test_uneven_shards_take_turns_as_in_torch(workers: int, drop_last: bool) -> 
             return iter(range(100 * worker, 100 * worker + (7, 0, 13)[worker]))
 
     arguments = {"batch_size": 2, "num_workers": workers, "drop_last": drop_last}
-    ours, theirs = (
-        [batch.tolist() for batch in cls(Uneven(), **arguments)] for cls in (fl.DataLoader, TorchDataLoader)
-    )
-    assert ours == theirs
+    ours = [batch.tolist() for batch in fl.DataLoader(Uneven(), workers=kind, **arguments)]
+    assert ours == [batch.tolist() for batch in TorchDataLoader(Uneven(), **arguments)]
 
 
-def test_workers_have_ids_seeds_and_copies_as_in_torch() -> None:
+@every_kind
+def test_workers_have_ids_seeds_and_copies_as_in_torch(kind: Any) -> None:
     class Asking(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
             info = get_worker_info()
             yield info.id, info.num_workers, info.seed, info.dataset is self
 
-    def told(cls: Any) -> list[Any]:
+    def told(cls: Any, **more: Any) -> list[Any]:
         torch.manual_seed(7)
-        return list(cls(Asking(), batch_size=None, num_workers=2))
+        return list(cls(Asking(), batch_size=None, num_workers=2, **more))
 
-    assert told(fl.DataLoader) == told(TorchDataLoader)
+    assert told(fl.DataLoader, workers=kind) == told(TorchDataLoader)
 
 
-def test_a_worker_init_fn_that_fails_is_heard_of() -> None:
+@every_kind
+def test_a_worker_init_fn_that_fails_is_heard_of(kind: Any) -> None:
     def init(worker: int) -> None:
         raise ValueError(f"worker {worker} will not")
 
     with pytest.raises(ValueError, match="will not"):
-        list(fl.DataLoader(Numbers(0, 5), num_workers=2, worker_init_fn=init))
+        list(fl.DataLoader(Numbers(0, 5), num_workers=2, workers=kind, worker_init_fn=init))
 
 
-def test_streams_that_are_left_leave_no_thread() -> None:
-    loader = fl.DataLoader(Numbers(0, 10**9), batch_size=3, num_workers=2)
+@every_kind
+def test_streams_that_are_left_leave_no_worker(kind: Any) -> None:
+    loader = fl.DataLoader(Numbers(0, 10**9), batch_size=3, num_workers=2, workers=kind)
     for _ in range(5):
         for batch in loader:
             if batch[0] > 20:
                 break
-    # The fixture looks for threads.
+    # The fixture looks for threads and processes.
 
 
 def test_torchs_datapipes_stay_torchs() -> None:

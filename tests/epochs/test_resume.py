@@ -237,16 +237,20 @@ def test_a_state_can_be_taken_again_before_and_after_going_on() -> None:
 @settings(max_examples=30)
 @given(
     sizes=st.lists(
-        st.tuples(st.integers(1, 9), st.integers(0, 6), st.sampled_from([0, 1, 3])), min_size=1, max_size=5
+        st.tuples(st.integers(1, 9), st.integers(0, 6), st.sampled_from(["none", "one", "three", "processes"])),
+        min_size=1,
+        max_size=5,
     ),
     order=st.sampled_from(["seed", "shuffled", "generator", "sequential"]),
 )
-def test_each_sample_once_whatever_batch_sizes_and_workers(sizes: list[tuple[int, int, int]], order: str) -> None:
+def test_each_sample_once_whatever_batch_sizes_and_workers(sizes: list[tuple[int, int, str]], order: str) -> None:
+    counts = {"none": 0, "one": 1, "three": 3, "processes": 2}
     state = None
     seen: list[int] = []
-    for size, stop, workers in [*sizes, (4, 1000, 2)]:
+    for size, stop, workers in [*sizes, (4, 1000, "three")]:
         data = Numbers()
-        arguments = {**ORDERS[order](data), "batch_size": size, "num_workers": workers}
+        kind = "processes" if workers == "processes" else "threads"
+        arguments = {**ORDERS[order](data), "batch_size": size, "num_workers": counts[workers], "workers": kind}
         loader: Any = fl.DataLoader(data, **arguments)
         if state is not None:
             loader.load_state_dict(state)
@@ -270,7 +274,8 @@ def test_each_sample_once_whatever_the_number_of_ranks(shuffle: bool, drop_last:
         loaders: list[Any] = []
         for rank in range(ranks):
             sampler: Any = DistributedSampler(data, ranks, rank, shuffle, seed=4, drop_last=drop_last)
-            loaders.append(fl.DataLoader(data, batch_size=2, sampler=sampler, num_workers=rank % 2))
+            more: Any = {"num_workers": rank % 2, "workers": "threads"}
+            loaders.append(fl.DataLoader(data, batch_size=2, sampler=sampler, **more))
             if states[0] is not None:
                 loaders[-1].load_state_dict(states[rank % len(states)])
         iterators = [iter(loader) for loader in loaders]

@@ -168,7 +168,7 @@ def test_the_loader_takes_the_order_and_so_can_torchs() -> None:
     sampler = MixtureSampler(mixed, 4)
     stock = TorchDataLoader(mixed, batch_size=8, sampler=sampler)
     for workers in (0, 2):
-        loader = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=workers)
+        loader = fl.DataLoader(mixed, batch_size=8, shuffle=True, seed=4, num_workers=workers, workers="threads")
         assert len(loader) == len(stock) == 13
         for epoch in range(3):
             sampler.set_epoch(epoch)

@@ -140,7 +140,8 @@ def test_processes_are_not_spawned_for_a_short_epoch(monkeypatch: pytest.MonkeyP
         assert found["kind"] == ("processes" if expected else "threads")
         assert ("too short to start processes by other means than a fork" in found["why"]) == (expected == 0)
         # In any case it is said what threads would give.
-        assert "they would load" in found["why"] and "foreload.check_threads(dataset)" in found["why"]
+        assert "they would load" in found["why"]
+        assert "foreload.check_threads(dataset)" in found["why"]
 
 
 def test_candidates_that_find_no_room_together_are_measured_one_by_one(

@@ -109,10 +109,10 @@ def test_errors_in_collate_and_sampler_arrive_too(workers: Any) -> None:
         raise RuntimeError("the sampler broke")
 
     def batches_before(kind: Any, **options: Any) -> list[Any]:
-        batches = []
+        batches: list[Any] = []
         with pytest.raises(RuntimeError, match="the sampler broke"):
-            for batch in kind(Slow(9), batch_size=2, num_workers=2, sampler=sampler(), **options):
-                batches.append(batch.tolist())
+            loader = kind(Slow(9), batch_size=2, num_workers=2, sampler=sampler(), **options)
+            batches.extend(batch.tolist() for batch in loader)
         return batches
 
     # Processes are asked ahead as torch's are, so the loop does not even begin.

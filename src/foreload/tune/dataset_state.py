@@ -12,7 +12,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
-from types import FunctionType, GeneratorType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,8 @@ def snapshot(dataset: Any) -> dict[str, Any]:
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """Return the name of a value that differs; None if all are the same, or were None and are something now.
 
-    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But the
-    numbers of a generator that is made then depend on the samples before.
+    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But
+    what a generator or an iterator gives that is made then depends on the samples before.
     """
     for name, value in before.items():
         if value != _NOTHING and after.get(name, _NOTHING) != value:
@@ -102,6 +102,8 @@ class StateWatch:
 def find_open_file(dataset: Any) -> str | None:
     """Return the name of an open file or connection, which forked processes would share; None if there is none.
 
+    An iterator that has begun counts as open too: copies of it would all yield the same.
+
     >>> class Lines: pass
     >>> lines = Lines(); lines.file = open(__file__)
     >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
@@ -111,9 +113,17 @@ def find_open_file(dataset: Any) -> str | None:
 
 
 def _is_open(value: Any) -> bool:
+    return _is_iterator(value) or _is_open_handle(value)
+
+
+def _is_iterator(value: Any) -> bool:
+    return isinstance(value, Iterator) and not isinstance(value, (io.IOBase, sqlite3.Cursor))
+
+
+def _is_open_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
         return not (value.closed or isinstance(value, (io.BytesIO, io.StringIO)))
-    if isinstance(value, (sqlite3.Connection, sqlite3.Cursor, socket.socket, GeneratorType)):
+    if isinstance(value, (sqlite3.Connection, sqlite3.Cursor, socket.socket)):
         return True
     return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "netCDF4", "tables") and bool(value)
 
@@ -137,6 +147,8 @@ def digest(value: Any) -> Any:
         return "generator", repr(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return "generator", repr(value.get_state(legacy=False))
+    if _is_iterator(value):
+        return "generator", id(value)
     if isinstance(value, (list, dict, set, tuple, frozenset)):
         return "container", type(value), len(value)
     return "object", id(value)

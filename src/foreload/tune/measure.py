@@ -243,7 +243,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             last = trial
     if "threads" not in work.kinds:  # only to say what they would load
         last.rest()
-        yield ("threads", cores), _Trial(work, "threads", cores, batch).rate()
+        number = max(number for _, number in candidates)
+        yield ("threads", number), _Trial(work, "threads", number, batch).rate()
 
 
 def _candidates(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:

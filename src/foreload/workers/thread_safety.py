@@ -68,7 +68,7 @@ def _first_unknown(parts: Iterable[Any]) -> str | None:
 def _unknown(part: Any, left: list[int]) -> str | None:
     """Return the name of the first thing in ``part`` that is not known; ``left`` values may still be looked at."""
     kind: Any = type(part)
-    if kind in _VALUES or kind in _ARRAYS or isinstance(part, np.generic):
+    if kind in _VALUES or kind in _ARRAYS or isinstance(part, (np.generic, np.dtype)):
         return "an array of objects" if isinstance(part, np.ndarray) and part.dtype.hasobject else None
     if getattr(part, "thread_safe", None) is True:
         return None
@@ -116,6 +116,8 @@ def _user_code(part: Any) -> Iterator[Any]:
 def _is_known_callable(part: Any, kind: Any) -> bool:
     if kind is BuiltinFunctionType:
         owner = part.__self__
+        if owner is None:  # a static method; torch's functions are those of a class that nobody knows by name
+            return part is getattr(torch, part.__name__, None)
         return isinstance(owner, ModuleType) or _package(owner) in _KNOWN_PACKAGES  # of a module, or of a class
     if kind is FunctionType:
         return _package(part) in _KNOWN_PACKAGES and part.__closure__ is None

@@ -1,0 +1,410 @@
+"""State of datasets: if loading changes one, or it holds a file open, the calling thread loads it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import sqlite3
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+import foreload as fl
+from foreload.tune.dataset_state import StateWatch, changed, find_open_file, snapshot
+
+SIZE = 97
+TALLY = [0]
+CALLS = 0
+
+
+class Rows(Dataset[Any]):
+    """Numbers, with whatever attributes a test wants."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Opened:
+    """An object of the dataset's that holds something."""
+
+    def __init__(self, what: Any) -> None:
+        self.what = what
+
+
+def find_change(dataset: Any, indices: tuple[int, ...] = (0, 5, 3)) -> str | None:
+    """The name of what loading changes, by looks before, after the first and after the last sample."""
+    watch = StateWatch(dataset)
+    dataset[indices[0]]
+    watch.look()
+    for index in indices[1:]:
+        dataset[index]
+    watch.look()
+    return watch.change
+
+
+# What is open.
+
+OPEN: dict[str, Callable[[Path], Any]] = {
+    "binary": lambda folder: io.BufferedReader(io.FileIO(folder / "file")),
+    "text": lambda folder: io.TextIOWrapper(io.BufferedReader(io.FileIO(folder / "file"))),
+    "unbuffered": lambda folder: io.FileIO(folder / "file"),
+    "database": lambda folder: sqlite3.connect(folder / "base.db"),
+    "cursor": lambda folder: sqlite3.connect(folder / "base.db").cursor(),
+    "hdf5": lambda folder: h5py.File(folder / "rows.h5"),
+    "hdf5 dataset": lambda folder: h5py.File(folder / "rows.h5")["rows"],
+    "zip": lambda folder: zipfile.ZipFile(folder / "a.zip"),
+    "tar": lambda folder: tarfile.TarFile(folder / "a.tar"),
+    "generator": lambda folder: (number for number in range(9)),
+    "iterator": lambda folder: iter([1, 2, 3]),
+    "count": lambda folder: itertools.count(),
+    "lines": lambda folder: map(str, range(9)),
+}
+
+
+def close(handle: Any) -> None:
+    for owner in (handle, getattr(handle, "file", None)):
+        if hasattr(owner, "close"):
+            owner.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with files of several formats."""
+    (tmp_path / "file").write_bytes(bytes(1000))
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["rows"] = np.arange(SIZE)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("member", bytes(1000))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("member")
+        member.size = 1000
+        archive.addfile(member, io.BytesIO(bytes(1000)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", OPEN)
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (lambda what: Rows(handle=what), "handle"),
+        (lambda what: Rows(handles=[1, what]), "handles[1]"),
+        (lambda what: Rows(handles={"train": what}), "handles['train']"),
+        (lambda what: Rows(reader=Opened(what)), "reader.what"),
+        (lambda what: Subset(Rows(handle=what), [1, 2]), "dataset.handle"),
+        (lambda what: ConcatDataset([Rows(), Rows(handle=what)]), "datasets[1].handle"),
+    ],
+    ids=["attribute", "list", "dict", "object", "subset", "concat"],
+)
+def test_what_is_open_is_found_wherever_it_is(place: Any, name: str, what: str, folder: Path) -> None:
+    handle = OPEN[what](folder)
+    try:
+        found = find_open_file(place(handle))
+        assert str(found).startswith(name)
+    finally:
+        close(handle)
+
+
+def test_what_is_closed_or_in_memory_is_not_open(folder: Path) -> None:
+    file, rows = (folder / "file").open("rb"), h5py.File(folder / "rows.h5")
+    file.close()
+    rows.close()
+    mapped = np.memmap(folder / "file", np.uint8, "r")
+    for value in (file, rows, io.BytesIO(b"x"), io.StringIO("x"), mapped, torch.ones(3), "name", None, range(9)):
+        assert find_open_file(Rows(value=value)) is None
+
+
+def test_a_dataset_with_an_open_file_is_loaded_by_the_calling_thread(folder: Path) -> None:
+    with (folder / "file").open("rb") as file:
+        loader = fl.DataLoader(Rows(file=file), batch_size=8)
+        loader.choose_workers()
+        found = loader.stats()["workers"]
+    assert (found["kind"], found["count"]) == ("threads", 0)
+    assert found["why"] == "the dataset holds 'file' open, which processes forked from this one would share"
+
+
+# What changes.
+
+
+class Counts(Rows):
+    """Counts its samples."""
+
+    calls = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += 1
+        return self.calls
+
+
+class CountsLazily(Rows):
+    """Counts its samples, from the first on."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.calls
+
+
+class CountsForAll(Rows):
+    """Counts in an attribute of the class."""
+
+    total = 0
+
+    def __getitem__(self, index: int) -> Any:
+        type(self).total += 1
+        return self.total
+
+
+class CountsGlobally(Rows):
+    """Counts in a global variable."""
+
+    def __getitem__(self, index: int) -> Any:
+        global CALLS
+        CALLS += 1
+        return CALLS
+
+
+class Tallies(Rows):
+    """Counts in a global list."""
+
+    def __getitem__(self, index: int) -> Any:
+        TALLY[0] += 1
+        return TALLY[0]
+
+
+class Remembers(Rows):
+    """Keeps its samples."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.known.setdefault(index, index)
+
+
+class RemembersLazily(Rows):
+    """Keeps its samples, from the first on."""
+
+    known: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.known is None:
+            self.known = {}
+        return self.known.setdefault(index, index)
+
+
+class Fills(Rows):
+    """Uses a buffer again."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[:] = index
+        return self.buffer + 1
+
+
+class FillsOnePlace(Rows):
+    """Changes one value of a large array."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[index] += 1
+        return self.buffer[index]
+
+
+class Draws(Rows):
+    """Draws from its own generator."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.draw(self.rng)
+
+
+class DrawsLazily(Rows):
+    """Makes a generator when it is first needed."""
+
+    rng: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.rng is None:
+            self.rng = self.make()
+        return index
+
+
+class Slots:
+    """A dataset with slots only."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def made() -> Any:
+    return random.Random(1)
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
+    "counter": (Counts, "calls"),
+    "lazy counter": (CountsLazily, "calls"),
+    "class counter": (CountsForAll, "total"),
+    "global counter": (CountsGlobally, f"{__name__}.CALLS"),
+    "global list": (Tallies, f"{__name__}.TALLY[0]"),
+    "slots": (Slots, "calls"),
+    "dict": (lambda: Remembers(known={}), "known"),
+    "lazy dict": (RemembersLazily, "known"),
+    "nested": (lambda: Subset(Counts(), range(SIZE)), "dataset.calls"),
+    "within": (lambda: ConcatDataset([Counts(), Counts()]), "datasets[0].calls"),
+    "array": (lambda: Fills(buffer=np.zeros(4)), "buffer"),
+    "tensor": (lambda: Fills(buffer=torch.zeros(4)), "buffer"),
+    "list of arrays": (lambda: Subset(Fills(buffer=torch.zeros(4)), range(SIZE)), "dataset.buffer"),
+    "place in an array": (lambda: FillsOnePlace(buffer=np.zeros(100_000, np.uint8)), "buffer"),
+    "place in a tensor": (lambda: FillsOnePlace(buffer=torch.zeros(10_000_000)), "buffer"),
+    "python": (lambda: Draws(rng=random.Random(1), draw=lambda rng: rng.random()), "rng"),
+    "numpy": (lambda: Draws(rng=np.random.default_rng(1), draw=lambda rng: rng.random()), "rng"),
+    "numpy's old": (lambda: Draws(rng=np.random.RandomState(1), draw=lambda rng: rng.rand()), "rng"),
+    "second of two": (lambda: Draws(rng=random.Random(1), draw=lambda rng: rng.gauss(0, 1)), "rng"),
+    "torch": (
+        lambda: Draws(rng=torch.Generator(), draw=lambda rng: torch.rand((), generator=rng).item()),
+        "rng",
+    ),
+    "generators": (lambda: Draws(rng=[random.Random(1)], draw=lambda rng: rng[0].random()), "rng[0]"),
+    "lazy iterator": (lambda: DrawsLazily(make=itertools.count), "rng"),
+    "lazy generator": (lambda: DrawsLazily(make=made), "rng"),
+    "lazy numpy": (lambda: DrawsLazily(make=np.random.default_rng), "rng"),
+    "lazy torch": (lambda: DrawsLazily(make=torch.Generator), "rng"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_loading_changes_is_named(what: str) -> None:
+    make, name = CHANGES[what]
+    assert find_change(make()) == name
+
+
+@pytest.mark.parametrize("what", ["counter", "lazy counter", "lazy generator", "numpy", "tensor"])
+def test_what_loading_changes_is_loaded_by_the_calling_thread(what: str) -> None:
+    dataset = CHANGES[what][0]()
+    loader = fl.DataLoader(dataset, batch_size=8, collate_fn=len)
+    loader.choose_workers()
+    found = loader.stats()["workers"]
+    assert (found["kind"], found["count"]) == ("threads", 0)
+    name = CHANGES[what][1]
+    assert found["why"] == f"loading samples changes {name!r}, which copies of the dataset would not share"
+    # Nothing was changed by finding out.
+    assert find_change(dataset) == name
+
+
+# What is as good in copies.
+
+
+class Handle(Rows):
+    """Opens a file when it is first needed."""
+
+    handle: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = self.open()
+        return self.read(self.handle, index)
+
+
+class NewHandle(Rows):
+    """The same, without an attribute before."""
+
+    def __getitem__(self, index: int) -> Any:
+        if not hasattr(self, "handle"):
+            self.handle = self.open()
+        return self.read(self.handle, index)
+
+
+class Keeps(Rows):
+    """Works out something when it is first needed."""
+
+    length: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.length is None:
+            self.length = len(self)
+        return index
+
+
+def read_file(file: Any, index: int) -> Any:
+    file.seek(index)
+    return file.read(1)
+
+
+def select(base: Any, index: int) -> Any:
+    return base.execute("select 1").fetchone()
+
+
+READERS: dict[str, Any] = {
+    "binary": read_file,
+    "unbuffered": read_file,
+    "database": select,
+    "hdf5": lambda file, index: file["rows"][index],
+    "hdf5 dataset": lambda rows, index: rows[index],
+    "zip": lambda archive, index: archive.read("member"),
+    "tar": lambda archive, index: archive.extractfile("member").read(),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@pytest.mark.parametrize("kind", [Handle, NewHandle])
+def test_a_handle_that_is_opened_when_it_is_needed_is_no_state(kind: Any, what: str, folder: Path) -> None:
+    dataset = kind(open=lambda: OPEN[what](folder), read=READERS[what])
+    assert find_open_file(dataset) is None
+    assert find_change(dataset) is None
+    close(dataset.handle)
+
+
+def test_what_stays_is_no_state() -> None:
+    for dataset in (
+        Rows(),
+        Keeps(),
+        Rows(values=list(range(50_000))),
+        Rows(table=torch.arange(9)),
+        [1, 2, 3, 4, 5, 6],
+    ):
+        assert find_change(dataset) is None
+    with torch.inference_mode():
+        assert find_change(Rows(table=torch.arange(9))) is None
+
+
+def test_values_of_any_kind_can_be_looked_at() -> None:
+    class Odd:
+        __slots__ = ("empty",)
+
+    rows = Rows(
+        odd=Odd(),
+        nan=float("nan"),
+        sparse=torch.eye(3).to_sparse(),
+        meta=torch.empty(3, device="meta"),
+        objects=np.array([object()]),
+        function=made,
+        module=np,
+        complex=np.ones(3, np.complex64),
+        zero=np.zeros((0, 3)),
+        half=torch.ones(3, dtype=torch.bfloat16),
+    )
+    rows.itself = rows
+    before = snapshot(rows)
+    assert changed(before, snapshot(rows)) is None
+
+
+def test_elements_of_large_containers_are_compared_up_to_a_limit() -> None:
+    rows = Rows(values=list(range(1_000_000)))
+    assert len(snapshot(rows)) <= 20_010
