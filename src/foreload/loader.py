@@ -156,7 +156,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self._prefetch_given = prefetch_factor is not None
         self._deepens = prefetch_factor is None
         self._begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
-        self._skip = check_skip(skip, dataset)
+        self.__dict__["skip"] = check_skip(skip, dataset)
         self._reset()
         super().__init__(
             dataset,

@@ -261,7 +261,7 @@ def test_listeners_hear_of_the_order_that_is_delivered() -> None:
     from foreload.protocol import EpochListener
 
     class Listening(TensorDataset, EpochListener):
-        def epoch_begins(self, order: Any) -> None:
+        def epoch_begins(self, order: Any, key: Any) -> None:
             self.order = order.tolist()
 
     data = Listening(torch.arange(SIZE))

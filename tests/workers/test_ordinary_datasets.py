@@ -22,6 +22,7 @@ from tests.workers.ordinary_datasets import (
     Counted,
     Drawn,
     LazyFile,
+    OpenFile,
     Sized,
     as_tensor,
     write_files,
@@ -144,10 +145,11 @@ def test_what_loading_changes_is_loaded_by_the_loops_thread(make: Make, folder: 
 @pytest.mark.parametrize("make", STATEFUL)
 def test_copies_have_a_state_each(make: Make, folder: Path) -> None:
     """With workers, each has a copy with the state of the beginning, as in torch."""
+    if make is OpenFile:
+        pytest.skip("stock's processes share the position of its file too, and give wrong samples")
     expected, _ = run(Stock, make(folder), num_workers=2, shuffle=False)
     found, _ = run(fl.DataLoader, make(folder), num_workers=2, shuffle=False)
-    if make(folder).__class__.__name__ != "OpenFile":  # where stock's processes share the position too
-        assert_equal(found, expected)
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("make", [*DETERMINISTIC, *RANDOM])

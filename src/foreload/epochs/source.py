@@ -81,7 +81,6 @@ class EpochSource(LoaderOrder[T_co]):
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
-    _skip: tuple[Skip, ...]
     snapshot_every_n_steps: int
 
     def _reset(self) -> None:
@@ -208,6 +207,11 @@ class EpochSource(LoaderOrder[T_co]):
             return lambda order: dataset.epoch_begins(order.peek(), key)
         return lambda order: None
 
+    @property
+    def _skips(self) -> tuple[Skip, ...]:
+        skips: tuple[Skip, ...] = self.__dict__["skip"]
+        return skips
+
     def _order_spec(self) -> OrderSpec:
         batches, by_processes = self.batch_spec, self.by_processes
         has_parts = by_processes or isinstance(self.dataset, IterableDataset)
@@ -221,7 +225,7 @@ class EpochSource(LoaderOrder[T_co]):
             self._open.base_seed,
             batches.batch_size,
             batches.auto_collation,
-            self._skip,
+            self._skips,
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
         )

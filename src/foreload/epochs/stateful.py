@@ -92,12 +92,14 @@ class StatefulSource(EpochSource[T_co]):
     @property
     def skip(self) -> tuple[Skip, ...]:
         """What is left out of epochs, from the next iteration on."""
-        return self._skip
+        # Under its own name: frameworks that build a loader like this one copy attributes that are arguments.
+        skips: tuple[Skip, ...] = self.__dict__["skip"]
+        return skips
 
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
-        skips = check_skip(skip, self.dataset)
-        self._skip, self._begun = skips, None
+        self.__dict__["skip"] = check_skip(skip, self.dataset)
+        self._begun = None
 
     def indices(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a batch of any epoch, past or future, without iterating: which were in step 1207?
@@ -125,5 +127,5 @@ class StatefulSource(EpochSource[T_co]):
         sampler, router = index_sampler(self), None
         if self.cache is not None and self.cache.route:
             router = Router(len(self.dataset), item_sampler(sampler).num_replicas)  # type: ignore[arg-type]
-        skip = partial(left_out_of, self._skip) if self._skip else None
+        skip = partial(left_out_of, self.skip) if self.skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

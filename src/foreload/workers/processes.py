@@ -70,6 +70,7 @@ class Worker:
         self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
         self.is_last = False
+        self._owes_state = False  # of its dataset at the beginning of the epoch
         self._spans = spans
         self._has_ended = False
         self._pidfd: int | None = None
@@ -114,11 +115,13 @@ class Worker:
     @property
     def is_done(self) -> bool:
         """Whether it may end, as it has answered all that it will be asked."""
-        return self.is_last and not self.asked
+        return self.is_last and not self.asked and not self._owes_state
 
     def tell(self, message: Begin | None) -> None:
         """Send a message: begin an epoch, or end."""
         self.is_last = message is None
+        if message is not None:
+            self._owes_state = message.snapshots is not None
         with suppress(OSError):  # if it is gone, the wait for its answers notices
             self._jobs.send_bytes(pickle.dumps(message, protocol=5))
 
@@ -135,6 +138,8 @@ class Worker:
         except (EOFError, OSError):
             return None
         self.asked.pop(result.number, None)
+        if result.begun is not None:
+            self._owes_state = False
         if result.parts is not None:
             result.parts = self._lent.take(result.parts)
         self._lent.forget(result.dropped or ())
