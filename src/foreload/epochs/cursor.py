@@ -204,7 +204,7 @@ class Cursor:
             "key": list(self.key),
             "generator": self._generator_state,
             "streams": self.listed_streams(),
-            "turn": self.turn if self._spec.num_streams else 0,
+            "turn": self.turn,
         }
 
     def listed_streams(self) -> list[Any]:
