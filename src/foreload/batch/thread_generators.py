@@ -3,8 +3,9 @@
 ``random.random()``, ``np.random.rand()`` and ``torch.rand()`` draw from one generator of the process each, which
 belongs to the training loop. In a worker thread they are made to draw from that thread's instead. What cannot be
 told apart: ``random()`` and ``getrandbits()`` of the module ``random``, and functions of ``np.random``, if they
-were imported by name (``from random import random``) before the first worker thread started; and random numbers
-that torch draws within an operation that takes no generator, such as dropout, or in scripted code.
+were imported by name (``from random import random``) before the first worker thread started; random numbers that
+torch draws within an operation that takes no generator, such as dropout, or in scripted code; and
+``torch.manual_seed()``.
 """
 
 from __future__ import annotations
@@ -165,6 +166,8 @@ def _install_numpy() -> None:
     for name, function in list(vars(np.random).items()):
         if getattr(function, "__self__", None) is state:
             setattr(np.random, name, _NumpyFunction(name, function))
+    for name, method in (("seed", "seed"), ("ranf", "random_sample"), ("sample", "random_sample")):
+        setattr(np.random, name, _NumpyFunction(method, getattr(np.random, name)))
 
 
 def _like(fill: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

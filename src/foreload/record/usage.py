@@ -69,8 +69,10 @@ def children_seconds(since: float, before: float) -> float:
     return max(0.0, seconds)
 
 
-def queued_seconds(process: int) -> float:
+def queued_seconds(process: int | str) -> float:
     """Return the seconds in which the main thread of a process was ready to run, but had no core.
+
+    For ``"thread-self"``, that is the calling thread.
 
     The process may have ended, if nobody has waited for it yet. If the system does not say, it is 0.
     """

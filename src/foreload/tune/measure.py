@@ -25,6 +25,7 @@ from foreload.cache.opt import leave_stores
 from foreload.cache.serialize import flatten
 from foreload.machine import granted_memory
 from foreload.record.units import workers
+from foreload.record.usage import queued_seconds
 from foreload.tune.costs import WorkerKind
 from foreload.tune.dataset_state import StateWatch, find_open_file
 
@@ -276,21 +277,25 @@ def _one_by_one(
 
 
 def _cost(dataset: Any, size: int, watch: StateWatch) -> tuple[float, float]:
-    """Return the seconds that a sample takes, and those of them that it keeps a core busy."""
-    started, busy = time.perf_counter(), time.process_time()
+    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one."""
+    started, busy = time.perf_counter(), _busy_seconds()
     dataset[0]  # which may open files
     done = 1
     watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:
-        started, busy, done = time.perf_counter(), time.process_time(), 0
+        started, busy, done = time.perf_counter(), _busy_seconds(), 0
     while done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS:
         if done and taken > _SHORT_COST_SECONDS and taken / done * size < _MIN_EPOCH_SECONDS / 4:
             break
         done += 1
-        dataset[done * _STRIDE % size]
-    cost = (time.perf_counter() - started) / done, (time.process_time() - busy) / done
+        dataset[(done * _STRIDE + 1) % size]
+    cost = (time.perf_counter() - started) / done, (_busy_seconds() - busy) / done
     watch.look()
     return cost
+
+
+def _busy_seconds() -> float:
+    return time.process_time() + queued_seconds("thread-self")
 
 
 class _Spread(Sampler[int]):

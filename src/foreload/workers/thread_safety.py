@@ -29,7 +29,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 _MOST_VALUES = 200_000
 
 # Packages whose functions and classes may be called by several threads at once.
-_KNOWN_PACKAGES = frozenset({"builtins", "foreload", "math", "numpy", "operator", "torch"})
+_KNOWN_PACKAGES = frozenset({"_operator", "builtins", "foreload", "math", "numpy", "operator", "torch"})
 
 
 def find_user_code(dataset: Any, spec: BatchSpec, *, is_native: bool = False) -> str | None:
@@ -118,7 +118,8 @@ def _is_known_callable(part: Any, kind: Any) -> bool:
         owner = part.__self__
         if owner is None:  # a static method; torch's functions are those of a class that nobody knows by name
             return part is getattr(torch, part.__name__, None)
-        return isinstance(owner, ModuleType) or _package(owner) in _KNOWN_PACKAGES  # of a module, or of a class
+        name = owner.__name__.partition(".")[0] if isinstance(owner, ModuleType) else _package(owner)
+        return name in _KNOWN_PACKAGES
     if kind is FunctionType:
         return _package(part) in _KNOWN_PACKAGES and part.__closure__ is None
     return isinstance(part, type) and _package(part) in _KNOWN_PACKAGES
