@@ -7,5 +7,5 @@ case "${1:-}" in
   --all) select=(--hypothesis-profile=thorough); shift ;;
   --slow) select=(-m slow --hypothesis-profile=thorough); shift ;;
 esac
-# Half of the tests wait for processes of their own to start; two at a time take half as long.
-exec .venv/bin/python -m pytest -n auto "${select[@]}" "$@"
+# Many tests wait for processes of their own, so two for each core at a time keep the cores busy.
+exec .venv/bin/python -m pytest -n "$((2 * $(nproc)))" "${select[@]}" "$@"
