@@ -47,6 +47,7 @@ def contents(held: Any, dtype: torch.dtype) -> set[float]:
     return set(torch.as_tensor(held).flatten().unique().tolist())
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     workers=st.sampled_from([0, 1, 2, 3]),

@@ -107,6 +107,7 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
     assert Image.open(tmp_path / "b.png").size[0] > 500
 
 
+@pytest.mark.slow
 def test_bench_of_tensors(tmp_path: Path) -> None:
     result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
     assert result.returncode == 0, result.stderr
@@ -127,6 +128,7 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
         assert word in result.stdout
 
 
+@pytest.mark.slow
 def test_without_its_extra_the_command_says_what_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from foreload.cli.main import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

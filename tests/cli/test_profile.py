@@ -110,6 +110,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_cannot_tell_that_it_is_watched(tmp_path: Path) -> None:
     script = write(tmp_path, TRANSPARENT)
     (tmp_path / "other").mkdir()
@@ -374,6 +375,7 @@ def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(t
         (tmp_path / "r.json").unlink()
 
 
+@pytest.mark.slow
 def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "bin" / "nsys"
     fake.parent.mkdir()

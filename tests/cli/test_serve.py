@@ -193,6 +193,7 @@ def test_strangers_are_refused(server: Client) -> None:
     assert server.ask("GET", "/../app.py")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_for_where_it_must_be(folder: Path) -> None:
     for options in (["--token"], ["--host", "0.0.0.0"]):
         with program(*SERVE, "--port", "0", *options) as (_, line):

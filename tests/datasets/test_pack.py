@@ -121,6 +121,7 @@ def test_a_file_between_images_is_warned_of(tmp_path: Path) -> None:
 KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     source, target, fresh = tmp_path / "source", tmp_path / "target", tmp_path / "fresh"
     fill(source, 500)
@@ -144,6 +145,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert len(fl.TarDataset(target)) == 500
 
 
+@pytest.mark.slow
 def test_nobody_else_packs_into_the_folder_meanwhile(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     fill(source, 500)

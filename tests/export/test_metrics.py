@@ -200,6 +200,7 @@ def start(text: str, *arguments: Any) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_clients_and_logs_open(tmp_path: Path) -> None:
     program = start(
         """

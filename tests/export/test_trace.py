@@ -249,6 +249,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_profiled_script_is_traced(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     result = python("-m", "foreload", "profile", "--trace", "trace.json.gz", "script.py", folder=tmp_path)

@@ -330,6 +330,7 @@ def test_long_work_is_shown_and_counts_to_its_total(
     assert there.screen == []
 
 
+@pytest.mark.slow
 def test_interrupted_commands_leave_no_bar(tmp_path: Path) -> None:
     there = Terminal()
     command = [

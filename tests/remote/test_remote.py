@@ -318,6 +318,7 @@ def key(sample: Any) -> Any:
     return (sample[0].numpy().tobytes(), sample[1]) if isinstance(sample, tuple) else sample["__key__"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", ["tar", "images"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_caches(shards: str, workers: Any, folder: Path, pictures: Path, serve: Any, tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ def test_a_prediction_that_did_not_come_true_is_believed_less() -> None:
     assert trials.setting == 2
 
 
+@pytest.mark.slow
 def test_worker_processes_become_more_between_epochs_where_samples_wait() -> None:
     loader = fl.DataLoader(Sleeping(400, 0.01), batch_size=4, workers="processes")
     begun = loader.num_workers

@@ -625,6 +625,7 @@ def test_a_deadlock_ends_with_the_stacks_of_those_that_wait() -> None:
     assert mentions(found.notes, "'one' is a lock")
 
 
+@pytest.mark.slow
 def test_a_deadlock_that_holds_the_interpreter_ends_too() -> None:
     found = check(HoldsInterpreter(), seconds=4)
     assert mentions(found.findings, "did not answer any more", "test_check_threads.py", "__getitem__")
@@ -669,6 +670,7 @@ def test_a_dataset_without_a_length_ends_with_an_index_error() -> None:
     assert check(Endless()).samples == 5
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_slow_is_tried_in_part() -> None:
     found = check(Computed(lambda index: time.sleep(0.5) or index), seconds=6)
     assert 0 < found.samples < SIZE

@@ -183,6 +183,7 @@ def as_list(samples: Any) -> Any:
     return samples
 
 
+@pytest.mark.slow
 @every_kind
 def test_sparse_and_nested_tensors(make: Any) -> None:
     with pytest.raises(RuntimeError, match="Batches of sparse tensors are not currently supported"):

@@ -399,6 +399,7 @@ def left() -> tuple[int, int, set[str], list[str]]:
     return len(os.listdir("/proc/self/fd")), maps, named, children
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
 def test_nothing_is_left_behind() -> None:
     def use(how: str) -> None:

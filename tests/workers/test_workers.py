@@ -128,6 +128,7 @@ def test_a_loader_within_a_worker_is_a_loader(workers: Any, options: dict[str, A
     assert totals.tolist() == [0, 3, 9, 18]
 
 
+@pytest.mark.slow
 def test_processes_within_a_worker_process_are_refused_as_in_torch() -> None:
     words = []
     for kind in (TorchDataLoader, fl.DataLoader):
