@@ -361,3 +361,14 @@ class Nested(Dataset[Any]):
 def test_a_loader_within_a_worker_thread_draws_from_the_threads_generators() -> None:
     epochs = [list(fl.DataLoader(Nested(), batch_size=None, seed=0, **kind)) for kind in KINDS]
     assert epochs[0] == epochs[1] == epochs[2]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_that_loads_ahead_is_keyed_in_processes(persistent: bool) -> None:
+    def epochs(**kind: Any) -> list[list[float]]:
+        loader = fl.DataLoader(fl.AsyncPrefetchDataset(DrawsLate()), batch_size=8, seed=0, **kind)
+        return [torch.cat(list(loader)).tolist() for _ in range(2)]
+
+    expected = epochs(num_workers=0)
+    assert epochs(num_workers=2, workers="processes", persistent_workers=persistent) == expected
+    assert expected[0] != expected[1]
