@@ -276,7 +276,8 @@ class EpochListener:
     def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Take note of the order of the epoch that begins: its indices, or None if they are not known ahead.
 
-        Called in the process of the loader, if that has no cache.
+        Called in the process of the loader, if that has no cache, and for the copy in each worker process whose
+        samples' random numbers are keyed; that one is not told the order.
 
         Args:
             order: the indices.

@@ -306,3 +306,69 @@ def test_streams_draw_by_seed_apart_from_the_loop() -> None:
     expected = samples(num_workers=0)
     for kind in ({"num_workers": 1, "workers": "threads"}, {"num_workers": 1, "workers": "processes"}, {}):
         assert samples(**kind) == expected
+
+
+class Reads(Dataset[Any]):
+    """Samples that are read on and on, of which only later ones draw random numbers."""
+
+    def __init__(self) -> None:
+        self.lines = iter(range(1_000))
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        line = next(self.lines)
+        return line, random.random() if line >= 30 else 0.0
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 0}, {"seed": 0, "num_workers": 0}])
+def test_a_sample_that_draws_first_in_the_middle_is_loaded_once(options: Any) -> None:
+    lines = [line for batch in fl.DataLoader(Reads(), batch_size=8, **options) for line in batch[0].tolist()]
+    assert lines == list(range(64))
+
+
+class DrawsLate(Dataset[Any]):
+    """Samples of which only later ones draw random numbers."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> float:
+        return random.random() if index >= 30 else 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_keeps_keyed_samples(kind: Any) -> None:
+    epochs = []
+    for state in range(2):
+        random.seed(state)
+        loader = fl.DataLoader(DrawsLate(), batch_size=8, seed=0, cache="1MiB", **kind)
+        epochs.append([torch.cat(list(loader)).tolist() for _ in range(2)])
+    assert epochs[0] == epochs[1] and epochs[0][0] == epochs[0][1]
+
+
+class Nested(Dataset[Any]):
+    """Samples from a loader within."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [*torch.cat(list(fl.DataLoader(DrawsLate(), batch_size=32))).tolist(), random.random()]
+
+
+def test_a_loader_within_a_worker_thread_draws_from_the_threads_generators() -> None:
+    epochs = [list(fl.DataLoader(Nested(), batch_size=None, seed=0, **kind)) for kind in KINDS]
+    assert epochs[0] == epochs[1] == epochs[2]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_that_loads_ahead_is_keyed_in_processes(persistent: bool) -> None:
+    def epochs(**kind: Any) -> list[list[float]]:
+        loader = fl.DataLoader(fl.AsyncPrefetchDataset(DrawsLate()), batch_size=8, seed=0, **kind)
+        return [torch.cat(list(loader)).tolist() for _ in range(2)]
+
+    expected = epochs(num_workers=0)
+    assert epochs(num_workers=2, workers="processes", persistent_workers=persistent) == expected
+    assert expected[0] != expected[1]

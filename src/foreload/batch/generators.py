@@ -20,9 +20,6 @@ __all__ = ["KeyedGenerators", "StreamGenerators", "global_trio"]
 
 T = TypeVar("T")
 
-# Samples that take longer are always keyed, which takes about two microseconds.
-_LONG_SECONDS = 1e-4
-
 # Distinguishes what a collate function draws from what the first sample of its batch draws.
 _BATCH = 1 << 63
 
@@ -35,8 +32,8 @@ def global_trio() -> Trio:
 class KeyedGenerators:
     """Gives each sample of an epoch random numbers of its own.
 
-    Most datasets draw none. So the generators of short samples are keyed only once a sample has drawn; the run of
-    samples in which that happens for the first time is loaded again, unless it is the first run, which is keyed.
+    The generators are keyed before each sample, though most draw nothing. Whether one draws is known only when it
+    is loaded, and then it is too late: loaded again, a dataset that reads on, counts or remembers gives another.
 
     Args:
         key: (seed, epoch).
@@ -47,11 +44,11 @@ class KeyedGenerators:
     >>> def load(key):
     ...     numbers = []
     ...     for index in (3, 1, 3):
-    ...         if key is not None: key(index)
+    ...         key(index)
     ...         numbers.append(random.random())
     ...     return numbers
     >>> before = random.getstate()
-    >>> first, other, again = keyed.run(load, None)
+    >>> first, other, again = keyed.run(load)
     >>> first == again != other, random.getstate() == before
     (True, True)
     """
@@ -60,9 +57,6 @@ class KeyedGenerators:
         self._seed, self._epoch = key
         self._trio = global_trio() if trio is None else trio
         self._states = states_of(self._trio)
-        self._draws = False  # whether a sample has drawn
-        self._has_run = False
-        self._is_keyed = False  # whether the last thing that happened to the states was keying
 
     def key(self, index: Any) -> None:
         """Give the generators the state of a sample."""
@@ -73,52 +67,29 @@ class KeyedGenerators:
         self._key(_number(index) ^ _BATCH)
 
     def _key(self, number: int) -> None:
-        self._note_draw()
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(self._seed, self._epoch, number)
-        self._is_keyed = True
-
-    def _note_draw(self) -> None:
-        if not self._draws and self._is_keyed:
-            self._draws = self._states.changed()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Put the generators back to their present states at the end of the block."""
         python: Any = self._trio.python
         held, python.gauss_next = python.gauss_next, None
-        self._is_keyed = False
         self._states.save()
         try:
             yield
         finally:
-            self._note_draw()
             self._states.restore()
             python.gauss_next = held
 
-    def run(self, load: Callable[[Callable[[Any], None] | None], T], sample_seconds: float | None) -> T:
+    def run(self, load: Callable[[Callable[[Any], None]], T]) -> T:
         """Load a run of samples.
 
         Args:
-            load: loads the samples; calls its argument with the index of each, before that is loaded. It is called
-                with None to load samples that are expected to draw nothing.
-            sample_seconds: the time that a sample takes; None: not known.
+            load: loads the samples; calls its argument with the index of each, before that is loaded.
         """
-        is_first, self._has_run = not self._has_run, True
         with self.kept():
-            if self._draws or is_first or sample_seconds is None or sample_seconds > _LONG_SECONDS:
-                return load(self.key)
-            failure: Exception | None = None
-            try:
-                samples = load(None)
-            except Exception as error:
-                failure = error
-            if self._states.changed():
-                self._draws = True
-                return load(self.key)
-            if failure is not None:
-                raise failure
-            return samples
+            return load(self.key)
 
 
 class StreamGenerators:

@@ -17,7 +17,7 @@ from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators import KeyedGenerators
-from foreload.cache.view import CachedView
+from foreload.cache.view import CachedView, holds_values
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
@@ -83,6 +83,7 @@ class SampleAssembly:
         self._own_collate = is_default_collate(collate)
         self._collate = collate_into(buffers) if self._own_collate else collate
         self._surroundings = surroundings
+        self._draws = not holds_values(dataset)
         self._buffers = buffers
         self._pin_device = spec.pin_device
         self.on_error = spec.on_error
@@ -139,8 +140,10 @@ class SampleAssembly:
 
     def _drawing(self, load: Callable[[Key | None], T]) -> T:
         """Call ``load`` with what keys the generators for a sample; None if they are left as they are."""
-        generators = None if self._surroundings is None else self._surroundings.generators()
-        return load(None) if generators is None else generators.run(load, self._sample_seconds)
+        if self._surroundings is None or not self._draws:
+            return load(None)
+        generators = self._surroundings.generators()
+        return load(None) if generators is None else generators.run(load)
 
     def _load_one(self, index: Any, key: Key | None) -> Any:
         if key is not None:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, Subset
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from foreload import _native
 from foreload.cache.store import SampleStore
@@ -17,7 +18,7 @@ from foreload.order.index import position_of
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
-__all__ = ["CachedView", "is_remote", "unwrap", "warn_of_randomness"]
+__all__ = ["CachedView", "holds_values", "is_remote", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -184,6 +185,22 @@ def warn_of_randomness(dataset: Any) -> None:
                     "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
                 )
                 return
+
+
+def holds_values(dataset: Any) -> bool:
+    """Whether samples are parts of lists, arrays or tensors, so that no code of the user's loads them.
+
+    >>> holds_values(Subset([10, 20, 30], [0, 2])), holds_values({0: 10})
+    (True, False)
+    """
+    kind = type(dataset)
+    if kind is CachedView:
+        return dataset._transform is None and holds_values(dataset._dataset)
+    if kind is Subset:
+        return holds_values(dataset.dataset)
+    if kind is ConcatDataset:
+        return all(map(holds_values, dataset.datasets))
+    return kind in (list, tuple, range, str, np.ndarray, torch.Tensor, TensorDataset)
 
 
 def is_remote(dataset: Any) -> bool:

@@ -162,15 +162,14 @@ class _Task(Future[Any]):
 
     def load(self) -> Any:
         """Load it in the calling thread."""
-        return present_generators(self._key).run(self._load, None)
+        return present_generators(self._key).run(self._load)
 
     def load_in_own_thread(self) -> Any:
         """Load it in a thread that has generators of its own."""
-        return keyed_generators(self._key).run(self._load, None)
+        return keyed_generators(self._key).run(self._load)
 
-    def _load(self, key: Callable[[Any], None] | None) -> Any:
-        if key is not None:
-            key(self._number)
+    def _load(self, key: Callable[[Any], None]) -> Any:
+        key(self._number)
         return self._dataset[self._index]
 
 

@@ -5,12 +5,16 @@ Copies of a dataset are as good as the dataset only if they cannot go different 
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import socket
 import sqlite3
 import zlib
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
@@ -149,7 +153,9 @@ def digest(value: Any) -> Any:
         return "generator", repr(value.get_state(legacy=False))
     if _is_iterator(value):
         return "generator", id(value)
-    if isinstance(value, (list, dict, set, tuple, frozenset)):
+    if isinstance(value, (bytearray, array)):
+        return "array", id(value), len(value), _checksum(memoryview(value))
+    if isinstance(value, (list, dict, set, tuple, frozenset, deque)):
         return "container", type(value), len(value)
     return "object", id(value)
 
@@ -191,9 +197,13 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), _MOST_VALUES))
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, functools.partial):
+        items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
+    elif isinstance(value, FunctionType):
+        items = _held_by_function(name, value)
+    elif isinstance(value, (list, tuple, deque)):
         items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, _MOST_VALUES)))
-    elif isinstance(value, (type, ModuleType, FunctionType)):
+    elif isinstance(value, (type, ModuleType)):
         return
     else:
         slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
@@ -210,6 +220,15 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield from items
 
 
+def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a function, and the variables of functions around it that it uses."""
+    for attribute, value in vars(function).items():
+        yield f"{name}.{attribute}", value
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is not set yet
+            yield f"{name}.{variable}", cell.cell_contents
+
+
 def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that the methods of a class use."""
     for base in kind.__mro__[:-1]:
@@ -217,5 +236,5 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
             if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
                 known = function.__globals__
                 for name in function.__code__.co_names:
-                    if name in known and not isinstance(known[name], (type, ModuleType, FunctionType)):
+                    if name in known and not isinstance(known[name], (type, ModuleType)):
                         yield f"{base.__module__}.{name}", known[name]

@@ -11,15 +11,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sized
 from dataclasses import replace
+from types import MethodType
 from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import ConcatDataset, Sampler, Subset, TensorDataset
+from torch.utils.data import Sampler
 
 from foreload.batch.buffers import Buffers
 from foreload.cache.serialize import flatten
-from foreload.cache.view import is_remote
+from foreload.cache.view import holds_values, is_remote
 from foreload.datasets.native import native_assembly
 from foreload.machine import granted_cores
 from foreload.tune.choose import Choice, choose_workers, remote_threads
@@ -40,8 +39,42 @@ _LARGE_SAMPLE_BYTES = 1 << 16
 # An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
 _MIN_SPAWNED_SECONDS = 20.0
 
-# What was chosen for each dataset, by the settings that it depends on.
-_chosen: weakref.WeakKeyDictionary[Any, dict[Any, Choice]] = weakref.WeakKeyDictionary()
+
+class _Parts:
+    """What loads samples, without holding it, and by identity: the user's ``==`` and ``hash()`` may do anything."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._ids = tuple(map(id, parts))
+        self._alive = [weakref.ref(part, self._forget) for part in parts]
+
+    @classmethod
+    def of(cls, *parts: Any) -> _Parts | None:
+        """Return the parts; None if one of them cannot be referred to weakly."""
+        held = [inner for part in parts for inner in _held(part)]
+        try:
+            return cls(held)
+        except TypeError:
+            return None
+
+    def _forget(self, _: Any) -> None:
+        for known in [known for known in list(_chosen) if known[0] is self]:
+            del _chosen[known]
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Parts) and self._ids == other._ids
+
+
+def _held(part: Any) -> list[Any]:
+    if part is None:
+        return [type(None)]
+    return [part.__self__, part.__func__] if isinstance(part, MethodType) else [part]
+
+
+# What was chosen, by what loads samples and the settings that it depends on.
+_chosen: dict[tuple[_Parts | None, Any], Choice] = {}
 
 
 def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
@@ -73,7 +106,7 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
 
 def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
     """Whether threads were chosen, and the dataset has got code of the user's since, such as a transform."""
-    if choice.kind != "threads" or choice.count == 0 or _holds_values(spec.dataset):
+    if choice.kind != "threads" or choice.count == 0 or holds_values(spec.dataset):
         return False
     return find_user_code(spec.dataset, spec.batches, is_native=_is_native(spec)) is not None
 
@@ -111,7 +144,7 @@ def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
 
 def _is_in_memory(spec: CrewSpec) -> bool:
     """Whether samples are parts of lists, arrays or tensors that cost next to nothing to look up."""
-    if spec.batches.transform is not None or not _holds_values(spec.dataset):
+    if spec.batches.transform is not None or not holds_values(spec.dataset):
         return False
     if not len(spec.dataset):
         return True
@@ -121,25 +154,17 @@ def _is_in_memory(spec: CrewSpec) -> bool:
         return True
 
 
-def _holds_values(dataset: Any) -> bool:
-    kind = type(dataset)
-    if kind is Subset:
-        return _holds_values(dataset.dataset)
-    if kind is ConcatDataset:
-        return all(map(_holds_values, dataset.datasets))
-    return kind in (list, tuple, range, str, np.ndarray, torch.Tensor, TensorDataset)
-
-
 def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     """Return the fastest workers of those that load the same samples; measured once for a dataset and settings."""
     trouble = why_not_started(spec.context, _sent(spec))
     kinds: tuple[WorkerKind, ...] = ("threads",) if user_code is None else ()
     kinds = kinds if trouble is not None else (*kinds, "processes")
     size = spec.batches.batch_size if spec.batches.auto_collation else None
-    key = (size, kinds, spec.batches.collate_fn, spec.batches.transform, spec.prefetch_factor, spec.memory.limit)
-    known = _known(spec.dataset)
-    if key in known:
-        return replace(known[key], seconds=0.0)
+    key = (size, kinds, spec.prefetch_factor, spec.memory.limit)
+    parts = _Parts.of(spec.dataset, spec.batches.collate_fn, spec.batches.transform)
+    known = _chosen.get((parts, key))
+    if known is not None:
+        return replace(known, seconds=0.0)
     shared = spec.dataset if user_code is not None else None
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, shared)
     choice = choose_workers(work)
@@ -149,15 +174,9 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
         choice = replace(choice, why="; ".join(filter(None, [choice.why, f"no processes: {trouble}"])))
     if user_code is not None and len(choice.rates) > 1:  # an epoch is not so short that it does not matter
         choice = replace(choice, why=f"{choice.why}; {_threads_advice(user_code, choice)}")
-    known[key] = choice
+    if parts is not None:
+        _chosen[parts, key] = choice
     return choice
-
-
-def _known(dataset: Any) -> dict[Any, Choice]:
-    try:
-        return _chosen.setdefault(dataset, {})
-    except TypeError:  # it cannot be hashed, or not referred to weakly
-        return {}
 
 
 def _unless_too_short(spec: CrewSpec, choice: Choice) -> Choice:

@@ -7,7 +7,7 @@ from typing import Any
 
 from foreload.batch.context import LoopContext
 from foreload.batch.generators import KeyedGenerators
-from foreload.batch.thread_generators import keyed_generators, with_own_generators
+from foreload.batch.thread_generators import keyed_generators, present_generators, with_own_generators
 
 __all__ = ["ProcessSurroundings", "ThreadSurroundings"]
 
@@ -15,14 +15,14 @@ __all__ = ["ProcessSurroundings", "ThreadSurroundings"]
 class ProcessSurroundings:
     """For samples that the calling thread loads, of the loop or of a worker process.
 
-    They draw from the global generators, keyed.
+    They draw from the global generators, keyed; in a worker thread, where a loader may be nested, from its own.
 
     Args:
         key: (seed, epoch).
     """
 
     def __init__(self, key: tuple[int, int]) -> None:
-        self._generators = KeyedGenerators(key)
+        self._generators = present_generators(key)
 
     def generators(self) -> KeyedGenerators:
         """See :class:`~foreload.batch.samples.Surroundings`."""

@@ -33,6 +33,7 @@ from foreload.batch.stream import StreamBatches
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
+from foreload.protocol import EpochListener
 from foreload.workers import blas
 from foreload.workers.slots import Returned, SharedHeader, Slots
 from foreload.workers.surroundings import ProcessSurroundings
@@ -247,6 +248,8 @@ class _WorkerState:
             self._source = stream
             self._batches = lambda _: (next(stream), stream.samples)
             return
+        if task.spec.is_keyed and isinstance(task.dataset, EpochListener):
+            task.dataset.epoch_begins(None, begin.key)  # threads of its own draw random numbers too
         assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
         if assembly is None:
             surroundings = ProcessSurroundings(begin.key) if task.spec.is_keyed else None

@@ -69,7 +69,7 @@ def load_alone(samples: Samples, indices: Sequence[int] | int, progress: Progres
                 after = global_states()
                 found.draws.update(name for name in states if states[name] != after[name])
 
-        sample, loaded = generators.run(keyed, None)
+        sample, loaded = generators.run(keyed)
         if found.length is None and loaded.error.startswith("IndexError"):
             break  # the end of a dataset that has no length
         found.slowest = max(found.slowest, time.monotonic() - started)

@@ -183,7 +183,7 @@ class _Trial:
             return load(self._samples, index)
 
         self._progress.begin(worker, index)
-        sample, loaded = self._surroundings.generators().run(keyed, None)
+        sample, loaded = self._surroundings.generators().run(keyed)
         self._progress.end(worker)
         fields = self._alone.loaded[index].different(loaded)
         with self._lock:

@@ -1,0 +1,83 @@
+"""What was chosen is remembered by identity, whatever the user's classes make of ``==`` and ``hash()``."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import foreload as fl
+from foreload.workers import selection
+
+
+class Numbers:
+    """A dataset of an ordinary class."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def collate(self, samples: list[int]) -> torch.Tensor:
+        """Collate, as a method of the dataset."""
+        return torch.tensor(samples)
+
+
+class EqualByValue(Numbers):
+    """A dataset that compares as arrays do."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.arange(64) == np.arange(64)
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class Unhashable(Numbers):
+    """A dataset that refuses to be hashed."""
+
+    def __hash__(self) -> int:
+        raise ValueError("not this one")
+
+
+@dataclass
+class Collator:
+    """A dataclass, and so not hashable, as those of Transformers are."""
+
+    added: int = 0
+
+    def __call__(self, samples: list[int]) -> torch.Tensor:
+        return torch.tensor(samples) + self.added
+
+
+@pytest.mark.parametrize("kind", [EqualByValue, Unhashable])
+def test_datasets_are_told_apart_by_identity(kind: Any) -> None:
+    for _ in range(2):  # a second one, while the first one is there
+        dataset = kind()
+        for _ in range(2):
+            assert torch.cat(list(fl.DataLoader(dataset, batch_size=8))).tolist() == list(range(64))
+
+
+def test_a_collate_function_need_not_be_hashable() -> None:
+    loader = fl.DataLoader(Numbers(), batch_size=8, collate_fn=Collator(1))
+    assert torch.cat(list(loader)).tolist() == list(range(1, 65))
+    assert next(iter(fl.DataLoader(Numbers(), batch_size=2, transform=Collator(1)))).tolist() == [1, 2]
+
+
+def test_what_was_chosen_is_known_and_holds_no_dataset() -> None:
+    dataset = Numbers()
+    loader = fl.DataLoader(dataset, batch_size=8, collate_fn=dataset.collate)
+    before = len(selection._chosen)
+    list(loader)
+    list(fl.DataLoader(dataset, batch_size=8, collate_fn=dataset.collate))
+    assert len(selection._chosen) == before + 1
+    gone = weakref.ref(dataset)
+    del dataset, loader
+    gc.collect()
+    assert gone() is None and len(selection._chosen) == before
