@@ -50,7 +50,11 @@ def count_in(place: Any) -> int:
 
 @pytest.mark.parametrize(
     "count",
-    [closure(), attribute, *(partial(count_in, place) for place in ([0], deque([0]), bytearray(1), array("i", [0])))],
+    [
+        closure(),
+        attribute,
+        *(partial(count_in, place) for place in ([0], deque([0]), bytearray(1), array("i", [0]))),
+    ],
 )
 def test_state_is_found_where_it_is_easily_overlooked(count: Any) -> None:
     dataset = Calls(count)

@@ -80,4 +80,5 @@ def test_what_was_chosen_is_known_and_holds_no_dataset() -> None:
     gone = weakref.ref(dataset)
     del dataset, loader
     gc.collect()
-    assert gone() is None and len(selection._chosen) == before
+    assert gone() is None
+    assert len(selection._chosen) == before

@@ -20,6 +20,9 @@ __all__ = ["KeyedGenerators", "StreamGenerators", "global_trio"]
 
 T = TypeVar("T")
 
+# Samples that take longer are always keyed, which takes about two microseconds.
+_LONG_SECONDS = 1e-4
+
 # Distinguishes what a collate function draws from what the first sample of its batch draws.
 _BATCH = 1 << 63
 
@@ -32,12 +35,15 @@ def global_trio() -> Trio:
 class KeyedGenerators:
     """Gives each sample of an epoch random numbers of its own.
 
-    The generators are keyed before each sample, though most draw nothing. Whether one draws is known only when it
-    is loaded, and then it is too late: loaded again, a dataset that reads on, counts or remembers gives another.
+    The generators are keyed before each sample, though most draw nothing: whether one draws is known only when it
+    is loaded, and a dataset that reads on, counts or remembers gives another sample if it is loaded again. Only if
+    loading is known to change nothing in the dataset are short samples loaded without keys as long as none has
+    drawn, and the first run of samples that draws is loaded again.
 
     Args:
         key: (seed, epoch).
         trio: the generators that samples draw from; by default the global ones.
+        is_pure: whether loading changes nothing in the dataset.
 
     >>> import random
     >>> keyed = KeyedGenerators((7, 0))
@@ -53,8 +59,12 @@ class KeyedGenerators:
     (True, True)
     """
 
-    def __init__(self, key: tuple[int, int], trio: Trio | None = None) -> None:
+    def __init__(self, key: tuple[int, int], trio: Trio | None = None, *, is_pure: bool = False) -> None:
         self._seed, self._epoch = key
+        self._is_pure = is_pure
+        self._draws = False  # whether a sample has drawn
+        self._has_run = False
+        self._is_keyed = False  # whether the last thing that happened to the states was keying
         self._trio = global_trio() if trio is None else trio
         self._states = states_of(self._trio)
 
@@ -67,29 +77,52 @@ class KeyedGenerators:
         self._key(_number(index) ^ _BATCH)
 
     def _key(self, number: int) -> None:
+        self._note_draw()
+        self._is_keyed = True
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(self._seed, self._epoch, number)
+
+    def _note_draw(self) -> None:
+        if self._is_pure and self._is_keyed and not self._draws:
+            self._draws = self._states.changed()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Put the generators back to their present states at the end of the block."""
         python: Any = self._trio.python
         held, python.gauss_next = python.gauss_next, None
+        self._is_keyed = False
         self._states.save()
         try:
             yield
         finally:
+            self._note_draw()
             self._states.restore()
             python.gauss_next = held
 
-    def run(self, load: Callable[[Callable[[Any], None]], T]) -> T:
+    def run(self, load: Callable[[Callable[[Any], None]], T], sample_seconds: float | None = None) -> T:
         """Load a run of samples.
 
         Args:
             load: loads the samples; calls its argument with the index of each, before that is loaded.
+            sample_seconds: the time that a sample takes; None: not known.
         """
+        is_first, self._has_run = not self._has_run, True
+        is_short = sample_seconds is not None and sample_seconds < _LONG_SECONDS
         with self.kept():
-            return load(self.key)
+            if not (self._is_pure and is_short) or is_first or self._draws:
+                return load(self.key)
+            failure: Exception | None = None
+            try:
+                samples = load(_no_key)
+            except Exception as error:
+                failure = error
+            if self._states.changed():
+                self._draws = True
+                return load(self.key)
+            if failure is not None:
+                raise failure
+            return samples
 
 
 class StreamGenerators:
@@ -129,6 +162,10 @@ class StreamGenerators:
     def _exchange(self) -> None:
         self._states.exchange()
         self._held, self._python.gauss_next = self._python.gauss_next, self._held
+
+
+def _no_key(index: Any) -> None:
+    """Stand for :meth:`KeyedGenerators.key` where samples are not expected to draw."""
 
 
 def _number(index: Any) -> int:

@@ -143,7 +143,7 @@ class SampleAssembly:
         if self._surroundings is None or not self._draws:
             return load(None)
         generators = self._surroundings.generators()
-        return load(None) if generators is None else generators.run(load)
+        return load(None) if generators is None else generators.run(load, self._sample_seconds)
 
     def _load_one(self, index: Any, key: Key | None) -> Any:
         if key is not None:

@@ -30,6 +30,7 @@ class BatchSpec:
         cache: of the loader; None without one, and in worker processes, whose dataset is a view through it.
         lookahead: whether the order of samples is known ahead of use, batch by batch.
         is_keyed: whether samples draw random numbers that are keyed by (seed, epoch, index).
+        is_pure: whether loading a sample is known to change nothing in the dataset.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -43,3 +44,4 @@ class BatchSpec:
     cache: LoaderCache | None = None
     lookahead: bool = False
     is_keyed: bool = False
+    is_pure: bool = False

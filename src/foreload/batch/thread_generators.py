@@ -50,9 +50,9 @@ def own_generators() -> Trio:
     return _own.trio
 
 
-def present_generators(key: tuple[int, int]) -> KeyedGenerators:
+def present_generators(key: tuple[int, int], *, is_pure: bool = False) -> KeyedGenerators:
     """Return the generators that the calling thread draws from, its own or the global ones, to be keyed."""
-    return KeyedGenerators(key, _own.trio)
+    return KeyedGenerators(key, _own.trio, is_pure=is_pure)
 
 
 def seed_own_generators(key: tuple[int, int], worker: int) -> None:

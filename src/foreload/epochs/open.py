@@ -63,7 +63,7 @@ def open_epoch(
         if not is_inline:
             surroundings = ThreadSurroundings(cursor.key)
         elif batches.is_keyed:
-            surroundings = ProcessSurroundings(cursor.key)
+            surroundings = ProcessSurroundings(cursor.key, is_pure=batches.is_pure)
         assembly = SampleAssembly(
             batches, spec.view, count, buffers, arrays=cursor.order.is_array, surroundings=surroundings
         )

@@ -258,6 +258,7 @@ class EpochSource(LoaderOrder[T_co]):
             cache=self._open.cache,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
             is_keyed=self.seed is not None or self._auto_workers,
+            is_pure=self._crew.choice is not None and self._crew.choice.is_pure,
         )
 
     def _crew_spec(self, view: Any) -> CrewSpec:

@@ -59,6 +59,7 @@ class Choice:
         why: the reason, in words.
         rates: samples per second that were measured.
         seconds: the time that measuring took.
+        is_pure: whether loading was seen to change nothing in the dataset.
     """
 
     kind: WorkerKind
@@ -66,6 +67,7 @@ class Choice:
     why: str
     rates: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    is_pure: bool = False
 
 
 def choose_workers(work: Workload) -> Choice:
@@ -98,7 +100,7 @@ def choose_workers(work: Workload) -> Choice:
     if best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
         best = replace(best, count=max(1, room), why=why)
-    return replace(best, seconds=took)
+    return replace(best, seconds=took, is_pure=work.dataset is not None)
 
 
 def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:

@@ -19,10 +19,11 @@ class ProcessSurroundings:
 
     Args:
         key: (seed, epoch).
+        is_pure: whether loading a sample is known to change nothing in the dataset.
     """
 
-    def __init__(self, key: tuple[int, int]) -> None:
-        self._generators = present_generators(key)
+    def __init__(self, key: tuple[int, int], *, is_pure: bool) -> None:
+        self._generators = present_generators(key, is_pure=is_pure)
 
     def generators(self) -> KeyedGenerators:
         """See :class:`~foreload.batch.samples.Surroundings`."""

@@ -252,7 +252,8 @@ class _WorkerState:
             task.dataset.epoch_begins(None, begin.key)  # threads of its own draw random numbers too
         assembly = native_assembly(task.spec, task.dataset, begin.key, slots)
         if assembly is None:
-            surroundings = ProcessSurroundings(begin.key) if task.spec.is_keyed else None
+            is_keyed, is_pure = task.spec.is_keyed, task.spec.is_pure
+            surroundings = ProcessSurroundings(begin.key, is_pure=is_pure) if is_keyed else None
             assembly = SampleAssembly(
                 task.spec, task.dataset, 1, slots, arrays=begin.arrays, surroundings=surroundings
             )

@@ -53,7 +53,7 @@ def load_alone(samples: Samples, indices: Sequence[int] | int, progress: Progres
     found.length = _length(samples.dataset)
     if isinstance(indices, int):
         indices = _spread(indices, found.length)
-    generators = ProcessSurroundings(KEY).generators()
+    generators = ProcessSurroundings(KEY, is_pure=False).generators()
     before = first = observe(samples.roots())
     held: Any = None
     for index in indices:
