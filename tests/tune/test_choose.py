@@ -113,7 +113,7 @@ def test_if_no_candidate_was_measured_the_reason_decides(
 def test_a_state_keeps_the_calling_thread_whatever_the_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: Any = {("threads", 0): 1.0, ("processes", 2): 100.0}
     monkeypatch.setattr(choose, "measure_workers", lambda *_: Measurement(rates, [], 0.0, "", "it counts"))
-    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ("processes",), Rows(1000))
+    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ("processes",), (Rows(1000),))
     choice = choose.choose_workers(work)
     assert (choice.kind, choice.count, choice.why) == ("threads", 0, "it counts")
 
@@ -381,7 +381,7 @@ def test_the_cost_of_a_sample_is_looked_at_before_and_after_others() -> None:
 
     dataset = Lazy(97)
     watch = StateWatch(dataset)
-    measure._cost(dataset, 97, watch)
+    measure._cost(measure.Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch)
     assert watch.change == "seen"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,21 @@ def test_a_transform_set_between_epochs_is_found(tmp_path: Path) -> None:
     found = torch.cat([batch[0] if isinstance(batch, list) else batch for batch in loader])
     assert torch.equal(found, expected * 2)
     assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Numbering:
+    """A callable of the user's that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, sample: Any) -> int:
+        time.sleep(0.012)
+        self.calls += 1
+        return self.calls
+
+
+@pytest.mark.parametrize("place", ["transform", "collate_fn"])
+def test_what_a_transform_or_collate_function_changes_counts_too(place: str, folder: Path) -> None:
+    """By default, code with a state gives what it gives in one thread, wherever it is."""
+    loader = fl.DataLoader(LazyFile(folder), 1, **{place: Numbering()})
+    assert [int(batch) for batch in loader] == list(range(1, SIZE + 1))

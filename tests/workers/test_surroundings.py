@@ -273,7 +273,7 @@ class PureRareDraw(Dataset[Any]):
 
 @pytest.mark.parametrize("kind", [PureRareDraw, RareDraw])
 def test_by_default_a_late_draw_is_keyed_and_a_state_is_loaded_once(kind: Any) -> None:
-    """By default samples draw what they would with a key each; what remembers its samples is asked once for each."""
+    """By default samples draw what they would with a key each; what has a state is asked once for each."""
     dataset = kind()
     torch.manual_seed(4)
     found = torch.cat(list(fl.DataLoader(dataset, 100)))

@@ -75,7 +75,7 @@ class StateWatch:
     """A watch over what loading changes in a dataset.
 
     Args:
-        dataset: the dataset, of which nothing was loaded yet.
+        parts: the dataset, of which nothing was loaded yet, and what is applied to its samples.
 
     Attributes:
         change: the name of a value that loading changes; None if none was seen to change.
@@ -91,16 +91,23 @@ class StateWatch:
     'calls'
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._last = snapshot(dataset)
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+        self._last = self._snapshots()
         self.change: str | None = None
 
     def look(self) -> None:
         """Compare the dataset with what it was at the last look."""
-        present = snapshot(self._dataset)
+        present = self._snapshots()
         self.change = self.change or changed(self._last, present)
         self._last = present
+
+    def _snapshots(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for position, part in enumerate(self._parts):
+            prefix = f"{getattr(part, '__name__', type(part).__name__)}." if position else ""
+            found |= {f"{prefix}{name}": value for name, value in snapshot(part).items()}
+        return found
 
 
 def find_open_file(dataset: Any) -> str | None:

@@ -68,16 +68,14 @@ _SAMPLE_BYTES, _CANDIDATES, _TROUBLE, _STATE = "sample bytes", "candidates", "tr
 # Epochs shorter than this are not worth starting processes for.
 _MIN_EPOCH_SECONDS = 1.0
 
-# The time of one turn of a candidate, the time after which no other round of turns begins, and the time after
-# which the parent stops waiting for the fork.
+# The time of a turn of a candidate; after which no other round of turns begins; after which the parent goes on.
 _TURN_SECONDS, _ROUNDS_SECONDS, _TIMEOUT_SECONDS = 0.05, 0.6, 3.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
 _SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 
-# Candidates take turns, and the best turn of each counts: whatever else the machine does slows some turns down,
-# and makes none of them faster.
+# Candidates take turns, of which the best counts: what else the machine does makes none of them faster.
 _NUM_ROUNDS = 3
 
 # The work in a measured batch: many small batches make the count exact.
@@ -101,7 +99,8 @@ class Workload:
         memory_limit: bytes that unfinished batches and the cache may take; None: no limit.
         batches: begins to load: takes the kind and number of workers, the batch size and a sampler.
         kinds: the kinds of workers that may be used.
-        dataset: the dataset whose state copies of it must not depend on; None: threads may share it.
+        watched: the dataset and what is applied to samples, if copies must not depend on their state.
+        collate: the user's collate function; None if it is torch's.
     """
 
     view: Any
@@ -110,7 +109,8 @@ class Workload:
     memory_limit: int | None
     batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
     kinds: tuple[WorkerKind, ...] = ("threads", "processes")
-    dataset: Any = None
+    watched: tuple[Any, ...] = ()
+    collate: Callable[[list[Any]], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,9 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
         return _answers(out)
     finally:
         os.close(out)
-        with suppress(OSError):
-            os.killpg(child, signal.SIGKILL)  # with any workers of its own
-        with suppress(OSError):
-            os.kill(child, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # with any workers of its own
+            with suppress(OSError):
+                kill(child, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
 
@@ -208,11 +207,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     leave_stores()
     began = time.monotonic()
     size = len(work.view)
-    if work.dataset is not None and (name := find_open_file(work.dataset)) is not None:
+    if (name := next(filter(None, map(find_open_file, work.watched)), None)) is not None:
         yield _STATE, f"the dataset holds {name!r} open, which processes forked from this one would share"
         return
-    watch = StateWatch(work.dataset)
-    seconds, busy = _cost(work.view, size, watch)
+    watch = StateWatch(*work.watched)
+    seconds, busy = _cost(work, size, watch)
     if watch.change is not None:
         yield _STATE, f"loading samples changes {watch.change!r}, which copies of the dataset would not share"
         return
@@ -276,10 +275,11 @@ def _one_by_one(
         trial.close()
 
 
-def _cost(dataset: Any, size: int, watch: StateWatch) -> tuple[float, float]:
+def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
     """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one."""
     started, busy = time.perf_counter(), _busy_seconds()
-    dataset[0]  # which may open files
+    dataset, collate = work.view, work.collate or (lambda samples: None)
+    collate([dataset[0]])  # which may open files
     done = 1
     watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:
@@ -290,6 +290,7 @@ def _cost(dataset: Any, size: int, watch: StateWatch) -> tuple[float, float]:
         done += 1
         dataset[(done * _STRIDE + 1) % size]
     cost = (time.perf_counter() - started) / done, (_busy_seconds() - busy) / done
+    collate([dataset[0]])
     watch.look()
     return cost
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from foreload.batch.buffers import Buffers
+from foreload.batch.collate import is_default_collate
 from foreload.cache.serialize import flatten
 from foreload.cache.view import holds_values, is_remote
 from foreload.datasets.native import native_assembly
@@ -41,7 +42,7 @@ _MIN_SPAWNED_SECONDS = 20.0
 
 
 class _Parts:
-    """What loads samples, without holding it, and by identity: the user's ``==`` and ``hash()`` may do anything."""
+    """What loads samples, not held, and known by identity: the user's ``==`` and ``hash()`` may do anything."""
 
     def __init__(self, parts: list[Any]) -> None:
         self._ids = tuple(map(id, parts))
@@ -165,8 +166,11 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     known = _chosen.get((parts, key))
     if known is not None:
         return replace(known, seconds=0.0)
-    shared = spec.dataset if user_code is not None else None
-    work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, shared)
+    transform, collate = spec.batches.transform, spec.batches.collate_fn
+    own = None if size is None or is_default_collate(collate) else collate
+    applied = [part for part in (transform, own) if part is not None]
+    watched = () if user_code is None else (spec.dataset, *applied)
+    work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
     if choice.kind == "processes" and choice.count and start_method(spec.context) != "fork":
         choice = _unless_too_short(spec, choice)
