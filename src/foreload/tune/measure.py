@@ -290,7 +290,7 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
         done += 1
         dataset[(done * _STRIDE + 1) % size]
     cost = (time.perf_counter() - started) / done, (_busy_seconds() - busy) / done
-    collate([dataset[0]])
+    collate([dataset[1 % size]])
     watch.look()
     return cost
 
