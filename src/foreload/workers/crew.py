@@ -19,7 +19,7 @@ from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Setting, Tuner
 from foreload.workers.copies import own_copy
 from foreload.workers.processes import ProcessPool
-from foreload.workers.selection import Trial, is_outdated, select_workers
+from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CrewSpec, Workers
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
@@ -96,7 +96,7 @@ class Crew:
             spec: the loader's needs.
             trial: begins to load with trial workers.
         """
-        if spec.workers != "auto" or (self.choice is not None and not is_outdated(spec, self.choice)):
+        if not is_selected(spec) or (self.choice is not None and not is_outdated(spec, self.choice)):
             return
         self.choice = select_workers(spec, trial)
         if self.choice.count != spec.count:

@@ -29,7 +29,7 @@ from foreload.workers.spec import CrewSpec
 from foreload.workers.start_method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code
 
-__all__ = ["Trial", "is_outdated", "select_workers"]
+__all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]
 
 # Begins to load with the kind and number of workers, the batch size and the sampler given.
 Trial = Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
@@ -79,12 +79,14 @@ _chosen: dict[tuple[_Parts | None, Any], Choice] = {}
 
 
 def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
-    """Select the kind and number of workers for ``workers="auto"``.
+    """Select the kind and number of workers as far as they are left to the loader.
 
     Args:
         spec: the loader's needs.
         trial: begins to load with trial workers.
     """
+    if spec.workers == "threads":
+        return _remote(spec)
     is_native = _is_native(spec)
     user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
     if spec.count == 0:
@@ -94,8 +96,7 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
     if spec.is_stream:
         return _for_stream(spec, user_code)
     if user_code is None and is_remote(spec.dataset):
-        count = remote_threads(spec.batches.batch_size) if spec.is_auto else spec.count
-        return Choice("threads", count, "samples come from a server, and waiting takes no core")
+        return _remote(spec)
     if user_code is None and (is_native or not spec.is_auto):
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
     if user_code is None and _is_in_memory(spec):
@@ -105,9 +106,19 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
     return _measured(spec, trial, user_code)
 
 
+def is_selected(spec: CrewSpec) -> bool:
+    """Whether the kind of workers is left to the loader, or the number of threads that wait for a server."""
+    return spec.workers == "auto" or (spec.workers == "threads" and spec.is_auto and is_remote(spec.dataset))
+
+
+def _remote(spec: CrewSpec) -> Choice:
+    count = remote_threads(spec.batches.batch_size) if spec.is_auto else spec.count
+    return Choice("threads", count, "samples come from a server, and waiting takes no core")
+
+
 def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
     """Whether threads were chosen, and the dataset has got code of the user's since, such as a transform."""
-    if choice.kind != "threads" or choice.count == 0 or holds_values(spec.dataset):
+    if spec.workers != "auto" or choice.kind != "threads" or choice.count == 0 or holds_values(spec.dataset):
         return False
     return find_user_code(spec.dataset, spec.batches, is_native=_is_native(spec)) is not None
 
