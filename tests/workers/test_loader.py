@@ -138,7 +138,7 @@ def test_getitems_is_called_once_per_batch_with_ints(options: dict[str, Any]) ->
 
     calls: list[int] = []
     batches = list(fl.DataLoader(Batched(7), batch_size=3, shuffle=True, **options))
-    assert calls == ([] if options is KINDS["processes"] else [3, 3, 1])
+    assert sorted(calls) == ([] if options is KINDS["processes"] else [1, 3, 3])  # threads end in any order
     assert [asked.tolist() for _, asked in batches] == [[3, 3, 3], [3, 3, 3], [1]]
     assert sorted(torch.cat([values for values, _ in batches]).tolist()) == [0, 10, 20, 30, 40, 50, 60]
 
