@@ -375,8 +375,8 @@ def test_cache_and_transform_have_their_own_times(many: bool) -> None:
     assert stages["transform"]["seconds"] >= 24 * 0.004
     assert stages["sample"]["seconds"] >= 12 * 0.003  # once: the second time they came from the cache
     assert stages["transform"]["samples"] == stages["cache"]["samples"] == stages["sample"]["samples"] == 24
-    # Nothing is counted twice: together they are what the loop waited for. (Short stages are timed now and then, and
-    # count for the samples between.)
+    # Nothing is counted twice: together they are what the loop waited for. (Short stages are timed now and then,
+    # and count for the samples between.)
     busy = sum(own["seconds"] for name, own in stages.items() if name != "wait")
     assert busy <= loader.stats()["wait_seconds"] * 1.2
 
