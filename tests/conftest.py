@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import shutil
@@ -28,6 +29,12 @@ leftovers.interruptible()
 leftovers.adopt_orphans()
 # One fork server for all tests; it has imported what takes its children longest.
 multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported out of garbage collections, of which tests make thousands."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

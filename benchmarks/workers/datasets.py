@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 
 
 class Sized(Dataset[Any]):
+    thread_safe = False
+
     def __init__(self, size: int) -> None:
         self.size = size
 

@@ -55,6 +55,7 @@ def main() -> None:
         }
         loaders["2 processes"] = fl.DataLoader(dataset, batch_size=batch_size, num_workers=2, workers="processes")
         loaders["auto"] = fl.DataLoader(dataset, batch_size=batch_size, workers="processes")
+        loaders["defaults"] = fl.DataLoader(dataset, batch_size=batch_size)
         wall: Samples = {label: [] for label in loaders}
         cpu: Samples = {label: [] for label in loaders}
         for _ in range(chosen.rounds):
@@ -67,7 +68,8 @@ def main() -> None:
         best = min((f"stock, {number}" for number in FIXED[name]), key=lambda label: median(wall, label))
         if name != "sleeping":
             record.verdict(f"{name}: 2 processes, of {best}", median(wall, best) / median(wall, "2 processes"), 1)
-        record.verdict(f"{name}: auto, of {best}", median(wall, best) / median(wall, "auto"), 1)
+        for label in ("auto", "defaults"):
+            record.verdict(f"{name}: {label}, of {best}", median(wall, best) / median(wall, label), 1)
         record.verdict(f"{name}: CPU of {best} over that of auto", median(cpu, best) / median(cpu, "auto"), 1)
     record.write()
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "random.hpp"
@@ -12,8 +14,8 @@ namespace foreload {
 
 inline constexpr size_t kTwisterWords = 624;
 
-// Writes the words of generator number `which` for a sample: splitmix64 (Steele, Lea, Flood: "Fast splittable
-// pseudorandom number generators", OOPSLA'14) of a key that Philox makes of (seed, epoch, index, which).
+// Writes the words of generator number `which` for a sample: what generators draw that are seeded from a key
+// which Philox makes of (seed, epoch, index, which).
 void fill_twister(Key key, uint64_t index, uint32_t which, uint32_t* words);
 
 // A part of memory that changes when a generator draws.
@@ -42,7 +44,7 @@ class Twisters {
  private:
   std::vector<TwisterMemory> parts_;
   std::vector<std::vector<std::byte>> saved_;
-  std::vector<std::vector<std::byte>> last_;  // after save() or key()
+  std::optional<std::pair<Key, uint64_t>> keyed_;  // by the last call, if that was key()
 };
 
 }  // namespace foreload

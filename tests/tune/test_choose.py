@@ -22,6 +22,7 @@ from foreload.tune import choose, measure
 from foreload.tune.choose import Choice
 from foreload.tune.dataset_state import StateWatch
 from foreload.tune.measure import TOO_LONG, Measurement
+from foreload.tune.workload import Workload
 from foreload.workers import selection
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -78,7 +79,7 @@ def chosen(dataset: Any, **options: Any) -> Any:
     ],
 )
 def test_what_is_faster_is_chosen_of_what_may_load(rates: Any, threads: bool, expected: tuple[str, int]) -> None:
-    measured = Measurement({("threads", 0): 100, **rates}, [], 0.0, "", "")
+    measured = Measurement({("threads", 0): 100, **rates}, [], 0.0, "")
     best = choose._best(measured, Choice("threads", 3 if threads else 0, ""), 1000)
     assert (best.kind, best.count) == expected
 
@@ -113,14 +114,14 @@ def test_if_no_candidate_was_measured_the_reason_decides(
 def test_a_state_keeps_the_calling_thread_whatever_the_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: Any = {("threads", 0): 1.0, ("processes", 2): 100.0}
     monkeypatch.setattr(choose, "measure_workers", lambda *_: Measurement(rates, [], 0.0, "", "it counts"))
-    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ("processes",), (Rows(1000),))
+    work = Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ("processes",), (Rows(1000),))
     choice = choose.choose_workers(work)
     assert (choice.kind, choice.count, choice.why) == ("threads", 0, "it counts")
 
 
 def test_without_a_kind_of_workers_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "measure_workers", lambda *_: pytest.fail("measured"))
-    work = measure.Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ())
+    work = Workload(Rows(1000), 2, None, None, lambda *_: iter(()), ())
     assert (choose.choose_workers(work).kind, choose.choose_workers(work).count) == ("threads", 0)
 
 
@@ -171,7 +172,7 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one(
 def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[Any] = []
 
-    class Trial:
+    class FakeTurns:
         def __init__(self, loader: Any, kind: str, number: int, batch: int) -> None:
             self.who = kind, number
             self.best = 0.0
@@ -187,12 +188,12 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
             turns.append("rest")
 
     now = [0.0]
-    monkeypatch.setattr(measure, "_Trial", Trial)
+    monkeypatch.setattr(measure, "Turns", FakeTurns)
     monkeypatch.setattr(measure, "_cost", lambda *_: (0.01, 0.01))
     monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
     alone: Any = ("threads", 0)
     for kinds in (("threads", "processes"), ("processes",), ("threads",)):
-        work = measure.Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()), kinds)
+        work = Workload(Rows(100_000), 2, None, None, lambda *trial: iter(()), kinds)
         for slow, rounds in ((False, 3), (True, 1)):
             turns.clear()
             answers = list(measure._measure(work, 2))
@@ -381,7 +382,7 @@ def test_the_cost_of_a_sample_is_looked_at_before_and_after_others() -> None:
 
     dataset = Lazy(97)
     watch = StateWatch(dataset)
-    measure._cost(measure.Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch)
+    measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch)
     assert watch.change == "seen"
 
 
@@ -396,3 +397,82 @@ def test_no_thread_of_the_loops_process_loads_while_workers_are_measured() -> No
 
     chosen(Where(1000))
     assert loaded == []
+
+
+class KeepsSome(Rows):
+    """Waits, and keeps one sample in fifty."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.kept: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.001)
+        if index % 50 == 7:
+            self.kept.append(index)
+        return super().__getitem__(index)
+
+
+def test_a_state_that_changes_rarely_is_seen_in_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_COST_SECONDS", 0.005)
+    workers = chosen(KeepsSome(100_000))
+    assert (workers["kind"], workers["count"]) == ("threads", 0)
+    assert "loading samples changes 'kept'" in workers["why"]
+
+
+class Counts(Rows):
+    """Its author says that threads may share it, not that copies are as good."""
+
+    thread_safe = True
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.calls = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += 1
+        sum(range(20_000))
+        return super().__getitem__(index)
+
+
+def test_processes_do_not_load_what_threads_may_share_but_copies_would_not() -> None:
+    workers = chosen(Counts(100_000))
+    assert set(workers["samples_per_second"]) == {"none", f"{granted_cores()} threads"}
+    assert workers["kind"] == "threads"
+
+
+class Computes(Rows):
+    def __getitem__(self, index: int) -> Any:
+        sum(range(20_000))
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "busy", "size", "expected"),
+    [
+        (1e-3, 1e-3, 500, ("processes", 2)),  # half a second
+        (1e-3, 1e-3, 60, ("threads", 0)),  # so short that starting takes as long
+        (1e-3, 1e-3, 3000, ("processes", 2)),  # three seconds, and clear
+        (1e-3, 1e-6, 500, ("processes", 8)),  # waits
+        (1e-5, 1e-5, 50_000, ("processes", 2)),
+    ],
+)
+def test_in_short_epochs_processes_are_estimated(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, busy: float, size: int, expected: tuple[str, int]
+) -> None:
+    monkeypatch.setattr(choose, "granted_cores", lambda: 2)
+    monkeypatch.setattr(measure, "_cost", lambda *_: (seconds, busy))
+    workers = chosen(Computes(size))
+    assert (workers["kind"], workers["count"]) == expected
+    assert ("should load" in workers["why"]) == (expected[0] == "processes")
+
+
+def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Large(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return torch.empty(1 << 22, dtype=torch.uint8)
+
+    monkeypatch.setattr(measure, "_cost", lambda *_: (3e-4, 3e-4))
+    assert chosen(Large(1000))["count"] == 0

@@ -70,20 +70,21 @@ class KeyedGenerators:
 
     def key(self, index: Any) -> None:
         """Give the generators the state of a sample."""
-        self._key(_number(index))
+        self._key(index if type(index) is int and index >= 0 else _number(index))
 
     def key_batch(self, index: Any) -> None:
         """Give the generators the state of what collates the batch whose first sample is ``index``."""
         self._key(_number(index) ^ _BATCH)
 
     def _key(self, number: int) -> None:
-        self._note_draw()
+        if self._is_pure:
+            self._note_draw()
         self._is_keyed = True
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(self._seed, self._epoch, number)
 
     def _note_draw(self) -> None:
-        if self._is_pure and self._is_keyed and not self._draws:
+        if self._is_keyed and not self._draws:
             self._draws = self._states.changed()
 
     @contextmanager
@@ -96,7 +97,8 @@ class KeyedGenerators:
         try:
             yield
         finally:
-            self._note_draw()
+            if self._is_pure:
+                self._note_draw()
             self._states.restore()
             python.gauss_next = held
 

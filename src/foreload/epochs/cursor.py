@@ -15,7 +15,7 @@ from foreload._torch import draw_seed, item_sampler
 from foreload.batch.progress import Progress
 from foreload.order.batches import coming_draw
 from foreload.order.epoch_order import EpochOrder
-from foreload.order.generators import generator_text, kept_generators, set_generator
+from foreload.order.generator_states import generator_text, kept_generators, set_generator
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router

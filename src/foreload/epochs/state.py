@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from foreload.epochs.cursor import Cursor, OrderSpec, coming, description
 from foreload.order.batches import ARRAY_SAMPLERS
-from foreload.order.generators import check_sampler_states, check_text
+from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.resume import has_state
 from foreload.protocol import ArraySampler

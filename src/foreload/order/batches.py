@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Array, Indices
-from foreload.order.generators import generator_text, kept_generators, set_generator
+from foreload.order.generator_states import generator_text, kept_generators, set_generator
 from foreload.order.known import draws_at_once
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Ranges, Start, merged

@@ -20,7 +20,7 @@ from torch.utils.data import (
 from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Indices
 from foreload.order.epoch_order import EpochOrder
-from foreload.order.generators import kept_generators
+from foreload.order.generator_states import kept_generators
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router

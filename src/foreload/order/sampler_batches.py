@@ -15,7 +15,7 @@ from foreload._torch import draw_seed
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.nested import snapshot
-from foreload.order.generators import kept_generators, sampler_states, set_sampler_states
+from foreload.order.generator_states import kept_generators, sampler_states, set_sampler_states
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.resume import Ranges, Start, has_state
 from foreload.order.skip import LeftOut

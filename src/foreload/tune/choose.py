@@ -20,9 +20,9 @@ from foreload.tune.measure import (
     TINY_SAMPLE_SECONDS,
     TOO_LONG,
     Measurement,
-    Workload,
     measure_workers,
 )
+from foreload.tune.workload import Workload
 
 __all__ = ["Choice", "choose_workers", "remote_threads"]
 
@@ -89,7 +89,7 @@ def choose_workers(work: Workload) -> Choice:
     began = time.monotonic()
     measured = measure_workers(work, cores)
     took = time.monotonic() - began
-    if measured.state:
+    if measured.state and not threads:
         return replace(unmeasured, why=measured.state, seconds=took)
     if ("threads", 0) not in measured.rates:
         why = f"the samples could not be measured ({measured.trouble})"
@@ -100,7 +100,7 @@ def choose_workers(work: Workload) -> Choice:
     if best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
         best = replace(best, count=max(1, room), why=why)
-    return replace(best, seconds=took, is_pure=bool(work.watched))
+    return replace(best, seconds=took, is_pure=bool(work.watched) and not measured.state)
 
 
 def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
@@ -134,7 +134,8 @@ def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
         if 1 / alone < TINY_SAMPLE_SECONDS:
             why = _too_tiny(alone)
         return Choice("threads", 0, why, rates)
-    why = f"{workers(best[1], best[0])} load {others[best] / alone:.2g} times what one thread does"
+    load = "should load" if measured.is_estimated else "load"
+    why = f"{workers(best[1], best[0])} {load} {others[best] / alone:.2g} times what one thread does"
     return Choice(best[0], best[1], why, rates)
 
 

@@ -21,10 +21,11 @@ from foreload.batch.collate import is_default_collate
 from foreload.cache.serialize import flatten
 from foreload.cache.view import holds_values, is_remote
 from foreload.datasets.native import native_assembly
+from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.tune.choose import Choice, choose_workers, remote_threads
 from foreload.tune.costs import WorkerKind
-from foreload.tune.measure import Workload
+from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start_method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code
@@ -139,7 +140,9 @@ def _processes(spec: CrewSpec, why: str) -> Choice:
         return Choice("processes", spec.count, why)  # torch's errors, if they cannot be started
     trouble = why_not_started(spec.context, _sent(spec))
     if trouble is not None:
-        return Choice("threads", 0, f"the calling thread loads, without worker_init_fn, because {trouble}")
+        why = f"the calling thread loads, without worker_init_fn, because {trouble}"
+        warn_user(f"{why}; num_workers=0 says that this is meant")
+        return Choice("threads", 0, why)
     return Choice("processes", granted_cores(), f"{why}; one per core")
 
 
@@ -172,7 +175,7 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     kinds: tuple[WorkerKind, ...] = ("threads",) if user_code is None else ()
     kinds = kinds if trouble is not None else (*kinds, "processes")
     size = spec.batches.batch_size if spec.batches.auto_collation else None
-    key = (size, kinds, spec.prefetch_factor, spec.memory.limit)
+    key = (size, kinds, start_method(spec.context), spec.prefetch_factor, spec.memory.limit)
     parts = _Parts.of(spec.dataset, spec.batches.collate_fn, spec.batches.transform)
     known = _chosen.get((parts, key))
     if known is not None:
@@ -180,7 +183,8 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     transform, collate = spec.batches.transform, spec.batches.collate_fn
     own = None if size is None or is_default_collate(collate) else collate
     applied = [part for part in (transform, own) if part is not None]
-    watched = () if user_code is None else (spec.dataset, *applied)
+    is_users = user_code is not None or getattr(spec.dataset, "thread_safe", None) is True
+    watched = (spec.dataset, *applied) if is_users else ()
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
     if choice.kind == "processes" and choice.count and start_method(spec.context) != "fork":

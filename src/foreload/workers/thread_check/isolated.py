@@ -13,7 +13,6 @@ import stat
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from foreload.cache.opt import leave_stores
+from foreload.tune.fork import Fork, forked
 
 __all__ = ["Ending", "run_here", "run_in_fork"]
 
@@ -61,29 +60,8 @@ def run_in_fork(function: Callable[[], Any], seconds: float) -> Ending:
     >>> run_in_fork(lambda: os.kill(os.getpid(), signal.SIGKILL), seconds=60).trouble
     'SIGKILL'
     """
-    out, into = os.pipe()
-    with tempfile.TemporaryFile() as stacks:
-        with warnings.catch_warnings():
-            # Newer Pythons warn of forks beside threads. Should this one hang, it is ended in time.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            try:
-                os.close(out)
-                _call(function, into, stacks)
-            finally:
-                os._exit(0)
-        os.close(into)
-        try:
-            return _ending(child, out, stacks, time.monotonic() + seconds)
-        finally:
-            os.close(out)
-            with suppress(OSError):
-                os.killpg(child, signal.SIGKILL)  # with any processes of its own
-            with suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(child, 0)
+    with tempfile.TemporaryFile() as stacks, forked(lambda into: _call(function, into, stacks)) as fork:
+        return _ending(fork, stacks, time.monotonic() + seconds)
 
 
 def run_here(function: Callable[[], Any], seconds: float) -> Ending:
@@ -109,17 +87,12 @@ def run_here(function: Callable[[], Any], seconds: float) -> Ending:
 def _call(function: Callable[[], Any], into: int, stacks: Any) -> None:
     import resource  # which systems without forks do not have
 
-    os.setpgid(0, 0)
     gc.freeze()  # what was garbage before the fork is for the parent to finalise
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable(stacks)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
     _own_file_positions({into, stacks.fileno()})
-    leave_stores()
     try:
         ending = Ending(function())
     except Exception as error:
@@ -147,26 +120,26 @@ def _own_file_positions(besides: set[int]) -> None:
             os.close(again)
 
 
-def _ending(child: int, pipe: int, stacks: Any, deadline: float) -> Ending:
+def _ending(fork: Fork, stacks: Any, deadline: float) -> Ending:
     """Read what the fork sends until it ends or time is up."""
     data = io.BytesIO()
     is_late = False
     while True:
-        if not wait([pipe], max(0.0, deadline - time.monotonic())):
+        if not wait([fork.pipe], max(0.0, deadline - time.monotonic())):
             if is_late:
                 break
             is_late = True
-            os.kill(child, signal.SIGABRT)  # it writes down its stacks, and ends
+            os.kill(fork.process, signal.SIGABRT)  # it writes down its stacks, and ends
             deadline = time.monotonic() + _STACKS_SECONDS
             continue
-        part = os.read(pipe, 1 << 16)
+        part = os.read(fork.pipe, 1 << 16)
         if not part:
             break
         data.write(part)
     if not is_late and data.tell():
         ending: Ending = pickle.loads(data.getvalue())
         return ending
-    trouble = "" if is_late else _trouble(child)
+    trouble = "" if is_late else _trouble(fork.process)
     stacks.seek(0)
     return Ending(trouble=trouble, is_late=is_late, stack=_first_stack(stacks.read().decode(errors="replace")))
 

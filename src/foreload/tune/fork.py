@@ -1,0 +1,79 @@
+"""A fork of this process that runs one function, of which nothing is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from foreload.cache.opt import leave_stores
+
+__all__ = ["Fork", "forked"]
+
+
+class Fork(NamedTuple):
+    """A running fork.
+
+    Attributes:
+        process: its process id.
+        pipe: the descriptor from which comes what it sends.
+    """
+
+    process: int
+    pipe: int
+
+
+@contextmanager
+def forked(run: Callable[[int], None]) -> Iterator[Fork]:
+    """Run a function in a fork of this process, with all objects as they are, until the end of the block.
+
+    Its output goes nowhere. At the end of the block it is killed, with all processes that it started.
+
+    Args:
+        run: the function; takes the descriptor of a pipe to write to.
+
+    Raises:
+        OSError: this process may not fork now.
+
+    >>> with forked(lambda into: os.write(into, b"hello")) as fork:
+    ...     os.read(fork.pipe, 100)
+    b'hello'
+    """
+    out, into = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of forks beside threads. Should this one hang, it is killed.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                os.close(out)
+                _run(run, into)
+            finally:
+                os._exit(0)
+    except OSError:
+        os.close(out)
+        os.close(into)
+        raise
+    os.close(into)
+    try:
+        yield Fork(child, out)
+    finally:
+        os.close(out)
+        for kill in (os.killpg, os.kill):  # it may not be the leader of a group yet
+            with suppress(OSError):
+                kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _run(run: Callable[[int], None], into: int) -> None:
+    os.setpgid(0, 0)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    leave_stores()
+    run(into)

@@ -1,0 +1,105 @@
+"""The samples that workers are measured with, and turns of workers that load them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from foreload.tune.costs import WorkerKind
+
+__all__ = ["STRIDE", "Candidate", "Turns", "Workload"]
+
+# The kind and number of workers; none: the thread of the loop.
+Candidate = tuple[WorkerKind, int]
+
+# Measured samples come from all over the dataset.
+STRIDE = 7919
+
+# The time of a turn.
+_TURN_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The samples to load.
+
+    Attributes:
+        view: the dataset as workers see it.
+        batch_size: samples per batch; None without batching.
+        prefetch_factor: batches made ahead per worker.
+        memory_limit: bytes that unfinished batches and the cache may take; None: no limit.
+        batches: begins to load: takes the kind and number of workers, the batch size and a sampler.
+        kinds: the kinds of workers that may be used.
+        watched: the dataset and what is applied to samples, if copies must not depend on their state.
+        collate: the user's collate function; None if it is torch's.
+    """
+
+    view: Any
+    batch_size: int | None
+    prefetch_factor: int | None
+    memory_limit: int | None
+    batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+    kinds: tuple[WorkerKind, ...] = ("threads", "processes")
+    watched: tuple[Any, ...] = ()
+    collate: Callable[[list[Any]], Any] | None = None
+
+
+class _Spread(Sampler[int]):
+    """Indices from all over the dataset, without end."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        at = 0
+        while True:
+            at = (at + STRIDE) % self.size
+            yield at
+
+
+class Turns:
+    """Workers of one candidate, loading.
+
+    Args:
+        work: what they load.
+        kind: threads or processes.
+        number: of workers; 0: the calling thread loads.
+        batch: samples per batch.
+
+    Attributes:
+        best: samples per second of the best turn so far.
+    """
+
+    def __init__(self, work: Workload, kind: WorkerKind, number: int, batch: int) -> None:
+        self.best = 0.0
+        self._workers = number
+        self._batch = batch
+        self._ahead = 2 * number
+        size = None if work.batch_size is None else batch
+        self._batches = work.batches(kind, number, size, _Spread(len(work.view)))
+
+    def rate(self) -> float:
+        """Take a turn; return the best rate so far."""
+        # Batches made ahead come at once; counting starts after them.
+        for _ in range(max(1, self._ahead)):
+            next(self._batches)
+        started = time.perf_counter()
+        given = 0
+        # Workers that began together end together: only whole rounds of them count.
+        while time.perf_counter() - started < _TURN_SECONDS or given < 2 or given % max(1, self._workers):
+            next(self._batches)
+            given += 1
+        self.best = max(self.best, given * self._batch / (time.perf_counter() - started))
+        return self.best
+
+    def rest(self) -> None:
+        """Wait until the batches ahead are made, which would take cores from the next candidate."""
+        time.sleep(self._ahead * self._batch / self.best)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._batches.close()
