@@ -460,8 +460,16 @@ class Computes(Rows):
 def test_in_short_epochs_processes_are_estimated(
     monkeypatch: pytest.MonkeyPatch, seconds: float, busy: float, size: int, expected: tuple[str, int]
 ) -> None:
+    class Alone:
+        def __init__(self, *_: Any) -> None:
+            self.best = 1 / seconds
+
+        def rate(self) -> float:
+            return self.best
+
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
     monkeypatch.setattr(measure, "_cost", lambda *_: (seconds, busy))
+    monkeypatch.setattr(measure, "Turns", Alone)
     workers = chosen(Computes(size))
     assert (workers["kind"], workers["count"]) == expected
     assert ("should load" in workers["why"]) == (expected[0] == "processes")

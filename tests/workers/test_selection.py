@@ -77,7 +77,9 @@ def test_what_was_chosen_is_known_and_holds_no_dataset() -> None:
     list(loader)
     list(fl.DataLoader(dataset, batch_size=8, collate_fn=dataset.collate))
     assert len(selection._chosen) == before + 1
-    fl.DataLoader(dataset, batch_size=8, collate_fn=dataset.collate, multiprocessing_context="spawn").choose_workers()
+    fl.DataLoader(
+        dataset, batch_size=8, collate_fn=dataset.collate, multiprocessing_context="spawn"
+    ).choose_workers()
     assert len(selection._chosen) == before + 2  # what is fastest depends on how processes start
     gone = weakref.ref(dataset)
     del dataset, loader
@@ -89,6 +91,8 @@ def test_what_was_chosen_is_known_and_holds_no_dataset() -> None:
 def test_a_worker_init_fn_that_nobody_calls_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "why_not_started", lambda *_: "this is a daemonic process")
     loader = fl.DataLoader(Numbers(), batch_size=8, worker_init_fn=print)
-    with pytest.warns(UserWarning, match="without worker_init_fn, because this is a daemonic process; num_workers=0"):
+    with pytest.warns(
+        UserWarning, match="without worker_init_fn, because this is a daemonic process; num_workers=0"
+    ):
         assert torch.cat(list(loader)).tolist() == list(range(64))
     assert loader.stats()["workers"]["count"] == 0

@@ -192,7 +192,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             return
         work = replace(work, kinds=("threads",))
     if size * seconds < _LONG_EPOCH_SECONDS:
-        estimated = list(_estimated(work, cores, seconds, busy, _CLEAR_SHARE))
+        shorter = min(1.0, 1 / (alone.best * seconds))
+        estimated = list(_estimated(work, cores, seconds * shorter, busy * shorter, _CLEAR_SHARE))
         yield from estimated
         if estimated:
             return
@@ -236,9 +237,7 @@ def _candidates(work: Workload, cores: int, seconds: float, busy: float) -> list
     return candidates
 
 
-def _estimated(
-    work: Workload, cores: int, seconds: float, busy: float, share: float
-) -> Iterator[tuple[Any, Any]]:
+def _estimated(work: Workload, cores: int, seconds: float, busy: float, share: float) -> Iterator[tuple[Any, Any]]:
     """Estimate what processes load, if they make an epoch as short as this share of what one thread takes."""
     size = len(work.view)
     if "threads" in work.kinds or "processes" not in work.kinds or size * seconds * share < _START_SECONDS:
