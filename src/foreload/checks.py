@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Indices", "check_bool", "check_int", "check_seed", "check_share"]
+__all__ = ["Array", "Indices", "check_bool", "check_int", "check_seed", "check_share", "optional"]
 
 Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,3 +62,17 @@ def check_share(share: float) -> float:
     if not 0 < share <= 1:
         raise ValueError(f"max_memory_usage is a share, above 0 and at most 1, got {share}")
     return float(share)
+
+
+def optional(thing: Any, name: str) -> Any:
+    """Return an attribute of a user's object; None if it has none, whatever its ``__getattr__`` raises then.
+
+    >>> class Forwards:
+    ...     def __getattr__(self, name): raise KeyError(name)
+    >>> optional(Forwards(), "transform") is None
+    True
+    """
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # what torch does not ask for must not fail
+        return None

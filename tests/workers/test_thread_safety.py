@@ -250,3 +250,63 @@ def test_a_transform_that_is_set_later_is_seen_by_the_next_epoch(tmp_path: Path)
     dataset.transform = double
     list(loader)
     assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Forwarding:
+    """Passes everything that it has not on to something that fails in a way of its own."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((2,), index)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "error":  # it is being made from a pickle
+            raise AttributeError(name)
+        raise self.error(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"seed": 1},
+        {"cache": "1MiB"},
+        {"cache": "1MiB", "num_workers": 2},
+        {"num_workers": 2, "workers": "threads"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("error", [KeyError, RuntimeError])
+def test_what_torch_does_not_ask_a_dataset_for_may_fail(options: Any, error: type[Exception]) -> None:
+    loader = fl.DataLoader(Forwarding(error), batch_size=None, **options)
+    assert sorted(int(sample[0]) for sample in loader) == list(range(40))
+    assert loader.state_dict() and loader.stats() and loader.report()
+
+
+def test_a_wrapper_is_not_thread_safe_because_what_it_wraps_is() -> None:
+    class Safe(Forwarding):
+        thread_safe = True
+
+    class Wrapper:
+        def __init__(self) -> None:
+            self.inner = Safe(KeyError)
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Any:
+            return self.inner[index]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.__dict__["inner"], name)
+
+    spec = BatchSpec(default_collate)
+    assert find_user_code(Safe(KeyError), spec) is None
+    assert find_user_code(Wrapper(), spec) is not None

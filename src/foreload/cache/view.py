@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from foreload import _native
 from foreload.cache.store import SampleStore
+from foreload.checks import optional
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of
@@ -179,7 +180,7 @@ def warn_of_randomness(dataset: Any) -> None:
         return  # its transform comes after the cache
     for part in _parts(root):
         for name in ("transform", "transforms"):
-            if getattr(part, name, None) is not None:
+            if optional(part, name) is not None:
                 warn_user(
                     f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
                     "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
@@ -211,7 +212,7 @@ def is_remote(dataset: Any) -> bool:
 def _parts(dataset: Any) -> Iterator[Any]:
     """Yield a dataset and those that it is made of, as far as torch's own wrappers show them."""
     yield dataset
-    inner = getattr(dataset, "datasets", None)
-    for part in inner if isinstance(inner, (list, tuple)) else [getattr(dataset, "dataset", None)]:
+    inner = optional(dataset, "datasets")
+    for part in inner if isinstance(inner, (list, tuple)) else [optional(dataset, "dataset")]:
         if part is not None and part is not dataset:
             yield from _parts(part)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch.utils.data import IterableDataset
 
 from foreload._torch import index_sampler, item_sampler
-from foreload.checks import check_int
+from foreload.checks import check_int, optional
 from foreload.epochs.source import EpochSource
 from foreload.epochs.state import resume, save
 from foreload.order.lookahead import step_indices
@@ -85,7 +85,7 @@ class StatefulSource(EpochSource[T_co]):
         epoch = resumption.state["sampler_epoch"]
         if epoch is not None:
             self._set_sampler_epoch(epoch)
-            set_epoch = getattr(self.dataset, "set_epoch", None)
+            set_epoch = optional(self.dataset, "set_epoch")
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
 

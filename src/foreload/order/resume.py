@@ -6,6 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreload.checks import optional
+
 __all__ = ["BEGINNING", "Given", "Ranges", "Start", "has_state", "merged"]
 
 Ranges = list[tuple[int, int]]
@@ -127,7 +129,7 @@ class Given:
 
 def has_state(thing: object) -> bool:
     """Whether an object saves and restores its state by ``state_dict()`` and ``load_state_dict(state)``."""
-    save, restore = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    save, restore = optional(thing, "state_dict"), optional(thing, "load_state_dict")
     if not (callable(save) and callable(restore)):
         return False
     try:

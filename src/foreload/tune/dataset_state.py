@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from foreload._torch import tensor_version
+from foreload.checks import optional
 
 __all__ = ["StateWatch", "changed", "digest", "find_open_file", "snapshot", "walk"]
 
@@ -105,7 +106,7 @@ class StateWatch:
     def _snapshots(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for position, part in enumerate(self._parts):
-            prefix = f"{getattr(part, '__name__', type(part).__name__)}." if position else ""
+            prefix = f"{optional(part, '__name__') or type(part).__name__}." if position else ""
             found |= {f"{prefix}{name}": value for name, value in snapshot(part).items()}
         return found
 

@@ -28,7 +28,7 @@ from foreload.tune.costs import WorkerKind
 from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start_method import start_method, why_not_started
-from foreload.workers.thread_safety import find_user_code
+from foreload.workers.thread_safety import find_user_code, is_declared
 
 __all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]
 
@@ -183,7 +183,7 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     transform, collate = spec.batches.transform, spec.batches.collate_fn
     own = None if size is None or is_default_collate(collate) else collate
     applied = [part for part in (transform, own) if part is not None]
-    is_users = user_code is not None or getattr(spec.dataset, "thread_safe", None) is True
+    is_users = user_code is not None or is_declared(spec.dataset)
     watched = (spec.dataset, *applied) if is_users else ()
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)

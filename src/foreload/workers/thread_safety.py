@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -16,9 +17,10 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from foreload.batch.spec import BatchSpec
+from foreload.checks import optional
 from foreload.protocol import UserCode
 
-__all__ = ["find_user_code"]
+__all__ = ["find_user_code", "is_declared"]
 
 # Types whose values never change, and types of containers that nothing but the loop changes.
 _VALUES = (int, float, complex, bool, str, bytes, type(None), range, slice, np.dtype, torch.dtype, torch.device)
@@ -52,12 +54,20 @@ def find_user_code(dataset: Any, spec: BatchSpec, *, is_native: bool = False) ->
     >>> find_user_code(Squares(), spec) is None
     True
     """
-    if getattr(dataset, "thread_safe", None) is True:
+    if is_declared(dataset):
         return None  # its author's word counts for all that belongs to this loader
     parts: Iterable[Any] = [dataset]
     if is_native:
         parts = dataset.user_code() if isinstance(dataset, UserCode) else ()
     return _first_unknown([*parts, spec.transform, spec.collate_fn])
+
+
+def is_declared(part: Any) -> bool:
+    """Whether the author of an object says that threads may share it.
+
+    What it passes on from another object by ``__getattr__`` says nothing about its own code.
+    """
+    return inspect.getattr_static(part, "thread_safe", None) is True
 
 
 def _first_unknown(parts: Iterable[Any]) -> str | None:
@@ -70,7 +80,7 @@ def _unknown(part: Any, left: list[int]) -> str | None:
     kind: Any = type(part)
     if kind in _VALUES or kind in _ARRAYS or isinstance(part, (np.generic, np.dtype)):
         return "an array of objects" if isinstance(part, np.ndarray) and part.dtype.hasobject else None
-    if getattr(part, "thread_safe", None) is True:
+    if is_declared(part):
         return None
     inner = _inner(part, kind)
     if inner is not None:
@@ -84,7 +94,7 @@ def _unknown(part: Any, left: list[int]) -> str | None:
         return None
     if _is_known_callable(part, kind):
         return None
-    return str(getattr(part, "__qualname__", kind.__qualname__)).replace("<locals>.", "")
+    return str(optional(part, "__qualname__") or kind.__qualname__).replace("<locals>.", "")
 
 
 def _inner(part: Any, kind: Any) -> Any:
