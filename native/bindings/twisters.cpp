@@ -37,7 +37,8 @@ void bind_twisters(nb::module_& module) {
       .def("save", &Twisters::save, "Save all states.")
       .def("changed", &Twisters::changed, "Whether a generator has drawn since save() or key().")
       .def("restore", &Twisters::restore, "Put back what was saved.")
-      .def("exchange", &Twisters::exchange, "Exchange what was saved and what is there.")
+      .def("exchange", &Twisters::exchange, nb::arg("other"),
+           "Exchange the states with those of other generators.")
       .def(
           "key",
           [](Twisters& self, uint64_t seed, uint32_t epoch, uint64_t index) {

@@ -90,9 +90,11 @@ void Twisters::restore() {
   for (size_t i = 0; i < parts_.size(); ++i) std::memcpy(parts_[i].begin, saved_[i].data(), saved_[i].size());
 }
 
-void Twisters::exchange() {
-  for (size_t i = 0; i < parts_.size(); ++i)
-    std::swap_ranges(saved_[i].begin(), saved_[i].end(), parts_[i].begin);
+void Twisters::exchange(const Twisters& other) const {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    std::byte* begin = parts_[i].begin;
+    std::swap_ranges(begin, begin + parts_[i].keyed.size(), other.parts_[i].begin);
+  }
 }
 
 void Twisters::key(Key key, uint64_t index) {

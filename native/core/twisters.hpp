@@ -36,8 +36,8 @@ class Twisters {
   // Whether a generator has drawn since save() or key().
   bool changed() const;
   void restore();
-  // Exchanges what was saved and what is there.
-  void exchange();
+  // Exchanges the states with those of as many other generators.
+  void exchange(const Twisters& other) const;
   // Gives each generator the state of a sample.
   void key(Key key, uint64_t index);
 

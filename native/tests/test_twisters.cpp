@@ -58,11 +58,17 @@ int main() {
   CHECK(std::vector<uint32_t>(one.words, one.words + kTwisterWords) == filled({7, 3}, 11, 0));
   --one.position;
   CHECK(twisters.changed());
-  twisters.exchange();
-  CHECK(one.position == 5 && one.words[1] == 2 && one.held == 9 && pair == 4);
-  twisters.exchange();
-  CHECK(one.position == 623 && pair == 0);
-  twisters.exchange();
+  Generator other;
+  uint64_t other_pair = 8;
+  const Twisters others(
+      {{reinterpret_cast<std::byte*>(&other), keyed, offsetof(Generator, words)},
+       {reinterpret_cast<std::byte*>(&other_pair), std::vector<std::byte>(sizeof pair), -1}});
+  twisters.exchange(others);
+  CHECK(one.position == 5 && one.words[1] == 2 && one.held == 9 && pair == 8);
+  CHECK(other.position == 623 && other.held == 0 && other_pair == 0);
+  twisters.exchange(others);
+  CHECK(one.position == 623 && pair == 0 && other.position == 5 && other_pair == 8);
+  twisters.restore();
   one.held = 1;
   twisters.save();
   one.held = 2;

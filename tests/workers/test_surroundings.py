@@ -6,7 +6,9 @@ import contextvars
 import decimal
 import pickle
 import random
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -197,11 +199,13 @@ def test_states_by_the_libraries_functions(bits: Any) -> None:
     keyed = draw()
     states.key(1, 2, 3)
     assert draw() == keyed
-    states.exchange()
-    assert draw() == expected
-    states.exchange()
-    states.key(1, 2, 4)
+    others = states_of(trio.like()) if bits is np.random.PCG64 else _SlowStates(trio.like())
+    others.key(1, 2, 4)
+    states.key(1, 2, 3)
+    states.exchange(others)
     assert draw() != keyed
+    states.exchange(others)
+    assert draw() == keyed
 
 
 class Info(Dataset[Any]):
@@ -399,3 +403,106 @@ def test_a_dataset_that_loads_ahead_is_keyed_in_processes(persistent: bool) -> N
     expected = epochs(num_workers=0)
     assert epochs(num_workers=2, workers="processes", persistent_workers=persistent) == expected
     assert expected[0] != expected[1]
+
+
+@pytest.fixture
+def hostile_switching() -> Iterator[None]:
+    """Let threads take turns a hundred times as often."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class Draws(Dataset[Any]):
+    """Samples of random numbers."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(()).item(), random.gauss(0, 1)])
+
+
+class DrawsOn(IterableDataset[Any]):
+    """The same as a stream."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Any:
+        return (Draws(self.size)[index] for index in range(self.size))
+
+
+@pytest.mark.parametrize("kind", [Draws, DrawsOn])
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"workers": "threads", "num_workers": 2}], ids=str)
+def test_loops_of_several_threads_neither_share_generators_nor_touch_the_main_threads(
+    kind: Any, options: Any, hostile_switching: None
+) -> None:
+    """As in a program that trains in the main thread, and loads in threads of its own."""
+
+    def load() -> torch.Tensor:
+        own = torch.Generator().manual_seed(0)  # torch draws the seed of an epoch's workers from it
+        return torch.cat(list(fl.DataLoader(kind(100), batch_size=5, seed=3, generator=own, **options)))
+
+    expected = load()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    alone = [(torch.rand(()).item(), random.random(), random.gauss(0, 1), np.random.rand()) for _ in range(3000)]
+    found: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: found.append(load())) for _ in range(3)]
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    for thread in threads:
+        thread.start()
+    beside = [(torch.rand(()).item(), random.random(), random.gauss(0, 1), np.random.rand()) for _ in range(3000)]
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert all(torch.equal(one, expected) for one in found)
+    assert beside == alone
+
+
+def test_what_a_thread_draws_itself_comes_from_the_global_generators() -> None:
+    """A thread that loops over a loader is the user's: only its samples draw from generators lent to it."""
+
+    def loop() -> None:
+        loader = fl.DataLoader(Draws(8), batch_size=2, seed=3, num_workers=0)
+        drawn.extend((random.random(), np.random.rand(), torch.rand(()).item()) for _ in loader)
+
+    drawn: list[Any] = []
+    for turn in range(2):
+        torch.manual_seed(1), random.seed(1), np.random.seed(1)
+        thread = threading.Thread(target=loop)
+        thread.start() if turn else loop()
+        if turn:
+            thread.join()
+    assert drawn[:4] == drawn[4:]
+
+
+def test_a_stream_goes_on_in_another_thread() -> None:
+    loader = fl.DataLoader(DrawsOn(12), batch_size=2, seed=3, num_workers=0)
+    expected = list(loader)
+    batches = iter(fl.DataLoader(DrawsOn(12), batch_size=2, seed=3, num_workers=0))
+    found: list[torch.Tensor] = []
+    for turn in range(6):
+        if turn % 2:
+            found.append(next(batches))
+        else:
+            thread = threading.Thread(target=lambda: found.append(next(batches)))
+            thread.start()
+            thread.join()
+    assert torch.equal(torch.cat(found), torch.cat(expected))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["none", "threads", "processes"])
+def test_a_dataset_that_loads_ahead_is_keyed_behind_a_cache_too(kind: dict[str, Any]) -> None:
+    def load() -> torch.Tensor:
+        dataset = fl.AsyncPrefetchDataset(Draws(16), num_workers=2)
+        loader = fl.DataLoader(dataset, batch_size=2, seed=3, cache="1MiB", **kind)
+        first, second = torch.cat(list(loader)), torch.cat(list(loader))
+        dataset.close()
+        return torch.cat([first, second])
+
+    assert torch.equal(load(), load())

@@ -16,7 +16,7 @@ import torch
 from foreload._torch import global_random, global_random_state
 from foreload.batch.twisters import Trio, states_of
 
-__all__ = ["KeyedGenerators", "StreamGenerators", "global_trio"]
+__all__ = ["KeyedGenerators", "global_trio"]
 
 T = TypeVar("T")
 
@@ -125,45 +125,6 @@ class KeyedGenerators:
             if failure is not None:
                 raise failure
             return samples
-
-
-class StreamGenerators:
-    """Generators for a stream that the calling thread reads, apart from the loop's.
-
-    Args:
-        key: (seed, epoch).
-
-    >>> import random
-    >>> stream, same = StreamGenerators((7, 0)), StreamGenerators((7, 0))
-    >>> before = random.getstate()
-    >>> with stream.active(): first = random.random()
-    >>> with same.active(): first == random.random()
-    True
-    >>> random.getstate() == before
-    True
-    """
-
-    def __init__(self, key: tuple[int, int]) -> None:
-        trio = global_trio()
-        self._python: Any = trio.python
-        self._held: float | None = None
-        self._states = states_of(trio)
-        self._states.save()
-        self._states.key(*key, 0)
-        self._states.exchange()
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Let the global generators be the stream's in the block."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
-
-    def _exchange(self) -> None:
-        self._states.exchange()
-        self._held, self._python.gauss_next = self._python.gauss_next, self._held
 
 
 def _no_key(index: Any) -> None:

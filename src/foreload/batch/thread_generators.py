@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,21 @@ from foreload.batch.generators import KeyedGenerators
 from foreload.batch.twisters import Trio
 
 __all__ = [
+    "draws_from_global",
     "keyed_generators",
+    "lent_generators",
     "own_generators",
-    "present_generators",
+    "present_trio",
+    "run_keyed",
     "seed_own_generators",
+    "with_lent_generators",
     "with_own_generators",
 ]
 
 
 class _Own(threading.local):
     trio: Trio | None = None
+    lent: Trio | None = None
     keyed: KeyedGenerators | None = None
     key: tuple[int, int] | None = None
 
@@ -50,9 +56,9 @@ def own_generators() -> Trio:
     return _own.trio
 
 
-def present_generators(key: tuple[int, int], *, is_pure: bool = False) -> KeyedGenerators:
-    """Return the generators that the calling thread draws from, its own or the global ones, to be keyed."""
-    return KeyedGenerators(key, _own.trio, is_pure=is_pure)
+def present_trio() -> Trio | None:
+    """Return the generators that random functions draw from in the calling thread; None: from the global ones."""
+    return _own.trio
 
 
 def seed_own_generators(key: tuple[int, int], worker: int) -> None:
@@ -69,8 +75,35 @@ def keyed_generators(key: tuple[int, int]) -> KeyedGenerators:
 
 def with_own_generators(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function so that random functions draw from the calling worker thread's generators."""
+    with lent_generators(own_generators()):
+        return function(*args)
+
+
+def draws_from_global() -> bool:
+    """Whether random functions draw from the global generators here, and no other thread's samples do.
+
+    These belong to the main thread. What another one loads at the same time must not be seen in what it draws.
+    """
+    return _own.trio is None and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def lent_generators(trio: Trio) -> Iterator[None]:
+    """Let random functions draw from these generators in the block, in the calling thread."""
     _install()
-    with _OwnTorchGenerator(own_generators().torch):
+    before, _own.trio = _own.trio, trio
+    try:
+        with _OwnTorchGenerator(trio.torch):
+            yield
+    finally:
+        _own.trio = before
+
+
+def with_lent_generators(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function so that random functions draw from generators that the calling thread has for this only."""
+    if _own.lent is None:
+        _own.lent = Trio.new()
+    with lent_generators(_own.lent):
         return function(*args)
 
 
@@ -81,6 +114,13 @@ def _install() -> None:
         if not isinstance(global_random(), _RandomOfThread):
             _install_numpy()
             _install_python()
+
+
+def run_keyed(key: tuple[int, int], load: Callable[[Callable[[Any], None]], Any]) -> Any:
+    """Load samples in the calling thread; see :meth:`~foreload.batch.generators.KeyedGenerators.run`."""
+    if _own.trio is None and not draws_from_global():
+        return with_lent_generators(run_keyed, key, load)
+    return KeyedGenerators(key, _own.trio).run(load)
 
 
 class _RandomOfThread(random.Random):

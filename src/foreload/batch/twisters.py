@@ -50,6 +50,12 @@ class Trio(NamedTuple):
         """Return generators that nothing else draws from."""
         return cls(random.Random(0), np.random.RandomState(np.random.MT19937(0)), torch.Generator())
 
+    def like(self) -> Trio:
+        """Return generators of the same types that nothing else draws from."""
+        return Trio(
+            random.Random(0), np.random.RandomState(type(_bit_generator(self.numpy))(0)), torch.Generator()
+        )
+
 
 class GeneratorStates(Protocol):
     """The states of several generators."""
@@ -63,8 +69,8 @@ class GeneratorStates(Protocol):
     def restore(self) -> None:
         """Put back what was saved."""
 
-    def exchange(self) -> None:
-        """Exchange what was saved and what is there."""
+    def exchange(self, other: Any) -> None:
+        """Exchange the states with those of other generators, of the same types."""
 
     def key(self, seed: int, epoch: int, index: int) -> None:
         """Give each generator the state of sample ``index``."""
@@ -176,10 +182,10 @@ class _SlowStates:
     def restore(self) -> None:
         self._set(self._saved)
 
-    def exchange(self) -> None:
+    def exchange(self, other: _SlowStates) -> None:
         present = self._present()
-        self._set(self._saved)
-        self._saved = present
+        self._set(other._present())
+        other._set(present)
 
     def key(self, seed: int, epoch: int, index: int) -> None:
         python, numpy, generator = self._trio

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.assembly import note_sample
-from foreload.batch.thread_generators import keyed_generators, present_generators, with_own_generators
+from foreload.batch.thread_generators import keyed_generators, run_keyed, with_own_generators
 from foreload.checks import Indices, check_int
 from foreload.machine import join
 from foreload.order.index import position_of
@@ -162,7 +162,7 @@ class _Task(Future[Any]):
 
     def load(self) -> Any:
         """Load it in the calling thread."""
-        return present_generators(self._key).run(self._load)
+        return run_keyed(self._key, self._load)
 
     def load_in_own_thread(self) -> Any:
         """Load it in a thread that has generators of its own."""

@@ -199,13 +199,18 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:
         """Return the function that plans with the order of an epoch before it is drawn."""
-        if cache is not None:
-            spec = self._cache_spec()
-            self._memory.begin(cache.store)
-            return lambda order: cache.begin(spec, order)
-        if isinstance(dataset := self.dataset, EpochListener):
-            return lambda order: dataset.epoch_begins(order.peek(), key)
-        return lambda order: None
+        dataset = self.dataset if isinstance(self.dataset, EpochListener) else None
+        if cache is None:
+            return lambda order: None if dataset is None else dataset.epoch_begins(order.peek(), key)
+        spec = self._cache_spec()
+        self._memory.begin(cache.store)
+
+        def plan(order: EpochOrder) -> None:
+            cache.begin(spec, order)
+            if dataset is not None:
+                dataset.epoch_begins(None, key)  # what the cache has is not asked for
+
+        return plan
 
     @property
     def _skips(self) -> tuple[Skip, ...]:

@@ -7,7 +7,14 @@ from typing import Any
 
 from foreload.batch.context import LoopContext
 from foreload.batch.generators import KeyedGenerators
-from foreload.batch.thread_generators import keyed_generators, present_generators, with_own_generators
+from foreload.batch.thread_generators import (
+    draws_from_global,
+    keyed_generators,
+    present_trio,
+    with_lent_generators,
+    with_own_generators,
+)
+from foreload.batch.twisters import Trio
 
 __all__ = ["ProcessSurroundings", "ThreadSurroundings"]
 
@@ -15,7 +22,8 @@ __all__ = ["ProcessSurroundings", "ThreadSurroundings"]
 class ProcessSurroundings:
     """For samples that the calling thread loads, of the loop or of a worker process.
 
-    They draw from the global generators, keyed; in a worker thread, where a loader may be nested, from its own.
+    They draw from the global generators, keyed. These belong to the main thread: in a worker thread, where a
+    loader may be nested, samples draw from its own, and in a thread of the user's from generators lent to it.
 
     Args:
         key: (seed, epoch).
@@ -23,14 +31,20 @@ class ProcessSurroundings:
     """
 
     def __init__(self, key: tuple[int, int], *, is_pure: bool) -> None:
-        self._generators = present_generators(key, is_pure=is_pure)
+        self._key = key
+        self._is_pure = is_pure
+        self._keyed: tuple[Trio | None, KeyedGenerators] | None = None
 
     def generators(self) -> KeyedGenerators:
         """See :class:`~foreload.batch.samples.Surroundings`."""
-        return self._generators
+        trio, keyed = present_trio(), self._keyed
+        if keyed is None or keyed[0] is not trio:
+            keyed = self._keyed = trio, KeyedGenerators(self._key, trio, is_pure=self._is_pure)
+        return keyed[1]
 
-    def enter(self) -> None:
+    def enter(self) -> Callable[..., Any] | None:
         """See :class:`~foreload.batch.samples.Surroundings`."""
+        return None if draws_from_global() or present_trio() is not None else with_lent_generators
 
 
 class ThreadSurroundings:
