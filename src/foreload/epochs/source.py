@@ -179,17 +179,9 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _trial_batches(self, kind: WorkerKind, count: int, batch_size: int | None, sampler: Sampler[int]) -> Any:
         make: Any = type(self)
-        return iter(
-            make(
-                self._view,
-                batch_size=batch_size,
-                sampler=sampler,
-                num_workers=count,
-                collate_fn=self.collate_fn,
-                workers=kind,
-                in_order=False,  # or a slow batch would hide the time that others take
-            )
-        )
+        # In order, a slow batch would hide the time that others take.
+        how = {"num_workers": count, "workers": kind, "in_order": False}
+        return iter(make(self._view, batch_size, sampler=sampler, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
         if self.cache is not None and self._open.cache is None:
