@@ -14,6 +14,8 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from foreload.workers.template import template_process_id
+
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -59,6 +61,7 @@ lasting: set[int] = set()
 
 def _shared_servers() -> set[int]:
     servers: list[Any] = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]  # type: ignore[attr-defined]
+    servers.append(template_process_id())
     return lasting | {pid for pid in servers if pid is not None}
 
 

@@ -23,6 +23,7 @@ from foreload.record.usage import queued_seconds
 from foreload.workers import blas
 from foreload.workers.descriptors import Descriptor, open_process
 from foreload.workers.slots import ConsumerSlots, SharedHeader
+from foreload.workers.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
 __all__ = ["ProcessPool", "Restart", "Worker", "death"]
@@ -83,7 +84,7 @@ class Worker:
         self._stacks, send_stacks = context.Pipe(duplex=False)
         for pipe in (self._jobs, self.results):
             _widen(pipe.fileno())
-        self.process = context.Process(
+        self.process = process_class(context)(
             target=work,
             args=(
                 number,
@@ -108,7 +109,8 @@ class Worker:
             send_results.close()
             send_stacks.close()
             send_slots.close()
-        if context.get_start_method() != "forkserver":  # which knows the ends of its children before others do
+        # A server knows the ends of its children before others do.
+        if context.get_start_method() != "forkserver" and not isinstance(self.process, TemplateProcess):
             self._pidfd = open_process(self.process.pid)
         self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
 

@@ -1,0 +1,165 @@
+"""A template process with torch imported, from which worker processes are forked instead of started from scratch.
+
+The start methods ``spawn`` and ``forkserver`` give each worker an interpreter of its own, which imports torch
+before anything else: a second or more in every epoch. The template is such an interpreter, started once. A worker
+forked from it has what it would have had otherwise, and nothing of the program: it imports the main module and
+unpickles the dataset itself. A template is used only for what it is like: another one is started if the
+environment has changed since.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing import context as contexts
+from multiprocessing import process, reduction, spawn, util
+from multiprocessing.forkserver import ForkServer, read_signed
+from multiprocessing.popen_forkserver import Popen
+from typing import Any
+
+__all__ = ["TemplateProcess", "process_class", "template_process_id"]
+
+# What a template imports.
+_PRELOADED = "foreload.workers.preloaded"
+
+# What a process inherits from the one that starts it, besides its environment.
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_STACK)
+
+
+class _Template(ForkServer):
+    """The server of one template process."""
+
+    def __init__(self, inherited: Any) -> None:
+        super().__init__()
+        self.inherited = inherited
+        self.set_forkserver_preload([_PRELOADED])
+
+    @property
+    def process_id(self) -> int | None:
+        """The template's process id."""
+        return self._forkserver_pid  # type: ignore[attr-defined,no-any-return]
+
+    def retire(self) -> None:
+        """Let it end with the last process that was forked from it."""
+        os.close(self._forkserver_alive_fd)  # type: ignore[attr-defined]
+        with suppress(ChildProcessError):
+            os.waitpid(self.process_id or 0, os.WNOHANG)
+
+
+class _Present:
+    template: _Template | None = None
+    lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Start with no template: it is no child of this process, which cannot know how it is."""
+    _Present.lock = threading.Lock()
+    if _Present.template is not None:
+        _Present.template.retire()
+        _Present.template = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _template() -> _Template:
+    """Return the template that is as the present process would make one."""
+    inherited = (
+        dict(os.environ),
+        os.sched_getaffinity(0),
+        spawn.get_executable(),
+        [resource.getrlimit(which) for which in _LIMITS],
+    )
+    present = _Present.template
+    if present is not None and present.inherited != inherited:
+        _retire(present)
+    with _Present.lock:
+        if _Present.template is None:
+            _Present.template = _Template(inherited)
+            _Present.template.ensure_running()
+        return _Present.template
+
+
+def _retire(template: _Template) -> None:
+    with _Present.lock:
+        if _Present.template is template:
+            _Present.template = None
+            template.retire()
+
+
+def template_process_id() -> int | None:
+    """Return the process id of the present template; None if there is none."""
+    return None if _Present.template is None else _Present.template.process_id
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class _Popen(Popen):
+    """Starts a process from the template."""
+
+    def _launch(self, process_obj: Any) -> None:
+        data = io.BytesIO()
+        contexts.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj._name), data)
+            reduction.dump(process_obj, data)
+        finally:
+            contexts.set_spawning_popen(None)
+        template = _template()
+        try:
+            self._send(template, data)
+        except (EOFError, ConnectionError):  # it was killed
+            _retire(template)
+            self._send(_template(), data)
+
+    def _send(self, template: _Template, data: io.BytesIO) -> None:
+        self.sentinel, into = template.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        # As long as the other end is open, the worker knows that its parent lives.
+        self.finalizer = util.Finalize(self, _close, (os.dup(into), self.sentinel))
+        try:
+            with open(into, "wb", closefd=True) as file:
+                file.write(data.getbuffer())
+            self.pid = read_signed(self.sentinel)
+        except (EOFError, ConnectionError):
+            self.finalizer()
+            raise
+
+
+class TemplateProcess(process.BaseProcess):
+    """A process that is forked from the template."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Popen:
+        return _Popen(process_obj)
+
+
+class _Spawned(TemplateProcess):
+    _start_method = "spawn"  # the worker's own default
+
+
+class _Served(TemplateProcess):
+    _start_method = "forkserver"
+
+
+_CLASSES = {"spawn": _Spawned, "forkserver": _Served}
+
+
+def process_class(context: Any) -> Any:
+    """Return the class of worker processes for a context of ``multiprocessing``.
+
+    >>> process_class(multiprocessing.get_context("fork")).__name__
+    'ForkProcess'
+    """
+    standard = (contexts.DefaultContext, contexts.SpawnContext, contexts.ForkServerContext)
+    is_standard = type(context) in standard and not getattr(sys, "frozen", False)
+    # Other systems' libraries do not allow for forks, not even right after they are imported.
+    if sys.platform == "linux" and is_standard:
+        return _CLASSES.get(context.get_start_method(), context.Process)
+    return context.Process

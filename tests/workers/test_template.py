@@ -1,0 +1,175 @@
+"""Workers started by spawn and forkserver are forked from one template, and are what they would have been."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.workers import template
+from tests import leftovers
+
+METHODS = ["spawn", "forkserver"]
+
+calls = 0  # of this process
+
+
+class Facts(Dataset[Any]):
+    """Samples that say where they are loaded."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        global calls
+        calls += 1
+        return {
+            "parent": os.getppid(),
+            "method": multiprocessing.get_start_method(),
+            "setting": os.environ.get("FORELOAD_TEST_SETTING", ""),
+            "cores": sorted(os.sched_getaffinity(0)),
+            "calls": calls,
+            "numpy": np.random.rand(),
+        }
+
+
+def first(samples: list[Any]) -> Any:
+    return samples[0]
+
+
+def epoch(method: str, **options: Any) -> list[Any]:
+    return list(
+        fl.DataLoader(
+            Facts(), batch_size=1, num_workers=2, multiprocessing_context=method, collate_fn=first, **options
+        )
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_epoch_has_new_workers_of_one_template(method: str) -> None:
+    epochs = [epoch(method) for _ in range(2)]
+    for samples in epochs:
+        assert {sample["parent"] for sample in samples} == {template.template_process_id()}
+        assert {sample["method"] for sample in samples} == {method}
+        assert [sample["calls"] for sample in samples] == [1, 1, 2, 2]
+
+
+def test_what_a_new_process_would_inherit_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {sample["setting"] for sample in epoch("spawn")} == {""}
+    monkeypatch.setenv("FORELOAD_TEST_SETTING", "other")
+    assert {sample["setting"] for sample in epoch("spawn")} == {"other"}
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        assert all(sample["cores"] == [min(cores)] for sample in epoch("spawn"))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert all(sample["cores"] == sorted(cores) for sample in epoch("spawn"))
+
+
+def draw(into: Any) -> None:
+    into.send((np.random.rand(), torch.initial_seed()))
+
+
+def test_random_numbers_are_those_of_a_new_process() -> None:
+    """Each process that imports NumPy and torch draws others."""
+    drawn = []
+    for _ in range(2):
+        out, into = multiprocessing.Pipe(duplex=False)
+        process = template.process_class(multiprocessing.get_context("spawn"))(target=draw, args=(into,))
+        process.start()
+        into.close()
+        drawn.append(out.recv())
+        process.join()
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]
+
+
+def test_numbers_and_samples_are_torchs() -> None:
+    for method in METHODS:
+        ours, theirs = [
+            [
+                (sample["numpy"], sample["calls"])
+                for sample in kind(
+                    Facts(),
+                    batch_size=1,
+                    num_workers=2,
+                    multiprocessing_context=method,
+                    collate_fn=first,
+                    generator=torch.Generator().manual_seed(7),
+                )
+            ]
+            for kind in (fl.DataLoader, torch.utils.data.DataLoader)
+        ]
+        assert ours == theirs
+
+
+def test_after_the_template_is_killed_there_is_another() -> None:
+    epoch("spawn")
+    killed = template.template_process_id()
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    samples = epoch("spawn")
+    assert {sample["parent"] for sample in samples} == {template.template_process_id()} != {killed}
+
+
+def test_a_fork_has_a_template_of_its_own() -> None:
+    epoch("spawn")
+    own = template.template_process_id()
+    out, into = multiprocessing.Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        try:
+            into.send({sample["parent"] for sample in epoch("spawn")} | {template.template_process_id()})
+        finally:
+            os._exit(0)
+    into.close()
+    (other,) = out.recv()
+    os.waitpid(child, 0)
+    assert other != own == template.template_process_id()
+    assert not leftovers.wait_until_none(lambda: set() if leftovers.has_ended(other) else {other})
+    assert {sample["parent"] for sample in epoch("spawn")} == {own}
+
+
+def test_other_contexts_start_their_own_processes() -> None:
+    class Own(type(multiprocessing.get_context("spawn"))):  # type: ignore[misc]
+        """A context of the user's."""
+
+    own = Own()
+    assert template.process_class(own) == own.Process
+    fork = multiprocessing.get_context("fork")
+    assert template.process_class(fork) is fork.Process
+    assert issubclass(template.process_class(multiprocessing.get_context("spawn")), template.TemplateProcess)
+
+
+SCRIPT = """
+import torch, foreload as fl
+from foreload.workers.template import template_process_id
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return index
+
+if __name__ == "__main__":
+    for _ in range(2):
+        batches = list(fl.DataLoader(Numbers(), 2, num_workers=2, multiprocessing_context="spawn"))
+    print(template_process_id(), torch.cat(batches).tolist())
+"""
+
+
+def test_it_ends_with_the_program(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=170)
+    pid, numbers = done.stdout.split(" ", 1)
+    assert numbers.strip() == str(list(range(8)))
+    assert not leftovers.wait_until_none(lambda: set() if leftovers.has_ended(int(pid)) else {pid})
