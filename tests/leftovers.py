@@ -14,7 +14,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from foreload.workers.template import template_process_id
+from foreload.workers.start.template import template_process_id
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.workers.start_method import start_method, why_not_started
+from foreload.workers.start.method import start_method, why_not_started
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.workers import template
+from foreload.workers.start import template
 from tests import leftovers
 
 METHODS = ["spawn", "forkserver"]
@@ -154,7 +154,7 @@ def test_other_contexts_start_their_own_processes() -> None:
 
 SCRIPT = """
 import torch, foreload as fl
-from foreload.workers.template import template_process_id
+from foreload.workers.start.template import template_process_id
 
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 8

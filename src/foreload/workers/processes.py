@@ -23,7 +23,7 @@ from foreload.record.usage import queued_seconds
 from foreload.workers import blas
 from foreload.workers.descriptors import Descriptor, open_process
 from foreload.workers.slots import ConsumerSlots, SharedHeader
-from foreload.workers.template import TemplateProcess, process_class
+from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
 __all__ = ["ProcessPool", "Restart", "Worker", "death"]

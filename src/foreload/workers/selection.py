@@ -27,7 +27,7 @@ from foreload.tune.choose import Choice, choose_workers, remote_threads
 from foreload.tune.costs import WorkerKind
 from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
-from foreload.workers.start_method import start_method, why_not_started
+from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
 
 __all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]

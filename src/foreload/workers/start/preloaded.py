@@ -1,4 +1,4 @@
-"""What a template process imports, once for all workers that are forked from it."""
+"""Imports of a template process, made once for all workers that are forked from it."""
 
 from __future__ import annotations
 

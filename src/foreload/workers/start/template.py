@@ -24,7 +24,7 @@ from typing import Any
 __all__ = ["TemplateProcess", "process_class", "template_process_id"]
 
 # What a template imports.
-_PRELOADED = "foreload.workers.preloaded"
+_PRELOADED = "foreload.workers.start.preloaded"
 
 # What a process inherits from the one that starts it, besides its environment.
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_STACK)
@@ -108,7 +108,7 @@ class _Popen(Popen):
         data = io.BytesIO()
         contexts.set_spawning_popen(self)
         try:
-            reduction.dump(spawn.get_preparation_data(process_obj._name), data)
+            reduction.dump(spawn.get_preparation_data(process_obj.name), data)
             reduction.dump(process_obj, data)
         finally:
             contexts.set_spawning_popen(None)
