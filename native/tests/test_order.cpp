@@ -1,4 +1,6 @@
 // A permutation holds each number once, and can be begun anywhere.
+#include <cmath>
+#include <map>
 #include <vector>
 
 #include "check.hpp"
@@ -8,7 +10,7 @@
 using foreload::Permutation;
 
 int main() {
-  for (uint64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 1000, 4096, 4097}) {
+  for (uint64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 255, 256, 257, 272, 289, 290, 1000, 4096, 4097}) {
     std::vector<int64_t> out(n);
     const Permutation permutation(n, {n, 5});
     permutation.fill(0, n, out.data());
@@ -19,6 +21,37 @@ int main() {
       seen[static_cast<size_t>(out[i])] = true;
       CHECK(static_cast<uint64_t>(out[i]) == permutation(i));
     }
+  }
+  // Each permutation is as likely as any other.
+  for (uint64_t n : {3, 4, 7}) {
+    std::map<std::vector<int64_t>, int> found;
+    size_t permutations = 1;
+    for (size_t i = 2; i <= n; ++i) permutations *= i;
+    const size_t times = 400 * permutations;
+    for (uint64_t seed = 0; seed < times; ++seed) {
+      std::vector<int64_t> out(n);
+      Permutation(n, {seed, 1}).fill(0, n, out.data());
+      ++found[out];
+    }
+    CHECK(found.size() == permutations);
+    double chi_square = 0;
+    for (const auto& [_, count] : found) chi_square += (count - 400.0) * (count - 400.0) / 400.0;
+    CHECK(chi_square <
+          static_cast<double>(permutations) + 6 * std::sqrt(2.0 * static_cast<double>(permutations)));
+  }
+  // So is each step from one position to the next.
+  for (uint64_t n : {257, 300, 1000}) {
+    std::vector<double> steps(n);
+    for (uint64_t seed = 0; seed < 400; ++seed) {
+      std::vector<int64_t> out(n);
+      Permutation(n, {seed, 2}).fill(0, n, out.data());
+      for (size_t i = 1; i < n; ++i)
+        ++steps[(static_cast<uint64_t>(out[i]) + n - static_cast<uint64_t>(out[i - 1])) % n];
+    }
+    double chi_square = 0;
+    for (size_t step = 1; step < n; ++step) chi_square += (steps[step] - 400) * (steps[step] - 400) / 400;
+    CHECK(steps[0] == 0);
+    CHECK(chi_square < static_cast<double>(n) + 6 * std::sqrt(2.0 * static_cast<double>(n)));
   }
   const Permutation huge(uint64_t{1} << 40, {1, 0});
   CHECK(huge((uint64_t{1} << 40) - 1) < uint64_t{1} << 40);
