@@ -40,6 +40,13 @@ nb::object to_text(const std::string& path) {
   return nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
+// The bytes of a name as the file system has them; those that are no UTF-8 are surrogates in Python.
+std::string to_path(const nb::str& name) {
+  const nb::object bytes = nb::steal(PyUnicode_EncodeFSDefault(name.ptr()));
+  if (!bytes.is_valid()) nb::raise_python_error();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
 // Calls decode(path, bytes) -> ndarray of height x width x 3 bytes, under the GIL.
 Fallback python_fallback(nb::handle decode) {
   return [decode](const std::string& path, std::span<const uint8_t> bytes) {
@@ -180,7 +187,8 @@ class ImageJob : public foreload::Job {
   Failures failures_;
 };
 
-nb::object decode_rgb(const std::string& path, nb::bytes bytes, nb::callable fallback) {
+nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
+  const std::string path = to_path(name);
   const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.c_str()), bytes.size());
   auto* image = new DecodedImage;
   nb::capsule owner(image, [](void* pointer) noexcept { delete static_cast<DecodedImage*>(pointer); });

@@ -37,7 +37,10 @@ struct EntropyDecoder::BlockReader {
     const uint32_t entry = ac->entry(reader);
     const int value = read_value(entry, reader);
     k += entry >> 8 & 0xFF;
-    if (k > 63) return false;
+    if (k > 63) {
+      invalid |= k < HuffmanTable::kRunToEnd;
+      return false;
+    }
     out[kNatural[k]] = static_cast<int16_t>(value);
     return ++k < 64;
   }
@@ -53,10 +56,11 @@ struct EntropyDecoder::BlockReader {
   uint32_t k;
   int16_t* out;
   const HuffmanTable* ac;
+  bool invalid = false;  // a code does not exist, or leads past the last coefficient
 };
 
 bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first,
-                               int last, bool all) {
+                               int last) {
   if (info->progressive_mode || info->arith_code || info->data_precision != 8 ||
       info->comps_in_scan != info->num_components || info->blocks_in_MCU > 10) {
     return false;
@@ -75,20 +79,22 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
                                        component};
   }
   block_count_ = info->blocks_in_MCU;
-  intervals_.find(data);
   columns_ = info->MCUs_per_row;
   rows_ = info->MCU_rows_in_scan;
+  mcus_per_interval_ = info->restart_interval;
+  intervals_.find(data);
+  const size_t mcus = size_t{columns_} * rows_;
+  const size_t interval = mcus_per_interval_ > 0 ? mcus_per_interval_ : mcus;
+  if (!intervals_.has((mcus + interval - 1) / interval)) return false;
   column_ = 0;
   // In a scan of one component an MCU is a block, whatever its sampling: all are looked at.
   const bool single = info->comps_in_scan == 1;
   first_ = single ? 0 : static_cast<unsigned>(std::max(0, first));
   last_ = single ? columns_ : static_cast<unsigned>(last);
-  all_ = all;
-  mcus_per_interval_ = info->restart_interval;
-  paired_ = !all && mcus_per_interval_ > 0 && mcus_per_interval_ <= kMaxMcusAhead;
+  paired_ = mcus_per_interval_ > 0 && mcus_per_interval_ <= kMaxMcusAhead;
   for (DecodedInterval& ahead : ahead_) ahead.number = SIZE_MAX;
   interval_ = 0;
-  starved_ = false;
+  damaged_ = false;
   begin_interval();
   info->client_data = this;
   info->entropy->decode_mcu =
@@ -100,10 +106,7 @@ void EntropyDecoder::begin_interval() {
   mcus_left_ = mcus_per_interval_;
   deferred_ = 0;
   last_dc_.fill(0);
-  exhausted_ = interval_ >= intervals_.size();
-  starved_ |= exhausted_;
   reader_ = {};
-  if (exhausted_) return;
   const std::span<const uint8_t> bytes = intervals_.unstuffed(interval_);
   reader_.next = bytes.data();
   end_ = bytes.data() + bytes.size();
@@ -112,9 +115,11 @@ void EntropyDecoder::begin_interval() {
 inline int16_t EntropyDecoder::read_dc(const Block& block, std::array<int16_t, 4>& last_dc,
                                        BitReader& reader) {
   reader.refill();
+  const uint32_t entry = block.dc->entry(reader);
+  if (__builtin_expect((entry & HuffmanTable::kRunInvalid << 8) != 0, 0)) damaged_ = true;
   // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
   int16_t& dc = last_dc[static_cast<size_t>(block.component)];
-  dc = static_cast<int16_t>(dc + read_value(block.dc->entry(reader), reader));
+  dc = static_cast<int16_t>(dc + read_value(entry, reader));
   return dc;
 }
 
@@ -133,7 +138,10 @@ inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader)
     const uint32_t one = ac.entry(reader);
     reader.drop(one & 0xFF);
     k += (one >> 8 & 0xFF) + 1;
-    if (k > 63) return;
+    if (k > 63) {
+      if (__builtin_expect(k > 64 && k <= HuffmanTable::kRunToEnd, 0)) damaged_ = true;
+      return;
+    }
   }
 }
 
@@ -148,7 +156,7 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
   }
   const bool wanted = mcu != nullptr && self.column_ >= self.first_ && self.column_ <= self.last_;
   if (++self.column_ == self.columns_) self.column_ = 0;
-  if (!wanted && !self.all_) {
+  if (!wanted) {
     ++self.deferred_;
     return TRUE;
   }
@@ -158,11 +166,7 @@ int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]
     return TRUE;
   }
   for (; self.deferred_ > 0; --self.deferred_) self.skip();
-  if (wanted) {
-    self.decode(mcu);
-  } else {
-    self.skip();
-  }
+  self.decode(mcu);
   return TRUE;
 }
 
@@ -182,6 +186,7 @@ const int16_t* EntropyDecoder::decoded_ahead(unsigned mcu) {
       while (stream->active) {
         BlockReader block(*stream);
         block.read_rest();
+        damaged_ |= block.invalid;
         stream->reader = block.reader;
         end_block(*stream);
       }
@@ -193,6 +198,7 @@ const int16_t* EntropyDecoder::decoded_ahead(unsigned mcu) {
 void EntropyDecoder::decode_both(Stream& a, Stream& b) {
   BlockReader x(a), y(b);
   const auto next_block = [this](Stream& stream, BlockReader& block) {
+    damaged_ |= block.invalid;
     stream.reader = block.reader;
     end_block(stream);
     if (stream.active) block = BlockReader(stream);
@@ -218,10 +224,6 @@ void EntropyDecoder::begin_stream(Stream& stream, size_t interval) {
   DecodedInterval& ahead = ahead_[interval & 1];
   ahead.number = interval;
   ahead.coefficients.assign(size_t{mcus_per_interval_} * static_cast<size_t>(block_count_) * 64, 0);
-  if (interval >= intervals_.size()) {
-    starved_ = true;
-    return;
-  }
   const std::span<const uint8_t> bytes = intervals_.unstuffed(interval);
   stream.reader.next = bytes.data();
   stream.end = bytes.data() + bytes.size();
@@ -244,7 +246,7 @@ void EntropyDecoder::end_block(Stream& stream) {
   stream.out += 64;
   ++stream.block;
   if (stream.reader.is_past(stream.end)) {
-    starved_ = true;
+    damaged_ = true;
     stream.active = false;
     return;
   }
@@ -260,7 +262,7 @@ void EntropyDecoder::end_block(Stream& stream) {
 }
 
 void EntropyDecoder::decode(int16_t (**mcu)[64]) {
-  if (exhausted_) return;
+  if (damaged_) return;
   // A copy, here and in skip(), because a member would be written back to memory at every block.
   BitReader reader = reader_;
   for (int i = 0; i < block_count_; ++i) {
@@ -269,13 +271,14 @@ void EntropyDecoder::decode(int16_t (**mcu)[64]) {
     out[0] = read_dc(block, last_dc_, reader);
     BlockReader coefficients(reader, *block.ac, out, 1);
     coefficients.read_rest();
+    damaged_ |= coefficients.invalid;
     reader = coefficients.reader;
   }
   end_mcu(reader);
 }
 
 void EntropyDecoder::skip() {
-  if (exhausted_) return;
+  if (damaged_) return;
   BitReader reader = reader_;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
@@ -287,7 +290,7 @@ void EntropyDecoder::skip() {
 
 inline void EntropyDecoder::end_mcu(const BitReader& reader) {
   reader_ = reader;
-  if (reader.is_past(end_)) exhausted_ = starved_ = true;
+  if (reader.is_past(end_)) damaged_ = true;
 }
 
 }  // namespace foreload
@@ -296,7 +299,7 @@ inline void EntropyDecoder::end_mcu(const BitReader& reader) {
 
 namespace foreload {
 
-bool EntropyDecoder::take_over(jpeg_decompress_struct*, std::span<const uint8_t>, int, int, bool) {
+bool EntropyDecoder::take_over(jpeg_decompress_struct*, std::span<const uint8_t>, int, int) {
   return false;
 }
 

@@ -1,10 +1,11 @@
 // Huffman decoding of baseline JPEGs: most of the time that a JPEG takes.
 //
 // libjpeg does everything else: it asks for one MCU at a time, and this answers in its place, bit for bit the
-// same. It is faster because stuffed bytes are taken out beforehand, so that 8 bytes are read at once without
-// looking at them; because one table look-up gives code, run and value of a coefficient together; because
-// blocks outside the crop are skipped, several coefficients at a time; and because, if the file has restart
-// markers, an interval without a block inside the crop is not even looked at.
+// same, as long as the data is sound. What libjpeg makes of damage is not known here: it is only noticed. It
+// is faster because stuffed bytes are taken out beforehand, so that 8 bytes are read at once without looking
+// at them; because one table look-up gives code, run and value of a coefficient together; because blocks
+// outside the crop are skipped, several coefficients at a time; and because, if the file has restart markers,
+// an interval without a block inside the crop is not even looked at.
 #pragma once
 
 #include <array>
@@ -24,12 +25,13 @@ class EntropyDecoder {
  public:
   // Takes over from libjpeg, between jpeg_start_decompress() and the first row, for entropy-coded data that
   // begins at `data`. Only iMCU columns [first, last] will be looked at. Returns false, and changes nothing,
-  // if the file is not baseline with one interleaved scan. Until the picture ends, `info->client_data` is
-  // used. `all`: read the other columns too, so that data which ends too early is noticed.
-  bool take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first, int last, bool all);
+  // if the file is not baseline with one interleaved scan, all of whose markers are there and nothing else
+  // before the end marker. Until the picture ends, `info->client_data` is used.
+  bool take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first, int last);
 
-  // Whether the data ended before the picture did.
-  bool starved() const { return starved_; }
+  // Whether what was decoded was damaged, so that libjpeg's pixels are others. What was not decoded has no
+  // part in the pixels, damaged or not: each interval ends at its marker, and the picture at the end marker.
+  bool is_damaged() const { return damaged_; }
 
  private:
   struct Block {
@@ -57,8 +59,8 @@ class EntropyDecoder {
 
   static int decode_mcu(jpeg_decompress_struct* info, int16_t (**blocks)[64]);
   // The first coefficient of a block, and the others.
-  static int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader);
-  static void skip_rest(const HuffmanTable& ac, BitReader& reader);
+  int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader);
+  void skip_rest(const HuffmanTable& ac, BitReader& reader);
 
   void begin_interval();
   // Decodes the next MCU, or skips it.
@@ -84,7 +86,7 @@ class EntropyDecoder {
   unsigned deferred_ = 0;  // MCUs of this interval outside the crop: decoded when one inside follows
   unsigned column_ = 0, columns_ = 0, rows_ = 0, first_ = 0, last_ = 0;
   int block_count_ = 0;
-  bool all_ = false, exhausted_ = false, starved_ = false;
+  bool damaged_ = false;
 };
 
 }  // namespace foreload

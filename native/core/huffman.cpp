@@ -79,7 +79,7 @@ uint32_t HuffmanTable::long_entry(uint64_t bits) const {
   const auto code = static_cast<int32_t>(bits >> 48);
   int length = kBits + 1;
   while (length <= 16 && code >= beyond[static_cast<size_t>(length)]) ++length;
-  if (length > 16) return entry_of(0, 16, ac);
+  if (length > 16) return kRunInvalid << 8;
   const int at = (code >> (16 - length)) + offset[static_cast<size_t>(length)];
   return entry_of(symbols[static_cast<size_t>(at & 255)], length, ac);
 }

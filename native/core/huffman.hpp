@@ -40,8 +40,10 @@ struct BitReader {
 struct HuffmanTable {
   // Indexes of more bits find more codes, and take longer to fill if every file has tables of its own.
   static constexpr int kBits = 11, kSkipBits = 10;
-  // The run of a symbol that ends the block.
-  static constexpr uint32_t kRunToEnd = 64;
+  // The run of a symbol that ends the block, and that of bits that are no code: beyond the last coefficient
+  // from wherever they are met, and far enough apart to be told from each other, and from a run that is too
+  // long.
+  static constexpr uint32_t kRunToEnd = 128, kRunInvalid = 64;
 
   std::array<uint8_t, 17> counts{};
   std::array<uint8_t, 256> symbols{};
@@ -60,7 +62,7 @@ struct HuffmanTable {
     const uint32_t found = entries[reader.bits >> (64 - kBits)];
     return __builtin_expect(found != 0, 1) ? found : long_entry(reader.bits);
   }
-  // The entry of a code that is longer than the index; of symbol 0 if there is no such code, as in libjpeg.
+  // The entry of a code that is longer than the index; if there is no such code, one of kRunInvalid.
   uint32_t long_entry(uint64_t bits) const;
 
   uint32_t skip(const BitReader& reader) const { return skips[reader.bits >> (64 - kSkipBits)]; }

@@ -17,15 +17,16 @@ void check_size(int width, int height) {
   }
 }
 
-Pixels ImageLoader::decode_upright(const Box& box, int reduction, int orientation) {
+std::optional<Pixels> ImageLoader::decode_upright(const Box& box, int reduction, int orientation) {
   if (orientation == 1) return decoder_.decode(box, reduction);
   const int width = (decoder_.width() + reduction - 1) / reduction;
   const int height = (decoder_.height() + reduction - 1) / reduction;
-  const Pixels stored = decoder_.decode(stored_box(orientation, width, height, box), reduction);
+  const auto stored = decoder_.decode(stored_box(orientation, width, height, box), reduction);
+  if (!stored) return std::nullopt;
   const size_t stride = static_cast<size_t>(box.width) * 3;
   upright_.resize(std::max(upright_.size(), stride * static_cast<size_t>(box.height)));
-  turn_upright(stored, orientation, box.width, box.height, upright_.data());
-  return {upright_.data(), stride};
+  turn_upright(*stored, orientation, box.width, box.height, upright_.data());
+  return Pixels{upright_.data(), stride};
 }
 
 void ImageLoader::load(Files& files, size_t index, const Transform& transform, Key key,
@@ -51,14 +52,17 @@ std::span<const uint8_t> ImageLoader::read(Files& files, size_t index) {
 
 void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                                const Transform& transform, Key key, const Fallback& fallback, void* out) {
-  if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) {
-    const DecodedImage image = fallback(path, bytes);
-    has_planes_ = false;
-    decode_seconds_ = laps_.end(Stage::decode, bytes.size());
-    pixels_ = int64_t{image.width} * image.height;
-    show_decoded(image, index, transform, key, out);
-    return;
-  }
+  if (show_jpeg(bytes, index, transform, key, out)) return;
+  const DecodedImage image = fallback(path, bytes);
+  has_planes_ = false;
+  decode_seconds_ = laps_.end(Stage::decode, bytes.size());
+  pixels_ = int64_t{image.width} * image.height;
+  show_decoded(image, index, transform, key, out);
+}
+
+bool ImageLoader::show_jpeg(std::span<const uint8_t> bytes, size_t index, const Transform& transform, Key key,
+                            void* out) {
+  if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) return false;
   Random random(key, index);
   const int orientation = exif_orientation(bytes);
   int width = decoder_.width(), height = decoder_.height();
@@ -68,11 +72,11 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
   if (sideways(orientation)) std::swap(width, height);
   const View view = choose_view(transform, width, height, random);
   const auto decode = [&](const Box& box, int reduction) {
-    const Pixels pixels = decode_upright(box, reduction, orientation);
-    decode_seconds_ = laps_.end(Stage::decode, bytes.size());
+    const auto pixels = decode_upright(box, reduction, orientation);
+    if (pixels) decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     return pixels;
   };
-  render(decode, view, transform, random, transform.fast ? 8 : 1, out);
+  return render(decode, view, transform, random, transform.fast ? 8 : 1, out);
 }
 
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
@@ -102,18 +106,20 @@ DecodedImage ImageLoader::decode(const std::string& path, std::span<const uint8_
   int width = decoder_.width(), height = decoder_.height();
   check_size(width, height);
   if (sideways(orientation)) std::swap(width, height);
-  const Pixels image = decode_upright({0, 0, width, height}, 1, orientation);
+  const auto image = decode_upright({0, 0, width, height}, 1, orientation);
+  if (!image) return fallback(path, bytes);
   const size_t stride = static_cast<size_t>(width) * 3;
   auto packed = std::make_shared<std::vector<uint8_t>>(stride * static_cast<size_t>(height));
   for (int y = 0; y < height; ++y) {
     std::memcpy(packed->data() + static_cast<size_t>(y) * stride,
-                image.pixels + static_cast<size_t>(y) * image.stride, stride);
+                image->pixels + static_cast<size_t>(y) * image->stride, stride);
   }
   return {packed->data(), width, height, packed};
 }
 
-void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
-                         const Transform& transform, Random& random, int most_reduction, void* out) {
+bool ImageLoader::render(const std::function<std::optional<Pixels>(const Box&, int)>& decode,
+                         const View& view, const Transform& transform, Random& random, int most_reduction,
+                         void* out) {
   Box box = view.box;
   int reduction = 1;
   // If the box is at least twice as large as the view, the inverse DCT may do half of the resizing.
@@ -128,19 +134,20 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
   horizontal_.plan(box.width, view.full_width, view.left, transform.width, view.mirrored);
   const Box needed{box.x + horizontal_.begin(), box.y + vertical_.begin(),
                    horizontal_.end() - horizontal_.begin(), vertical_.end() - vertical_.begin()};
-  Pixels pixels = decode(needed, reduction);
+  const auto pixels = decode(needed, reduction);
+  if (!pixels) return false;
   // The filters count from the corner of the box.
-  const uint8_t* corner = pixels.pixels -
-                          static_cast<ptrdiff_t>(vertical_.begin()) * static_cast<ptrdiff_t>(pixels.stride) -
+  const uint8_t* corner = pixels->pixels -
+                          static_cast<ptrdiff_t>(vertical_.begin()) * static_cast<ptrdiff_t>(pixels->stride) -
                           static_cast<ptrdiff_t>(horizontal_.begin()) * 3;
   if (!transform.jitter.any()) {
-    resizer_.resize(corner, pixels.stride, vertical_, horizontal_, transform.output, out);
+    resizer_.resize(corner, pixels->stride, vertical_, horizontal_, transform.output, out);
     laps_.end(Stage::transform);
-    return;
+    return true;
   }
   const size_t count = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width);
   jittered_.resize(3 * count);
-  resizer_.resize(corner, pixels.stride, vertical_, horizontal_, OutputFormat{}, jittered_.data());
+  resizer_.resize(corner, pixels->stride, vertical_, horizontal_, OutputFormat{}, jittered_.data());
   apply_jitter(transform.jitter, random, jittered_.data(), count);
   const bool last = transform.output.channels_last;
   for (size_t color = 0; color < 3; ++color) {
@@ -156,6 +163,7 @@ void ImageLoader::render(const std::function<Pixels(const Box&, int)>& decode, c
     }
   }
   laps_.end(Stage::transform);
+  return true;
 }
 
 // The lock is never waited for: if another thread held it when the process forked, it stays locked in the

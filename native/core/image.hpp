@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ struct DecodedImage {
   std::shared_ptr<const void> owner;
 };
 
-// Decodes the bytes of a file that the native decoder does not support (PNG, WebP, CMYK, ...).
+// Decodes the bytes of a file that the native decoder leaves to others: one that it does not support (PNG,
+// WebP, CMYK, ...), or a JPEG that is not sound.
 using Fallback = std::function<DecodedImage(const std::string& path, std::span<const uint8_t> bytes)>;
 
 // More pixels than this is a mistake or an attack (Pillow's limit for an error).
@@ -91,15 +93,20 @@ class ImageLoader {
   std::span<const uint8_t> read(Files& files, size_t index);
   // Reads the bytes from the spill, or from the file and spills them.
   std::span<const uint8_t> read(const ImageCache& cache, Files& files, size_t index);
-  // Keeps a claimed image, if there is room; returns whether it was shown, too.
+  // Keeps a claimed image, if there is room and it is sound, or abandons it; returns whether it was shown,
+  // too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
             const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
-  // Decodes a box of the upright image at 1 / reduction of the size.
-  Pixels decode_upright(const Box& box, int reduction, int orientation);
-  void render(const std::function<Pixels(const Box&, int)>& decode, const View& view,
+  // Decodes a box of the upright image at 1 / reduction of the size; none if the file is not sound.
+  std::optional<Pixels> decode_upright(const Box& box, int reduction, int orientation);
+  // Returns false, and writes nothing, if there are no pixels.
+  bool render(const std::function<std::optional<Pixels>(const Box&, int)>& decode, const View& view,
               const Transform& transform, Random& random, int most_reduction, void* out);
+  // What show_encoded() does with a sound JPEG; false if it is none.
+  bool show_jpeg(std::span<const uint8_t> bytes, size_t index, const Transform& transform, Key key,
+                 void* out);
 
   JpegDecoder decoder_;
   Resizer resizer_;

@@ -65,7 +65,10 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
       const size_t size = sizeof(Picture) + planes_bytes(image.width, image.height);
       to = store.reserve(index, size, Form::planes);
       if (to == nullptr) return false;
-      decoder_.decode_planes(to + sizeof(Picture));
+      if (!decoder_.decode_planes(to + sizeof(Picture))) {
+        store.abandon(index);
+        return false;
+      }
       decode_seconds_ = laps_.end(Stage::decode, bytes.size());
       *reinterpret_cast<Picture*>(to) = {image.width, image.height, {}};
       show_planes(planes_in(to + sizeof(Picture), image.width, image.height), index, transform, key, out);
@@ -74,10 +77,14 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     }
     to = store.reserve(index, Picture::rgb_bytes(pixels_), Form::rgb);
     if (to == nullptr) return false;
-    const Pixels all = decode_upright({0, 0, image.width, image.height}, 1, orientation);
+    const auto all = decode_upright({0, 0, image.width, image.height}, 1, orientation);
+    if (!all) {
+      store.abandon(index);
+      return false;
+    }
     const size_t row = static_cast<size_t>(image.width) * 3;
     for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
-      std::memcpy(to + sizeof(Picture) + y * row, all.pixels + y * all.stride, row);
+      std::memcpy(to + sizeof(Picture) + y * row, all->pixels + y * all->stride, row);
     }
     // The pixels stay in the store at least until they are committed: until then they cannot be dropped.
     image.pixels = to + sizeof(Picture);
@@ -126,10 +133,11 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
       return;
     }
   }
-  const bool claimed = found.outcome == SampleStore::Outcome::claimed;
+  bool claimed = found.outcome == SampleStore::Outcome::claimed;
   try {
     const auto bytes = read(cache, files, index);
     const bool is_shown = claimed && keep(cache, path, bytes, index, transform, key, fallback, out);
+    claimed = false;  // kept or abandoned: another worker may claim it now
     if (!is_shown) show_encoded(path, bytes, index, transform, key, fallback, out);
     ImageCosts& costs = *cache.costs;
     if (read_seconds_ > 0) {

@@ -15,7 +15,8 @@ namespace {
 
 constexpr unsigned kMaxScans = 500;
 
-// A progressive file may repeat scans without end; a real one has about ten.
+// A progressive file may repeat scans without end, each of which takes as long as a picture; a real one has
+// about ten.
 void count_scans(j_common_ptr info) {
   auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
   if (decoder->input_scan_number > static_cast<int>(kMaxScans)) {
@@ -23,16 +24,6 @@ void count_scans(j_common_ptr info) {
     std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
     info->err->error_exit(info);
   }
-}
-
-// Whether a picture has an end marker: a file that was cut short ends in picture data. Behind a complete
-// picture a camera may have put anything, so an end marker before that counts, but not one inside a thumbnail
-// in the header.
-bool ends(std::span<const uint8_t> bytes, size_t header) {
-  for (size_t i = bytes.size(); i >= header + 2; --i) {
-    if (bytes[i - 2] == 0xFF && bytes[i - 1] == JPEG_EOI) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -48,7 +39,6 @@ struct JpegDecoder::State {
   jpeg_source_mgr source{};
   jpeg_progress_mgr progress{};
   std::span<const uint8_t> bytes;
-  bool complete = false;
   std::vector<uint8_t> pixels;
   EntropyDecoder entropy;
   bool own_entropy = false;
@@ -60,27 +50,31 @@ struct JpegDecoder::State {
   }
   ~State() { jpeg_destroy_decompress(&info); }
 
-  [[noreturn]] void fail() {
+  bool give_up() {
+    const bool endless = info.input_scan_number > static_cast<int>(kMaxScans);
     jpeg_abort_decompress(&info);
-    throw Error(ErrorKind::decode, std::string("damaged JPEG: ") + handler.message);
+    if (!endless) return false;
+    throw Error(ErrorKind::decode, "the picture has more than " + std::to_string(kMaxScans) +
+                                       " scans; if it is real, encode it again");
   }
 
-  // The functions below hold nothing that a longjmp would leave behind.
-  void read_header() {
-    if (setjmp(handler.escape) != 0) fail();
+  // The functions below return false after an error of libjpeg. They hold nothing that a longjmp would leave
+  // behind.
+  bool read_header() {
+    if (setjmp(handler.escape) != 0) return give_up();
     // Created anew: libjpeg would use the tables of the last picture for one that lacks its own.
     jpeg_destroy_decompress(&info);
     jpeg_create_decompress(&info);
     info.src = &source;
     info.progress = &progress;
-    handler.starved = false;
+    handler.exhausted = own_entropy = false;
     set_source(source, bytes);
     jpeg_read_header(&info, TRUE);
-    complete = ends(bytes, static_cast<size_t>(source.next_input_byte - bytes.data()));
+    return true;
   }
 
-  void start(const Box& box, int reduction, JDIMENSION* left) {
-    if (setjmp(handler.escape) != 0) fail();
+  bool start(const Box& box, int reduction, JDIMENSION* left) {
+    if (setjmp(handler.escape) != 0) return give_up();
     info.out_color_space = JCS_RGB;
     info.scale_num = 1;
     info.scale_denom = static_cast<unsigned>(reduction);
@@ -94,6 +88,7 @@ struct JpegDecoder::State {
     const bool croppable = reduction == 1 || info.max_h_samp_factor * info.max_v_samp_factor <= 4;
     if (!croppable) *left = 0;
     if (width < info.output_width && croppable) jpeg_crop_scanline(&info, left, &width);
+    return true;
   }
 
   // After start(). Nothing of libjpeg runs here, so there is no longjmp out of it.
@@ -105,20 +100,21 @@ struct JpegDecoder::State {
 #endif
     const int right = static_cast<int>(left + info.output_width);
     const std::span<const uint8_t> data(source.next_input_byte, source.bytes_in_buffer);
-    own_entropy =
-        entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column, !complete);
+    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column);
   }
 
-  bool starved() const { return own_entropy ? entropy.starved() : handler.starved; }
+  // To be called once the picture was read.
+  bool is_sound() const { return handler.is_clean() && !(own_entropy && entropy.is_damaged()); }
 
-  void start_planes() {
-    if (setjmp(handler.escape) != 0) fail();
+  bool start_planes() {
+    if (setjmp(handler.escape) != 0) return give_up();
     info.raw_data_out = TRUE;
     jpeg_start_decompress(&info);
+    return true;
   }
 
   // Rows come in bands of whole blocks, wider and higher than the picture.
-  void read_planes(const Target& target) {
+  bool read_planes(const Target& target) {
     size_t strides[3], at = 0;
     JSAMPROW rows[3][2 * DCTSIZE];
     JSAMPARRAY planes[3] = {rows[0], rows[1], rows[2]};
@@ -131,11 +127,11 @@ struct JpegDecoder::State {
         at += strides[c];
       }
     }
-    read_bands(target, planes);
+    return read_bands(target, planes);
   }
 
-  void read_bands(const Target& target, JSAMPARRAY* planes) {
-    if (setjmp(handler.escape) != 0) fail();
+  bool read_bands(const Target& target, JSAMPARRAY* planes) {
+    if (setjmp(handler.escape) != 0) return give_up();
     while (info.output_scanline < info.output_height) {
       const size_t top = info.output_scanline;
       jpeg_read_raw_data(&info, planes, 2 * DCTSIZE);
@@ -147,11 +143,12 @@ struct JpegDecoder::State {
         }
       }
     }
-    jpeg_abort_decompress(&info);
+    finish();
+    return true;
   }
 
-  void read_rows(const Box& box, uint8_t* rows, size_t stride) {
-    if (setjmp(handler.escape) != 0) fail();
+  bool read_rows(const Box& box, uint8_t* rows, size_t stride) {
+    if (setjmp(handler.escape) != 0) return give_up();
     if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
     constexpr int kMaxRows = 16;
     JSAMPROW pointers[kMaxRows];
@@ -160,13 +157,23 @@ struct JpegDecoder::State {
       for (int i = 0; i < wanted; ++i) pointers[i] = rows + static_cast<size_t>(y + i) * stride;
       y += static_cast<int>(jpeg_read_scanlines(&info, pointers, static_cast<JDIMENSION>(wanted)));
     }
-    // Whether a file without an end is missing part of its picture shows only at the last row.
+    // Whether the rest of the file is in order shows only behind the last row, which skipping would pass
+    // over.
     const JDIMENSION below = info.output_height - info.output_scanline;
-    if (!complete && below > 0) {
+    if (!is_read_to_end() && below > 0) {
       if (below > 1) jpeg_skip_scanlines(&info, below - 1);
       pointers[0] = rows + static_cast<size_t>(box.height) * stride;
       jpeg_read_scanlines(&info, pointers, 1);
     }
+    finish();
+    return true;
+  }
+
+  // A file of several scans is read before its first row is given.
+  bool is_read_to_end() { return own_entropy || jpeg_input_complete(&info); }
+
+  void finish() {
+    if (!is_read_to_end()) jpeg_finish_decompress(&info);
     jpeg_abort_decompress(&info);
   }
 };
@@ -186,7 +193,7 @@ JpegDecoder::~JpegDecoder() = default;
 
 bool JpegDecoder::open(std::span<const uint8_t> bytes) {
   state_->bytes = bytes;
-  state_->read_header();
+  if (!state_->read_header()) return false;
   const J_COLOR_SPACE space = state_->info.jpeg_color_space;
   return space == JCS_YCbCr || space == JCS_GRAYSCALE || space == JCS_RGB;
 }
@@ -198,18 +205,15 @@ int JpegDecoder::height() const {
   return static_cast<int>(state_->info.image_height);
 }
 
-Pixels JpegDecoder::decode(const Box& box, int reduction) {
+std::optional<Pixels> JpegDecoder::decode(const Box& box, int reduction) {
   JDIMENSION left = 0;
-  state_->start(box, reduction, &left);
+  if (!state_->start(box, reduction, &left) || !has_all_bits(state_->info)) return std::nullopt;
   state_->take_entropy(left);
   const size_t stride = (size_t{state_->info.output_width} * 3 + 63) / 64 * 64;
   const size_t size = stride * (static_cast<size_t>(box.height) + 1);
   if (state_->pixels.size() < size) state_->pixels.resize(size);
-  state_->read_rows(box, state_->pixels.data(), stride);
-  if (state_->starved() && !state_->complete) {
-    throw Error(ErrorKind::decode, "truncated JPEG: the file ends before its picture does");
-  }
-  return {state_->pixels.data() + (static_cast<size_t>(box.x) - left) * 3, stride};
+  if (!state_->read_rows(box, state_->pixels.data(), stride) || !state_->is_sound()) return std::nullopt;
+  return Pixels{state_->pixels.data() + (static_cast<size_t>(box.x) - left) * 3, stride};
 }
 
 bool JpegDecoder::has_planes() const {
@@ -220,19 +224,16 @@ bool JpegDecoder::has_planes() const {
          of[1].v_samp_factor == 1 && of[2].h_samp_factor == 1 && of[2].v_samp_factor == 1;
 }
 
-void JpegDecoder::decode_planes(uint8_t* memory) {
+bool JpegDecoder::decode_planes(uint8_t* memory) {
   const Planes planes = planes_in(memory, width(), height());
   Target target{{memory, const_cast<uint8_t*>(planes.cb), const_cast<uint8_t*>(planes.cr)}, {}, {}};
   for (int c = 0; c < 3; ++c) {
     target.widths[c] = static_cast<size_t>(c == 0 ? planes.width : planes.colour_width());
     target.heights[c] = static_cast<size_t>(c == 0 ? planes.height : planes.colour_height());
   }
-  state_->start_planes();
+  if (!state_->start_planes() || !has_all_bits(state_->info)) return false;
   state_->take_entropy(0);
-  state_->read_planes(target);
-  if (state_->starved() && !state_->complete) {
-    throw Error(ErrorKind::decode, "truncated JPEG: the file ends before its picture does");
-  }
+  return state_->read_planes(target) && state_->is_sound();
 }
 
 }  // namespace foreload
@@ -256,13 +257,13 @@ int JpegDecoder::width() const {
 int JpegDecoder::height() const {
   return 0;
 }
-Pixels JpegDecoder::decode(const Box&, int) {
+std::optional<Pixels> JpegDecoder::decode(const Box&, int) {
   throw Error(ErrorKind::decode, "built without libjpeg-turbo");
 }
 bool JpegDecoder::has_planes() const {
   return false;
 }
-void JpegDecoder::decode_planes(uint8_t*) {
+bool JpegDecoder::decode_planes(uint8_t*) {
   throw Error(ErrorKind::decode, "built without libjpeg-turbo");
 }
 

@@ -1,9 +1,15 @@
 // A JPEG decoder, by libjpeg-turbo, that decodes no more than is needed: a header, or the pixels of one box.
+//
+// It decodes sound files, and leaves every other one to whoever asked: what is made of damage differs between
+// decoders, and depends on more of the file than the box. A file is sound if libjpeg has no warning about
+// what it read of it, and if it does not end before its end marker does; damage that a full decode would pass
+// over without an error may lie where nothing was decoded, since none of it reaches the box.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,20 +42,21 @@ class JpegDecoder {
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   // Reads the header of a JPEG, whose bytes must outlive decode(). Returns false if this decoder cannot make
-  // RGB of it (CMYK, YCCK, 12 bits, ...). Throws Error(decode).
+  // RGB of it (CMYK, YCCK, 12 bits, damage ...).
   bool open(std::span<const uint8_t> bytes);
   int width() const;
   int height() const;
 
   // Decodes a box of the image divided by `reduction` (1, 2, 4, 8); valid until the next call. Pixel (0, 0)
-  // is the corner of the box. The pixels are those of a full decode. Throws Error(decode).
-  Pixels decode(const Box& box, int reduction);
+  // is the corner of the box. The pixels are those of a full decode. Returns none if the file is not sound.
+  // Throws Error(decode) if it has too many scans.
+  std::optional<Pixels> decode(const Box& box, int reduction);
 
   // Whether the image is stored as 4:2:0, one colour for 2 x 2 pixels. After open().
   bool has_planes() const;
-  // Decodes the whole image before its colours are upsampled, to planes_bytes() of memory. Throws
-  // Error(decode).
-  void decode_planes(uint8_t* memory);
+  // Decodes the whole image before its colours are upsampled, to planes_bytes() of memory. Returns false if
+  // the file is not sound. Throws Error(decode) if it has too many scans.
+  bool decode_planes(uint8_t* memory);
 
  private:
   struct State;

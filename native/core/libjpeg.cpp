@@ -34,10 +34,7 @@ const char* const kMessages[] = {
 }
 
 void note_warning(j_common_ptr info, int level) {
-  if (level < 0) {
-    ++info->err->num_warnings;
-    if (info->err->msg_code == JWRN_HIT_MARKER) reinterpret_cast<JpegHandler*>(info->err)->starved = true;
-  }
+  if (level < 0) ++info->err->num_warnings;
 }
 
 void ignore(j_common_ptr) {}
@@ -53,6 +50,7 @@ void start_source(j_decompress_ptr) {}
 void end_source(j_decompress_ptr) {}
 boolean refill(j_decompress_ptr info) {
   static const JOCTET kEnd[2] = {0xFF, JPEG_EOI};
+  reinterpret_cast<JpegHandler*>(info->err)->exhausted = true;
   info->src->next_input_byte = kEnd;
   info->src->bytes_in_buffer = 2;
   return TRUE;
@@ -86,6 +84,16 @@ void set_source(jpeg_source_mgr& source, std::span<const uint8_t> bytes) {
   source.term_source = end_source;
   source.next_input_byte = bytes.data();
   source.bytes_in_buffer = bytes.size();
+}
+
+bool has_all_bits(const jpeg_decompress_struct& info) {
+  if (!info.progressive_mode || info.coef_bits == nullptr) return true;
+  for (int c = 0; c < info.num_components; ++c) {
+    for (int k = 0; k < DCTSIZE2; ++k) {
+      if (info.coef_bits[c][k] != 0) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace foreload

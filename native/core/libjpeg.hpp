@@ -19,13 +19,20 @@ struct JpegHandler {
   jpeg_error_mgr base{};
   std::jmp_buf escape;
   char message[JMSG_LENGTH_MAX] = "";
-  bool starved = false;  // the data ended inside the picture
+  bool exhausted = false;  // more bytes were wanted than there are
+
+  // Whether libjpeg has met nothing that it had to guess.
+  bool is_clean() const { return base.num_warnings == 0 && !exhausted; }
 
   void install();
 };
 
-// Makes libjpeg read `bytes`, with an end marker behind them.
+// Makes libjpeg read `bytes`, with an end marker behind them; its errors must go to a JpegHandler.
 void set_source(jpeg_source_mgr& source, std::span<const uint8_t> bytes);
+
+// Whether the scans of a progressive picture, once read, gave each coefficient to its last bit. libjpeg
+// smooths over what is missing, by blocks around it.
+bool has_all_bits(const jpeg_decompress_struct& info);
 
 }  // namespace foreload
 

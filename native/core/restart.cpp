@@ -7,7 +7,7 @@ namespace foreload {
 
 namespace {
 
-constexpr uint8_t kFirstRestart = 0xD0, kLastRestart = 0xD7;
+constexpr uint8_t kFirstRestart = 0xD0, kLastRestart = 0xD7, kEndOfImage = 0xD9;
 
 // More than an MCU of 10 blocks can take, so that only its end must be checked.
 constexpr size_t kPadding = 10 * 64 * 4 + 64;
@@ -24,6 +24,13 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
   data_ = data;
   plain_.resize(std::max(plain_.size(), data.size() + kPadding));
   intervals_.clear();
+  in_order_ = 0;
+  is_ended_ = false;
+  bool in_order = true;
+  const auto add = [&](size_t from, size_t to) {
+    intervals_.push_back({from, to, 0});
+    if (in_order) ++in_order_;
+  };
   size_t begin = 0, at = 0;
   while (at < data.size()) {
     const uint8_t* const marker = find_marker(data.data() + at, data.data() + data.size());
@@ -32,17 +39,21 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
     const size_t end = at;
     while (at + 1 < data.size() && data[at + 1] == 0xFF) ++at;
     if (at + 1 >= data.size()) {
-      intervals_.push_back({begin, end, 0});
+      add(begin, end);
       return;
     }
     const uint8_t code = data[at + 1];
     at += 2;
     if (code == 0) continue;
-    intervals_.push_back({begin, end, 0});
-    if (code < kFirstRestart || code > kLastRestart) return;
+    add(begin, end);
+    if (code < kFirstRestart || code > kLastRestart) {
+      is_ended_ = code == kEndOfImage;
+      return;
+    }
+    in_order = in_order && code == kFirstRestart + (intervals_.size() - 1) % 8;
     begin = at;
   }
-  intervals_.push_back({begin, data.size(), 0});
+  add(begin, data.size());
 }
 
 std::span<const uint8_t> RestartIntervals::unstuffed(size_t number) {

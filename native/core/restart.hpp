@@ -12,7 +12,9 @@ class RestartIntervals {
  public:
   // Finds them in entropy-coded data, which must outlive its use here. Without restart markers there is one.
   void find(std::span<const uint8_t> data);
-  size_t size() const { return intervals_.size(); }
+  // Whether there are at least so many, with the right markers between them, and an end marker behind them
+  // all.
+  bool has(size_t count) const { return is_ended_ && in_order_ >= count; }
 
   // An interval without the bytes stuffed into it. Behind it can be read what a block of codes takes at most;
   // behind the last one, what an MCU takes.
@@ -27,6 +29,8 @@ class RestartIntervals {
   std::span<const uint8_t> data_;
   std::vector<uint8_t> plain_;  // each interval where it begins in the data
   std::vector<Interval> intervals_;
+  size_t in_order_ = 0;  // intervals before a restart marker that is not the next one
+  bool is_ended_ = false;
 };
 
 }  // namespace foreload

@@ -58,10 +58,13 @@ class Transcoder {
     jpeg_read_header(&from_, TRUE);
     if (from_.data_precision != 8) return false;
     jvirt_barray_ptr* const coefficients = jpeg_read_coefficients(&from_);
-    if (handler_.starved) {
+    if (handler_.exhausted) {
       std::strcpy(handler_.message, "the file ends before its picture does");
       return false;
     }
+    // Decoders make of damage, and of a picture that lacks bits, what they could not make of these
+    // coefficients.
+    if (!handler_.is_clean() || !has_all_bits(from_)) return false;
     jpeg_copy_critical_parameters(&from_, &to_);
     jpeg_mem_dest(&to_, &memory_, &size_);
     to_.optimize_coding = FALSE;

@@ -1,9 +1,11 @@
-// JPEGs made in the test, of every kind that matters.
+// JPEGs made in the test, of every kind that matters, and libjpeg's own word on what is in them.
 #pragma once
 
+#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -22,6 +24,7 @@ struct Kind {
   int quality = 90;
   bool optimise = false;  // Huffman tables of its own
   bool noise = false;     // nothing but noise, whose codes are long
+  bool separate = false;  // a scan for each component
 };
 
 // Smooth colours with some noise, as a photograph has.
@@ -66,6 +69,12 @@ inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) 
   }
   info.optimize_coding = kind.optimise ? TRUE : FALSE;
   if (kind.progressive) jpeg_simple_progression(&info);
+  const jpeg_scan_info scans[] = {
+      {1, {0}, 0, 63, 0, 0}, {1, {1}, 0, 63, 0, 0}, {1, {2}, 0, 63, 0, 0}, {1, {3}, 0, 63, 0, 0}};
+  if (kind.separate) {
+    info.scan_info = scans;
+    info.num_scans = channels;
+  }
   info.restart_interval = static_cast<unsigned>(kind.restart);
   jpeg_start_compress(&info, TRUE);
   if (kind.orientation > 0) {
@@ -112,6 +121,73 @@ inline Bytes decode(const Bytes& jpeg, int reduction = 1) {
   return out;
 }
 
+struct Picture {
+  int width = 0, height = 0;
+  Bytes rgb;  // rows without gaps
+};
+
+// Runs libjpeg on bytes of any sort, as Pillow does: warnings do not count, but bytes that are wanted behind
+// the last one are an error, and the end marker is wanted.
+class Reader {
+ public:
+  // The whole picture at 1 / reduction of its size; none after an error, or if it cannot become RGB.
+  static std::optional<Picture> read(const uint8_t* bytes, size_t size, int reduction = 1) {
+    Reader reader;
+    Picture picture;
+    const bool done = reader.run(bytes, size, reduction, picture);
+    jpeg_destroy_decompress(&reader.info_);
+    return done ? std::optional(std::move(picture)) : std::nullopt;
+  }
+  static std::optional<Picture> read(const Bytes& jpeg, int reduction = 1) {
+    return read(jpeg.data(), jpeg.size(), reduction);
+  }
+
+ private:
+  bool run(const uint8_t* bytes, size_t size, int reduction, Picture& picture) {
+    info_.err = jpeg_std_error(&errors_);
+    errors_.error_exit = &Reader::fail;
+    errors_.emit_message = [](j_common_ptr, int) {};
+    info_.client_data = this;
+    if (setjmp(escape_) != 0) return false;
+    jpeg_create_decompress(&info_);
+    jpeg_mem_src(&info_, bytes, static_cast<unsigned long>(size));
+    info_.src->fill_input_buffer = [](j_decompress_ptr info) -> boolean {
+      fail(reinterpret_cast<j_common_ptr>(info));
+      return FALSE;
+    };
+    info_.src->skip_input_data = [](j_decompress_ptr info, long count) {
+      if (count <= 0) return;
+      if (static_cast<size_t>(count) > info->src->bytes_in_buffer) fail(reinterpret_cast<j_common_ptr>(info));
+      info->src->next_input_byte += count;
+      info->src->bytes_in_buffer -= static_cast<size_t>(count);
+    };
+    jpeg_read_header(&info_, TRUE);
+    const J_COLOR_SPACE space = info_.jpeg_color_space;
+    if (space != JCS_YCbCr && space != JCS_GRAYSCALE && space != JCS_RGB) return false;
+    info_.out_color_space = JCS_RGB;
+    info_.scale_denom = static_cast<unsigned>(reduction);
+    jpeg_start_decompress(&info_);
+    picture.width = static_cast<int>(info_.output_width);
+    picture.height = static_cast<int>(info_.output_height);
+    const size_t stride = size_t{info_.output_width} * 3;
+    picture.rgb.resize(stride * info_.output_height);
+    while (info_.output_scanline < info_.output_height) {
+      uint8_t* row = picture.rgb.data() + info_.output_scanline * stride;
+      jpeg_read_scanlines(&info_, &row, 1);
+    }
+    jpeg_finish_decompress(&info_);
+    return true;
+  }
+
+  [[noreturn]] static void fail(j_common_ptr info) {
+    std::longjmp(static_cast<Reader*>(info->client_data)->escape_, 1);
+  }
+
+  jpeg_decompress_struct info_{};
+  jpeg_error_mgr errors_{};
+  std::jmp_buf escape_{};
+};
+
 inline std::vector<Kind> kinds() {
   return {{},
           {.horizontal = 2, .vertical = 1},
@@ -121,7 +197,10 @@ inline std::vector<Kind> kinds() {
           {.horizontal = 1, .vertical = 1, .progressive = true},
           {.grey = true},
           {.restart = 5},
-          {.horizontal = 4, .vertical = 1}};
+          {.horizontal = 4, .vertical = 1},
+          {.separate = true},
+          {.progressive = true, .restart = 3},
+          {.restart = 40}};
 }
 
 }  // namespace jpegs

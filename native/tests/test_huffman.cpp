@@ -40,7 +40,7 @@ Definition any_definition(bool ac) {
 }
 
 struct Coefficient {
-  int symbol = 0, code_bits = 16;  // of a code that does not exist
+  int symbol = 0, code_bits = 0;  // 0: there is no such code
 };
 
 Coefficient read_bit_by_bit(const Definition& table, uint64_t bits) {
@@ -63,6 +63,10 @@ int extended(int value, int size) {
 
 void check_entry(const HuffmanTable& table, const Definition& definition, uint64_t bits, bool ac) {
   const auto [symbol, code_bits] = read_bit_by_bit(definition, bits);
+  if (code_bits == 0) {
+    CHECK((table.entry({bits, 64, nullptr}) >> 8 & 0xFF) == HuffmanTable::kRunInvalid);
+    return;
+  }
   const int size = ac ? symbol & 15 : symbol;
   const bool ends = ac && size == 0 && symbol != 0xF0;
   const uint32_t run = ends ? HuffmanTable::kRunToEnd : ac ? static_cast<uint32_t>(symbol) >> 4 : 0;

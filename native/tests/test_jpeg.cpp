@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "check.hpp"
-#include "error.hpp"
 #include "jpeg.hpp"
 #include "jpegs.hpp"
 #include "orientation.hpp"
@@ -42,9 +41,10 @@ void check_boxes(const jpegs::Kind& kind, int full_width, int full_height, int b
     CHECK(decoder.open(jpeg));
     CHECK(decoder.width() == full_width && decoder.height() == full_height);
     const auto pixels = decoder.decode(box, reduction);
+    CHECK(pixels.has_value());
     for (int y = 0; y < box.height; ++y) {
       const size_t from = static_cast<size_t>((box.y + y) * width + box.x) * 3;
-      CHECK(std::memcmp(pixels.pixels + static_cast<size_t>(y) * pixels.stride, whole.data() + from,
+      CHECK(std::memcmp(pixels->pixels + static_cast<size_t>(y) * pixels->stride, whole.data() + from,
                         static_cast<size_t>(box.width) * 3) == 0);
     }
   }
@@ -86,14 +86,15 @@ void check_borrowed_tables() {
   decoder.decode({0, 0, 40, 30}, 1);
   const auto bare = without(jpeg, 0xDB);
   CHECK(decoder.open(bare));
-  CHECK_THROWS(decoder.decode({0, 0, 40, 30}, 1), decode);
+  CHECK(!decoder.decode({0, 0, 40, 30}, 1));
   const auto standard = without(jpeg, 0xC4);
   CHECK(decoder.open(other));
   decoder.decode({0, 0, 40, 30}, 1);
   CHECK(decoder.open(standard));
   const auto pixels = decoder.decode({0, 0, 40, 30}, 1);
+  CHECK(pixels.has_value());
   for (size_t y = 0; y < 30; ++y) {
-    CHECK(std::memcmp(pixels.pixels + y * pixels.stride, whole.data() + y * 120, 120) == 0);
+    CHECK(std::memcmp(pixels->pixels + y * pixels->stride, whole.data() + y * 120, 120) == 0);
   }
 }
 
@@ -116,22 +117,22 @@ int main(int count, char** arguments) {
   CHECK(foreload::exif_orientation(jpeg) == 1);
   CHECK(foreload::exif_orientation(jpegs::encode(20, 20, {.orientation = 6})) == 6);
 
-  // Cut anywhere in its picture, a file is an error, even if the box lies before the cut.
+  // Cut anywhere in its picture, a file is not sound, even if the box lies before the cut.
   for (size_t size = jpeg.size() - 10; size > jpeg.size() / 2; size -= 97) {
     const jpegs::Bytes cut(jpeg.begin(), jpeg.begin() + static_cast<ptrdiff_t>(size));
     CHECK(decoder.open(cut));
-    CHECK_THROWS(decoder.decode(top, 1), decode);
+    CHECK(!decoder.decode(top, 1));
   }
-  // A picture that is whole needs no end marker, and may be followed by anything.
-  jpegs::Bytes endless(jpeg.begin(), jpeg.end() - 2);
+  // A picture that is whole needs its end marker, as for Pillow, and may be followed by anything.
+  const jpegs::Bytes endless(jpeg.begin(), jpeg.end() - 2);
   CHECK(decoder.open(endless));
-  decoder.decode(top, 1);
+  CHECK(!decoder.decode(top, 1));
   jpeg.insert(jpeg.end(), 1000, 0xAB);
   CHECK(decoder.open(jpeg));
-  decoder.decode(top, 1);
+  CHECK(decoder.decode(top, 1));
 
   const jpegs::Bytes text{'h', 'e', 'l', 'l', 'o'};
-  CHECK_THROWS(decoder.open(text), decode);
-  CHECK_THROWS(decoder.open(jpegs::Bytes{0xFF, 0xD8, 0xFF}), decode);
+  CHECK(!decoder.open(text));
+  CHECK(!decoder.open(jpegs::Bytes{0xFF, 0xD8, 0xFF}));
   CHECK(decoder.open(jpeg));
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "check.hpp"
-#include "error.hpp"
 #include "jpegs.hpp"
 #include "planes.hpp"
 
@@ -30,7 +29,7 @@ int main() {
     const auto whole = jpegs::decode(jpeg);
     CHECK(decoder.open(jpeg) && decoder.has_planes());
     std::vector<uint8_t> memory(foreload::planes_bytes(width, height));
-    decoder.decode_planes(memory.data());
+    CHECK(decoder.decode_planes(memory.data()));
     const auto planes = foreload::planes_in(memory.data(), width, height);
     for (int i = 0; i < 12; ++i) {
       Box box{0, 0, width, height};
@@ -46,12 +45,12 @@ int main() {
     // The decoder is as good as before.
     CHECK(decoder.open(jpeg));
     const auto again = decoder.decode({0, 0, width, height}, 1);
-    CHECK(std::memcmp(again.pixels, whole.data(), static_cast<size_t>(width) * 3) == 0);
+    CHECK(std::memcmp(again->pixels, whole.data(), static_cast<size_t>(width) * 3) == 0);
   }
   CHECK(decoder.open(jpegs::encode(20, 20, {.horizontal = 1})) && !decoder.has_planes());
   auto cut = jpegs::encode(100, 80, {.horizontal = 2, .vertical = 2});
   cut.resize(cut.size() / 2);
   std::vector<uint8_t> memory(foreload::planes_bytes(100, 80));
   CHECK(decoder.open(cut));
-  CHECK_THROWS(decoder.decode_planes(memory.data()), decode);
+  CHECK(!decoder.decode_planes(memory.data()));
 }

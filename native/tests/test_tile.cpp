@@ -1,4 +1,5 @@
 // A tiled JPEG has the same pixels, and boxes of it too.
+#include <algorithm>
 #include <cstring>
 
 #include "check.hpp"
@@ -17,6 +18,7 @@ int below(int count) {
 }
 
 foreload::JpegDecoder decoder;
+const jpegs::Bytes kScan{0xFF, 0xDA};
 
 void check(const jpegs::Kind& kind, int width, int height, int interval) {
   const auto jpeg = jpegs::encode(width, height, kind, random_bits());
@@ -31,9 +33,10 @@ void check(const jpegs::Kind& kind, int width, int height, int interval) {
     box.height = 1 + below(height - box.y);
     CHECK(decoder.open(tiled));
     const auto pixels = decoder.decode(box, 1);
+    CHECK(pixels.has_value());
     for (int y = 0; y < box.height; ++y) {
       const size_t from = static_cast<size_t>((box.y + y) * width + box.x) * 3;
-      CHECK(std::memcmp(pixels.pixels + static_cast<size_t>(y) * pixels.stride, whole.data() + from,
+      CHECK(std::memcmp(pixels->pixels + static_cast<size_t>(y) * pixels->stride, whole.data() + from,
                         static_cast<size_t>(box.width) * 3) == 0);
     }
   }
@@ -52,6 +55,17 @@ int main() {
   check({.orientation = 6}, 100, 60, 0);
   const auto jpeg = jpegs::encode(100, 75, {});
   CHECK_THROWS(foreload::tile_jpeg({jpeg.data(), jpeg.size() / 2}, 0), decode);
+  jpegs::Bytes endless(jpeg.begin(), jpeg.end() - 2);
+  CHECK_THROWS(foreload::tile_jpeg(endless, 0), decode);
+  // What libjpeg guesses stays with the file: a picture that ends before its time, and one without its last
+  // scan.
+  jpegs::Bytes guessed(jpeg.begin(), jpeg.begin() + static_cast<ptrdiff_t>(jpeg.size()) / 2);
+  guessed.insert(guessed.end(), {0xFF, 0xD9});
+  CHECK(jpegs::Reader::read(guessed).has_value() && foreload::tile_jpeg(guessed, 0).empty());
+  auto scans = jpegs::encode(100, 75, {.progressive = true});
+  const auto last = std::find_end(scans.begin(), scans.end(), kScan.begin(), kScan.end());
+  scans.erase(last, scans.end() - 2);
+  CHECK(jpegs::Reader::read(scans).has_value() && foreload::tile_jpeg(scans, 0).empty());
   const jpegs::Bytes text{'h', 'e', 'l', 'l', 'o'};
   CHECK_THROWS(foreload::tile_jpeg(text, 0), decode);
 }
