@@ -94,7 +94,8 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
   paired_ = mcus_per_interval_ > 0 && mcus_per_interval_ <= kMaxMcusAhead;
   for (DecodedInterval& ahead : ahead_) ahead.number = SIZE_MAX;
   interval_ = 0;
-  damaged_ = false;
+  // libjpeg reads fill bytes as data or as a marker, by how many bytes it has been given at a time.
+  damaged_ = intervals_.is_filled();
   begin_interval();
   info->client_data = this;
   info->entropy->decode_mcu =

@@ -25,7 +25,7 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
   plain_.resize(std::max(plain_.size(), data.size() + kPadding));
   intervals_.clear();
   in_order_ = 0;
-  is_ended_ = false;
+  is_ended_ = is_filled_ = false;
   bool in_order = true;
   const auto add = [&](size_t from, size_t to) {
     intervals_.push_back({from, to, 0});
@@ -38,13 +38,17 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
     at = static_cast<size_t>(marker - data.data());
     const size_t end = at;
     while (at + 1 < data.size() && data[at + 1] == 0xFF) ++at;
+    const bool filled = at > end;
     if (at + 1 >= data.size()) {
       add(begin, end);
       return;
     }
     const uint8_t code = data[at + 1];
     at += 2;
-    if (code == 0) continue;
+    if (code == 0) {
+      is_filled_ |= filled;
+      continue;
+    }
     add(begin, end);
     if (code < kFirstRestart || code > kLastRestart) {
       is_ended_ = code == kEndOfImage;

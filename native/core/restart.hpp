@@ -15,6 +15,8 @@ class RestartIntervals {
   // Whether there are at least so many, with the right markers between them, and an end marker behind them
   // all.
   bool has(size_t count) const { return is_ended_ && in_order_ >= count; }
+  // Whether there are fill bytes before a stuffed zero, which belong before markers only.
+  bool is_filled() const { return is_filled_; }
 
   // An interval without the bytes stuffed into it. Behind it can be read what a block of codes takes at most;
   // behind the last one, what an MCU takes.
@@ -30,7 +32,7 @@ class RestartIntervals {
   std::vector<uint8_t> plain_;  // each interval where it begins in the data
   std::vector<Interval> intervals_;
   size_t in_order_ = 0;  // intervals before a restart marker that is not the next one
-  bool is_ended_ = false;
+  bool is_ended_ = false, is_filled_ = false;
 };
 
 }  // namespace foreload

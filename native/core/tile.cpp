@@ -64,7 +64,7 @@ class Transcoder {
     }
     // Decoders make of damage, and of a picture that lacks bits, what they could not make of these
     // coefficients.
-    if (!handler_.is_clean() || !has_all_bits(from_)) return false;
+    if (!handler_.is_clean() || !has_all_bits(from_) || !are_encodable(coefficients)) return false;
     jpeg_copy_critical_parameters(&from_, &to_);
     jpeg_mem_dest(&to_, &memory_, &size_);
     to_.optimize_coding = FALSE;
@@ -74,6 +74,26 @@ class Transcoder {
     copy_markers();
     jpeg_finish_compress(&to_);
     jpeg_finish_decompress(&from_);
+    return true;
+  }
+
+  // Whether the standard tables have a code for each coefficient, and for each step from one DC to another:
+  // in damaged files they need not, which libjpeg's encoder does not notice.
+  bool are_encodable(jvirt_barray_ptr* coefficients) {
+    constexpr int kLargestAc = 1023, kSmallestDc = -1024, kLargestDc = 1023;
+    for (int c = 0; c < from_.num_components; ++c) {
+      const jpeg_component_info& of = from_.comp_info[c];
+      for (JDIMENSION y = 0; y < of.height_in_blocks; ++y) {
+        const JBLOCKROW row = *from_.mem->access_virt_barray(reinterpret_cast<j_common_ptr>(&from_),
+                                                             coefficients[c], y, 1, FALSE);
+        for (JDIMENSION x = 0; x < of.width_in_blocks; ++x) {
+          if (row[x][0] < kSmallestDc || row[x][0] > kLargestDc) return false;
+          for (int k = 1; k < DCTSIZE2; ++k) {
+            if (row[x][k] < -kLargestAc || row[x][k] > kLargestAc) return false;
+          }
+        }
+      }
+    }
     return true;
   }
 

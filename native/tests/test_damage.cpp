@@ -150,8 +150,8 @@ std::vector<Damage> damages() {
                                              [](auto& j, size_t m) {
                                                if (m > data_begin(j)) j.resize(m);
                                              })},
-      {"cut before the end marker", [](auto& j) { j.resize(j.size() - 2); }},
-      {"cut within the end marker", [](auto& j) { j.resize(j.size() - 1); }},
+      {"cut before the end marker", [](auto& j) { erase(j, j.size() - 2, 2); }},
+      {"cut within the end marker", [](auto& j) { erase(j, j.size() - 1, 1); }},
       {"cut short, but ended",
        [](auto& j) {
          j.resize(any_data(j));
