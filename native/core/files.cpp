@@ -75,6 +75,7 @@ Opened Files::shard(uint32_t file, bool direct) {
   Descriptor own(open_file(paths_[file], direct));
   const int fd = own;
   check_unchanged(file, fd);
+  let_reads_wait(fd);
   if (!may_stay_open(fd)) return {fd, std::move(own)};
   if (open.compare_exchange_strong(known, fd, std::memory_order_acq_rel)) return {own.release(), {}};
   return {known, {}};  // another thread was first

@@ -51,6 +51,7 @@ Opened open_sample(Files& files, size_t sample, bool direct) {
   if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
   Descriptor own(open_file(files.path(sample), direct));
   const int fd = own;
+  regular_status(fd, files.path(sample));
   return {fd, std::move(own)};
 }
 
@@ -83,8 +84,7 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer&
   const uint64_t begin = extent.offset / kDirectBlock * kDirectBlock, skipped = extent.offset - begin;
   uint64_t wanted = skipped + extent.length;
   if (whole) {
-    struct stat status;
-    if (::fstat(fd, &status) != 0) fail(path);
+    const struct stat status = regular_status(fd, path);
     if (!has_size(status)) return read_file(path, buffer);
     wanted = static_cast<uint64_t>(status.st_size);
   }
@@ -155,22 +155,40 @@ std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_
 }
 
 bool has_size(const struct stat& status) {
-  return S_ISREG(status.st_mode) && status.st_size > 0;
+  return status.st_size > 0;
+}
+
+int open_flags(bool direct) {
+  return O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (direct ? O_DIRECT : 0);
 }
 
 int open_file(const std::string& path, bool direct) {
   int fd = -1;
-  if (direct) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (direct) fd = ::open(path.c_str(), open_flags(true));
   // Some file systems refuse O_DIRECT with EINVAL.
-  if (fd < 0 && (!direct || errno == EINVAL)) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && (!direct || errno == EINVAL)) fd = ::open(path.c_str(), open_flags(false));
+  // Somebody holds a lease on the file, which the system takes back while this waits.
+  if (fd < 0 && errno == EWOULDBLOCK) fd = ::open(path.c_str(), open_flags(false) & ~O_NONBLOCK);
   if (fd < 0) fail(path);
   return fd;
 }
 
-std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer) {
-  const Descriptor fd(open_file(path, false));
+struct stat regular_status(int fd, const std::string& path) {
   struct stat status;
   if (::fstat(fd, &status) != 0) fail(path);
+  if (S_ISDIR(status.st_mode)) throw Error(ErrorKind::system, std::strerror(EISDIR), path, EISDIR);
+  if (S_ISREG(status.st_mode)) return status;
+  throw Error(ErrorKind::system,
+              "not a regular file but a FIFO, device or socket; remove it from the dataset", path, EINVAL);
+}
+
+void let_reads_wait(int fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+}
+
+std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer) {
+  const Descriptor fd(open_file(path, false));
+  const struct stat status = regular_status(fd, path);
   // One byte more than the size, so that a single read both fills the buffer and sees the end.
   size_t capacity = static_cast<size_t>(status.st_size) + 1;
   size_t size = 0;
@@ -181,8 +199,8 @@ std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>
     if (got < 0) fail(path);
     if (got == 0) return {buffer.data(), size};
     size += static_cast<size_t>(got);
-    // If all of a regular file was read, no second read is needed to see its end.
-    if (S_ISREG(status.st_mode) && size == static_cast<size_t>(status.st_size)) return {buffer.data(), size};
+    // If all of it was read, no second read is needed to see its end.
+    if (has_size(status) && size == static_cast<size_t>(status.st_size)) return {buffer.data(), size};
     capacity = size + 65536;
   }
 }

@@ -46,11 +46,21 @@ struct ReadRange {
 std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
                                        std::vector<size_t>& order);
 
-// Opens a file for reading, past the page cache if `direct` and the file system can. The descriptor is the
-// caller's. Throws Error(system).
+// Flags that open a file for reading, past the page cache if `direct`. They never wait: what has no end, or begins
+// only once somebody writes to it, is opened at once, and is then refused by regular_status().
+int open_flags(bool direct);
+
+// Opens a file with these flags, without `direct` if the file system cannot. The descriptor is the caller's. Throws
+// Error(system).
 int open_file(const std::string& path, bool direct);
 
-// Whether the size that the system reports is that of the content; for devices and in /proc it is not.
+// Returns the status of an open file. Throws Error(system) if it is a FIFO, device, socket or folder.
+struct stat regular_status(int fd, const std::string& path);
+
+// Makes reads of a regular file wait for the disk, which io_uring's otherwise would not.
+void let_reads_wait(int fd);
+
+// Whether the size that the system reports is that of the content; in /proc it is not.
 bool has_size(const struct stat& status);
 
 // Reads a whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).

@@ -40,7 +40,7 @@ class Transcoder {
 
   std::vector<uint8_t> transcode(std::span<const uint8_t> bytes, int interval) {
     if (!run(bytes, interval)) {
-      if (handler_.message[0] == 0 || is_unusual()) return {};
+      if (handler_.message[0] == 0 || is_read_ || is_unusual()) return {};
       throw Error(ErrorKind::decode, std::string("damaged JPEG: ") + handler_.message);
     }
     return {memory_, memory_ + size_};
@@ -65,6 +65,7 @@ class Transcoder {
     // Decoders make of damage, and of a picture that lacks bits, what they could not make of these
     // coefficients.
     if (!handler_.is_clean() || !has_all_bits(from_) || !are_encodable(coefficients)) return false;
+    is_read_ = true;
     jpeg_copy_critical_parameters(&from_, &to_);
     jpeg_mem_dest(&to_, &memory_, &size_);
     to_.optimize_coding = FALSE;
@@ -129,6 +130,7 @@ class Transcoder {
   JpegHandler handler_;
   unsigned char* memory_ = nullptr;
   unsigned long size_ = 0;
+  bool is_read_ = false;
 };
 
 }  // namespace

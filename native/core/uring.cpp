@@ -108,7 +108,7 @@ class UringReader : public Reader {
       io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
       entry.fd = AT_FDCWD;
       entry.addr = reinterpret_cast<uint64_t>(files_->path(samples_[order_[range.first]]).c_str());
-      entry.open_flags = O_RDONLY | O_CLOEXEC | (direct_ ? O_DIRECT : 0);
+      entry.open_flags = static_cast<uint32_t>(open_flags(direct_));
       return true;
     }
     try {
@@ -196,12 +196,12 @@ class UringReader : public Reader {
     Slot& slot = slots_[number];
     const std::string& path = files_->path(samples_[order_[slot.range.first]]);
     if (slot.file < 0) {
-      // The file system has no O_DIRECT.
-      if (result == -EINVAL && direct_) result = open_file(path, false);
+      // The file system has no O_DIRECT, or the file a lease.
+      if ((result == -EINVAL && direct_) || result == -EAGAIN) result = open_file(path, false);
       if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
       slot.file = {result, Descriptor(result)};
-      struct stat status;
-      if (::fstat(slot.file, &status) != 0) throw Error(ErrorKind::system, std::strerror(errno), path, errno);
+      const struct stat status = regular_status(slot.file, path);
+      let_reads_wait(slot.file);
       if (!has_size(status)) {
         const auto bytes = read_file(path, sizeless_);
         slot.memory = sizeless_.data();

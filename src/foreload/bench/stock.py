@@ -33,6 +33,7 @@ class StockImages(Dataset[tuple[torch.Tensor, int]]):
             (str(path), target)
             for target, name in enumerate(classes)
             for path in sorted((Path(folder) / name).glob("*.jpg"))
+            if path.is_file()
         ]
         self.normalize = normalize
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from foreload.checks import Indices, check_share
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
-from foreload.datasets.folders import IMAGES
+from foreload.datasets.folders import IMAGES, files_below
 from foreload.datasets.images.dataset import ImageDataset
 from foreload.datasets.tar import TarDataset
 from foreload.datasets.tar.shards import are_shards
@@ -75,7 +75,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 def _kind_within(folder: Path) -> str:
     """Return the most common file ending among the first files of a folder."""
-    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    names = (name for _, name in files_below(folder) if not name.startswith("."))
     endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
     return endings.most_common(1)[0][0] if endings else ""
 

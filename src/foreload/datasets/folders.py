@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from foreload.record.progress import track
 
-__all__ = ["IMAGES", "Labels", "Listing", "list_files"]
+__all__ = ["IMAGES", "Labels", "Listing", "files_below", "is_folder", "is_special", "list_files"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
@@ -29,7 +30,7 @@ class Listing(NamedTuple):
 def list_files(
     data_path: str | Path | Sequence[str | Path], labels: Labels | None, extensions: tuple[str, ...] = ()
 ) -> Listing:
-    """List the files at ``data_path``, sorted by name if it is a folder.
+    """List the files at ``data_path``, sorted by name if it is a folder; see :func:`files_below`.
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files.
@@ -49,7 +50,7 @@ def list_files(
         raise FileNotFoundError(f"data_path: there is no folder {str(root)!r}")
     if not root.is_dir():
         raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
-    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    folders = sorted(entry.name for entry in os.scandir(root) if is_folder(entry))
     if labels is None and folders:
         return _from_class_folders(root, folders, extensions)
     paths = _files_below(str(root), extensions)
@@ -78,7 +79,7 @@ def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, .
     paths: list[str] = []
     counts: list[int] = []
     for folder in track(folders, "listing folders", total=len(folders), after=1):
-        found = _files_below(str(root / folder), extensions)
+        found = _files_below(str(root / folder), extensions, str(root))
         paths.extend(found)
         counts.append(len(found))
     if empty := [folder for folder, count in zip(folders, counts, strict=True) if count == 0]:
@@ -91,14 +92,61 @@ def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, .
     return Listing(paths, np.repeat(np.arange(len(folders)), counts), folders)
 
 
-def _files_below(folder: str, extensions: tuple[str, ...]) -> list[str]:
-    found = [
-        os.path.join(parent, name)
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder is a folder, or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_special(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is, or links to, a FIFO, device or socket: reading it might never end.
+
+    A link that leads nowhere is not: its file is missing, which reading it says.
+    """
+    try:
+        return not entry.is_file(follow_symlinks=False) and not stat.S_ISREG(entry.stat().st_mode)
+    except OSError:
+        return False
+
+
+def files_below(folder: str | Path, root: str | Path | None = None) -> Iterator[tuple[str, str]]:
+    """Yield path and name of the files in a folder and its subfolders, in any order.
+
+    Links are followed, except those to a folder that they lie in, as their files are listed already. FIFOs,
+    devices and sockets are passed over.
+
+    Args:
+        folder: where to begin.
+        root: a folder that ``folder`` lies in; links to it are not followed either.
+    """
+    above = frozenset() if root is None else frozenset({_identity(root)})
+    waiting = [(os.fspath(folder), above)]
+    while waiting:
+        path, above = waiting.pop()
+        known = above | {_identity(path)}
+        if known == above:
+            continue
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if is_folder(entry):
+                    waiting.append((entry.path, known))
+                elif not is_special(entry):
+                    yield entry.path, entry.name
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _files_below(folder: str, extensions: tuple[str, ...], root: str | None = None) -> list[str]:
+    return sorted(
+        path
+        for path, name in files_below(folder, root)
         if not name.startswith(".") and name.lower().endswith(extensions or "")
-    ]
-    return sorted(found)
+    )
 
 
 def _labelled(paths: list[str], labels: Labels | None) -> Listing:

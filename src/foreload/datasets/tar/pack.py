@@ -287,7 +287,7 @@ class _Packing:
 
     def _content(self, position: int) -> tuple[bytes, bool]:
         path = self._listing.paths[position]
-        content = Path(path).read_bytes()
+        content = _native.Files([os.fsencode(path)]).read(0)  # never waits for a FIFO
         if not self._tiled or content[:3] != b"\xff\xd8\xff":
             return content, False
         try:

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.checks import Array
+from foreload.datasets.folders import is_special
 from foreload.errors import DecodeError
 from foreload.remote.fetch import is_remote, local_path
 
@@ -245,7 +246,7 @@ def are_shards(data_path: Any) -> bool:
 
 def tars_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
     """List the files in a folder with one of these suffixes, sorted; hidden ones do not count."""
-    names = (entry.name for entry in os.scandir(folder))
+    names = (entry.name for entry in os.scandir(folder) if not is_special(entry))
     return sorted(os.path.join(folder, name) for name in names if name.endswith(suffixes) and name[0] != ".")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.checks import Array
+from foreload.datasets.folders import files_below, is_folder
 from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
 from foreload.record.progress import Progress, track, track_threads
@@ -255,8 +256,8 @@ def _column(name: str, field: Field, columns: list[str], path: Path) -> int:
 
 
 def _open_folder(root: Path) -> Texts:
-    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != ".")
-    found = {name: _files_below(root / name) for name in folders}
+    folders = sorted(entry.name for entry in os.scandir(root) if is_folder(entry) and entry.name[0] != ".")
+    found = {name: _files_below(root / name, root) for name in folders}
     if not folders:
         files = _files_below(root)
         if not files:
@@ -272,10 +273,5 @@ def _open_folder(root: Path) -> Texts:
     return texts
 
 
-def _files_below(folder: Path) -> list[bytes]:
-    return sorted(
-        os.fsencode(os.path.join(parent, name))
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.lower().endswith(".txt")
-    )
+def _files_below(folder: Path, root: Path | None = None) -> list[bytes]:
+    return sorted(os.fsencode(path) for path, name in files_below(folder, root) if name.lower().endswith(".txt"))
