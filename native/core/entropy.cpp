@@ -113,18 +113,18 @@ void EntropyDecoder::begin_interval() {
   end_ = bytes.data() + bytes.size();
 }
 
-inline int16_t EntropyDecoder::read_dc(const Block& block, std::array<int16_t, 4>& last_dc,
-                                       BitReader& reader) {
+inline int16_t EntropyDecoder::read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader,
+                                       bool& invalid) {
   reader.refill();
   const uint32_t entry = block.dc->entry(reader);
-  if (__builtin_expect((entry & HuffmanTable::kRunInvalid << 8) != 0, 0)) damaged_ = true;
+  invalid |= (entry & HuffmanTable::kRunInvalid << 8) != 0;
   // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
   int16_t& dc = last_dc[static_cast<size_t>(block.component)];
   dc = static_cast<int16_t>(dc + read_value(entry, reader));
   return dc;
 }
 
-inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader) {
+inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader, bool& invalid) {
   uint32_t k = 1;
   for (;;) {
     reader.refill();
@@ -140,7 +140,7 @@ inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader)
     reader.drop(one & 0xFF);
     k += (one >> 8 & 0xFF) + 1;
     if (k > 63) {
-      if (__builtin_expect(k > 64 && k <= HuffmanTable::kRunToEnd, 0)) damaged_ = true;
+      invalid |= k > 64 && k <= HuffmanTable::kRunToEnd;
       return;
     }
   }
@@ -239,7 +239,7 @@ void EntropyDecoder::begin_stream(Stream& stream, size_t interval) {
 }
 
 inline void EntropyDecoder::begin_block(Stream& stream) {
-  stream.out[0] = read_dc(*stream.block, stream.last_dc, stream.reader);
+  stream.out[0] = read_dc(*stream.block, stream.last_dc, stream.reader, damaged_);
   stream.k = 1;
 }
 
@@ -266,32 +266,34 @@ void EntropyDecoder::decode(int16_t (**mcu)[64]) {
   if (damaged_) return;
   // A copy, here and in skip(), because a member would be written back to memory at every block.
   BitReader reader = reader_;
+  bool invalid = false;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
     int16_t* const out = *mcu[i];
-    out[0] = read_dc(block, last_dc_, reader);
+    out[0] = read_dc(block, last_dc_, reader, invalid);
     BlockReader coefficients(reader, *block.ac, out, 1);
     coefficients.read_rest();
-    damaged_ |= coefficients.invalid;
+    invalid |= coefficients.invalid;
     reader = coefficients.reader;
   }
-  end_mcu(reader);
+  end_mcu(reader, invalid);
 }
 
 void EntropyDecoder::skip() {
   if (damaged_) return;
   BitReader reader = reader_;
+  bool invalid = false;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
-    read_dc(block, last_dc_, reader);
-    skip_rest(*block.ac, reader);
+    read_dc(block, last_dc_, reader, invalid);
+    skip_rest(*block.ac, reader, invalid);
   }
-  end_mcu(reader);
+  end_mcu(reader, invalid);
 }
 
-inline void EntropyDecoder::end_mcu(const BitReader& reader) {
+inline void EntropyDecoder::end_mcu(const BitReader& reader, bool invalid) {
   reader_ = reader;
-  if (reader.is_past(end_)) damaged_ = true;
+  if (invalid || reader.is_past(end_)) damaged_ = true;
 }
 
 }  // namespace foreload

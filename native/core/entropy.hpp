@@ -58,15 +58,17 @@ class EntropyDecoder {
   };
 
   static int decode_mcu(jpeg_decompress_struct* info, int16_t (**blocks)[64]);
-  // The first coefficient of a block, and the others.
-  int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader);
-  void skip_rest(const HuffmanTable& ac, BitReader& reader);
+  // The first coefficient of a block, and the others. They set `invalid`, and never reset it, if a code does
+  // not exist or leads past the last coefficient.
+  static int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader,
+                         bool& invalid);
+  static void skip_rest(const HuffmanTable& ac, BitReader& reader, bool& invalid);
 
   void begin_interval();
   // Decodes the next MCU, or skips it.
   void decode(int16_t (**blocks)[64]);
   void skip();
-  void end_mcu(const BitReader& reader);
+  void end_mcu(const BitReader& reader, bool invalid);
   const int16_t* decoded_ahead(unsigned mcu);
   void begin_stream(Stream& stream, size_t interval);
   void begin_block(Stream& stream);

@@ -81,8 +81,9 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         ValueError, TypeError: an argument is invalid; the message names it.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
 
-    Loading a sample raises OSError where its file cannot be read and :class:`foreload.errors.DecodeError` (an
-    OSError too) where it is damaged; the message names the sample and the file.
+    Loading a sample raises OSError where its file cannot be read (a FIFO or device is never waited for) and
+    :class:`foreload.errors.DecodeError` (an OSError too) where Pillow could not load it: cut short, or damaged
+    beyond reading. Damage that Pillow passes over gives Pillow's pixels. The message names the sample and the file.
 
     >>> import tempfile; from PIL import Image
     >>> folder = Path(tempfile.mkdtemp()); (folder / "cat").mkdir()

@@ -1,4 +1,4 @@
-"""Decoding of images to RGB pixels: JPEG by native code, everything else by Pillow."""
+"""Decoding of images to RGB pixels: sound JPEGs by native code, everything else by Pillow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decode_image(data: bytes, path: str = "<bytes>") -> Array:
 
 
 def decode_with_pillow(path: str, data: bytes) -> Array:
-    """Decode what the native decoder does not know (PNG, WebP, BMP, GIF, TIFF, CMYK JPEG, ...).
+    """Decode what the native decoder leaves to others (PNG, WebP, BMP, GIF, TIFF, CMYK or damaged JPEG, ...).
 
     Raises:
         DecodeError: Pillow cannot read it either.

@@ -83,7 +83,7 @@ def pack(
         FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
             something else.
         BlockingIOError: another process is packing into ``folder``.
-        DecodeError: ``tiled`` met a damaged JPEG, or what was written does not read back.
+        DecodeError: ``tiled`` met a JPEG that cannot be decoded, or what was written does not read back.
 
     >>> import tempfile
     >>> source, target = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()); (source / "cat").mkdir()
