@@ -37,12 +37,9 @@ struct EntropyDecoder::BlockReader {
     const uint32_t entry = ac->entry(reader);
     const int value = read_value(entry, reader);
     k += entry >> 8 & 0xFF;
-    if (k > 63) {
-      invalid |= k < HuffmanTable::kRunToEnd;
-      return false;
-    }
-    out[kNatural[k]] = static_cast<int16_t>(value);
-    return ++k < 64;
+    if (k > 64) return false;
+    out[kNatural[k - 1]] = static_cast<int16_t>(value);
+    return k < 64;
   }
 
   // The rest of the block.
@@ -56,7 +53,6 @@ struct EntropyDecoder::BlockReader {
   uint32_t k;
   int16_t* out;
   const HuffmanTable* ac;
-  bool invalid = false;  // a code does not exist, or leads past the last coefficient
 };
 
 bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uint8_t> data, int first,
@@ -114,17 +110,17 @@ void EntropyDecoder::begin_interval() {
 }
 
 inline int16_t EntropyDecoder::read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader,
-                                       bool& invalid) {
+                                       uint32_t& seen) {
   reader.refill();
   const uint32_t entry = block.dc->entry(reader);
-  invalid |= (entry & HuffmanTable::kRunInvalid << 8) != 0;
+  seen |= entry >> 8;
   // Damaged files may drive it out of range: it wraps, as it would in the 16 bits that it is stored in.
   int16_t& dc = last_dc[static_cast<size_t>(block.component)];
   dc = static_cast<int16_t>(dc + read_value(entry, reader));
   return dc;
 }
 
-inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader, bool& invalid) {
+inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader, uint32_t& seen) {
   uint32_t k = 1;
   for (;;) {
     reader.refill();
@@ -138,12 +134,10 @@ inline void EntropyDecoder::skip_rest(const HuffmanTable& ac, BitReader& reader,
     }
     const uint32_t one = ac.entry(reader);
     reader.drop(one & 0xFF);
-    k += (one >> 8 & 0xFF) + 1;
-    if (k > 63) {
-      invalid |= k > 64 && k <= HuffmanTable::kRunToEnd;
-      return;
-    }
+    k += one >> 8 & 0xFF;
+    if (k > 63) break;
   }
+  seen |= k - 1;
 }
 
 int EntropyDecoder::decode_mcu(jpeg_decompress_struct* info, int16_t (**mcu)[64]) {
@@ -187,11 +181,12 @@ const int16_t* EntropyDecoder::decoded_ahead(unsigned mcu) {
       while (stream->active) {
         BlockReader block(*stream);
         block.read_rest();
-        damaged_ |= block.invalid;
+        stream->seen |= block.k - 1;
         stream->reader = block.reader;
         end_block(*stream);
       }
     }
+    damaged_ |= HuffmanTable::is_astray(a.seen | b.seen);
   }
   return ahead.coefficients.data() + size_t{mcu} * static_cast<size_t>(block_count_) * 64;
 }
@@ -199,7 +194,7 @@ const int16_t* EntropyDecoder::decoded_ahead(unsigned mcu) {
 void EntropyDecoder::decode_both(Stream& a, Stream& b) {
   BlockReader x(a), y(b);
   const auto next_block = [this](Stream& stream, BlockReader& block) {
-    damaged_ |= block.invalid;
+    stream.seen |= block.k - 1;
     stream.reader = block.reader;
     end_block(stream);
     if (stream.active) block = BlockReader(stream);
@@ -239,7 +234,7 @@ void EntropyDecoder::begin_stream(Stream& stream, size_t interval) {
 }
 
 inline void EntropyDecoder::begin_block(Stream& stream) {
-  stream.out[0] = read_dc(*stream.block, stream.last_dc, stream.reader, damaged_);
+  stream.out[0] = read_dc(*stream.block, stream.last_dc, stream.reader, stream.seen);
   stream.k = 1;
 }
 
@@ -266,34 +261,34 @@ void EntropyDecoder::decode(int16_t (**mcu)[64]) {
   if (damaged_) return;
   // A copy, here and in skip(), because a member would be written back to memory at every block.
   BitReader reader = reader_;
-  bool invalid = false;
+  uint32_t seen = 0;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
     int16_t* const out = *mcu[i];
-    out[0] = read_dc(block, last_dc_, reader, invalid);
+    out[0] = read_dc(block, last_dc_, reader, seen);
     BlockReader coefficients(reader, *block.ac, out, 1);
     coefficients.read_rest();
-    invalid |= coefficients.invalid;
+    seen |= coefficients.k - 1;
     reader = coefficients.reader;
   }
-  end_mcu(reader, invalid);
+  end_mcu(reader, seen);
 }
 
 void EntropyDecoder::skip() {
   if (damaged_) return;
   BitReader reader = reader_;
-  bool invalid = false;
+  uint32_t seen = 0;
   for (int i = 0; i < block_count_; ++i) {
     const Block& block = blocks_[static_cast<size_t>(i)];
-    read_dc(block, last_dc_, reader, invalid);
-    skip_rest(*block.ac, reader, invalid);
+    read_dc(block, last_dc_, reader, seen);
+    skip_rest(*block.ac, reader, seen);
   }
-  end_mcu(reader, invalid);
+  end_mcu(reader, seen);
 }
 
-inline void EntropyDecoder::end_mcu(const BitReader& reader, bool invalid) {
+inline void EntropyDecoder::end_mcu(const BitReader& reader, uint32_t seen) {
   reader_ = reader;
-  if (invalid || reader.is_past(end_)) damaged_ = true;
+  if (HuffmanTable::is_astray(seen) || reader.is_past(end_)) damaged_ = true;
 }
 
 }  // namespace foreload

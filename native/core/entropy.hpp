@@ -44,7 +44,8 @@ class EntropyDecoder {
     BitReader reader;
     const Block* block;
     int16_t* out = nullptr;  // of the current block
-    uint32_t k = 64;         // its next coefficient
+    uint32_t k = 64;         // coefficients of it that are known
+    uint32_t seen = 0;       // of all blocks; see read_dc()
     int blocks_left = 0;     // of its MCU, after it
     unsigned mcus_left = 0;  // after that one
     std::array<int16_t, 4> last_dc{};
@@ -58,17 +59,16 @@ class EntropyDecoder {
   };
 
   static int decode_mcu(jpeg_decompress_struct* info, int16_t (**blocks)[64]);
-  // The first coefficient of a block, and the others. They set `invalid`, and never reset it, if a code does
-  // not exist or leads past the last coefficient.
+  // The first coefficient of a block, and the others. Into `seen` goes what is_astray() tells from.
   static int16_t read_dc(const Block& block, std::array<int16_t, 4>& last_dc, BitReader& reader,
-                         bool& invalid);
-  static void skip_rest(const HuffmanTable& ac, BitReader& reader, bool& invalid);
+                         uint32_t& seen);
+  static void skip_rest(const HuffmanTable& ac, BitReader& reader, uint32_t& seen);
 
   void begin_interval();
   // Decodes the next MCU, or skips it.
   void decode(int16_t (**blocks)[64]);
   void skip();
-  void end_mcu(const BitReader& reader, bool invalid);
+  void end_mcu(const BitReader& reader, uint32_t seen);
   const int16_t* decoded_ahead(unsigned mcu);
   void begin_stream(Stream& stream, size_t interval);
   void begin_block(Stream& stream);

@@ -9,13 +9,13 @@ namespace {
 // No value of 8-bit samples is longer; and two of them fit into what a refill gives.
 constexpr int kMaxValueBits = 11;
 
-// The entry of a symbol. In a DC table it has no run; in an AC table a symbol without a value ends the block,
-// except the one that stands for 16 zeros.
+// The entry of a symbol. In a DC table it has no steps; in an AC table a symbol without a value ends the
+// block, except the one that stands for 16 zeros.
 constexpr uint32_t entry_of(int symbol, int code_bits, bool ac) {
   const int value_bits = ac ? symbol & 15 : symbol;
   const bool ends = ac && value_bits == 0 && symbol != 0xF0;
-  const uint32_t run = ends ? HuffmanTable::kRunToEnd : ac ? static_cast<uint32_t>(symbol >> 4) : 0;
-  return static_cast<uint32_t>(value_bits) << 24 | static_cast<uint32_t>(code_bits) << 16 | run << 8 |
+  const uint32_t steps = ends ? HuffmanTable::kStepsToEnd : ac ? static_cast<uint32_t>(symbol >> 4) + 1 : 0;
+  return static_cast<uint32_t>(value_bits) << 24 | static_cast<uint32_t>(code_bits) << 16 | steps << 8 |
          static_cast<uint32_t>(code_bits + value_bits);
 }
 
@@ -28,12 +28,12 @@ uint16_t skip_of(const HuffmanTable& table, size_t index) {
     // The bits beyond the index are unknown: only codes that are within it count.
     const uint32_t found = table.entries[(index << used & kMask) << (kBits - kSkipBits)];
     if (found == 0 || used + (found >> 16 & 0xFF) > kSkipBits) break;
-    const uint32_t run = found >> 8 & 0xFF;
+    const uint32_t more = found >> 8 & 0xFF;
     used += found & 0xFF;
-    if (run == HuffmanTable::kRunToEnd) {
+    if (more == HuffmanTable::kStepsToEnd) {
       ended = 1;
     } else {
-      steps += run + 1;
+      steps += more;
     }
   }
   return steps > 63 ? 0 : static_cast<uint16_t>(ended << 15 | steps << 8 | used);
@@ -79,7 +79,7 @@ uint32_t HuffmanTable::long_entry(uint64_t bits) const {
   const auto code = static_cast<int32_t>(bits >> 48);
   int length = kBits + 1;
   while (length <= 16 && code >= beyond[static_cast<size_t>(length)]) ++length;
-  if (length > 16) return kRunInvalid << 8;
+  if (length > 16) return kStepsInvalid << 8;
   const int at = (code >> (16 - length)) + offset[static_cast<size_t>(length)];
   return entry_of(symbols[static_cast<size_t>(at & 255)], length, ac);
 }

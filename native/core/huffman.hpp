@@ -36,14 +36,17 @@ struct BitReader {
 };
 
 // What a table says of the next bits: an entry holds
-// (bits of the value << 24) | (bits of the code << 16) | (run << 8) | bits of both.
+// (bits of the value << 24) | (bits of the code << 16) | (steps << 8) | bits of both. Steps lead from a
+// coefficient to the next that is coded, so they are its run of zeros and one more; 0 in a DC table.
 struct HuffmanTable {
   // Indexes of more bits find more codes, and take longer to fill if every file has tables of its own.
   static constexpr int kBits = 11, kSkipBits = 10;
-  // The run of a symbol that ends the block, and that of bits that are no code: beyond the last coefficient
-  // from wherever they are met, and far enough apart to be told from each other, and from a run that is too
-  // long.
-  static constexpr uint32_t kRunToEnd = 128, kRunInvalid = 64;
+  // The steps of a symbol that ends the block, and those of bits that are no code.
+  static constexpr uint32_t kStepsToEnd = 128, kStepsInvalid = 64;
+  // Whether decoding went astray in a block, of which it found `k` coefficients: a code does not exist, or
+  // leads past the last coefficient. Then k is 65 to 127; otherwise at most 64, or at least 129 after a
+  // symbol that ends the block. Of several blocks, k - 1 may be combined by |.
+  static constexpr bool is_astray(uint32_t k_minus_1) { return (k_minus_1 & kStepsInvalid) != 0; }
 
   std::array<uint8_t, 17> counts{};
   std::array<uint8_t, 256> symbols{};
@@ -62,7 +65,7 @@ struct HuffmanTable {
     const uint32_t found = entries[reader.bits >> (64 - kBits)];
     return __builtin_expect(found != 0, 1) ? found : long_entry(reader.bits);
   }
-  // The entry of a code that is longer than the index; if there is no such code, one of kRunInvalid.
+  // The entry of a code that is longer than the index; if there is no such code, one of kStepsInvalid.
   uint32_t long_entry(uint64_t bits) const;
 
   uint32_t skip(const BitReader& reader) const { return skips[reader.bits >> (64 - kSkipBits)]; }

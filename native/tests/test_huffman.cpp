@@ -64,15 +64,15 @@ int extended(int value, int size) {
 void check_entry(const HuffmanTable& table, const Definition& definition, uint64_t bits, bool ac) {
   const auto [symbol, code_bits] = read_bit_by_bit(definition, bits);
   if (code_bits == 0) {
-    CHECK((table.entry({bits, 64, nullptr}) >> 8 & 0xFF) == HuffmanTable::kRunInvalid);
+    CHECK((table.entry({bits, 64, nullptr}) >> 8 & 0xFF) == HuffmanTable::kStepsInvalid);
     return;
   }
   const int size = ac ? symbol & 15 : symbol;
   const bool ends = ac && size == 0 && symbol != 0xF0;
-  const uint32_t run = ends ? HuffmanTable::kRunToEnd : ac ? static_cast<uint32_t>(symbol) >> 4 : 0;
+  const uint32_t steps = ends ? HuffmanTable::kStepsToEnd : ac ? (static_cast<uint32_t>(symbol) >> 4) + 1 : 0;
   BitReader reader{bits, 64, nullptr};
   const uint32_t entry = table.entry(reader);
-  CHECK((entry >> 8 & 0xFF) == run);
+  CHECK((entry >> 8 & 0xFF) == steps);
   const int value = read_value(entry, reader);
   CHECK(reader.count == 64 - code_bits - size);
   CHECK(reader.bits == bits << (code_bits + size));
@@ -87,10 +87,10 @@ void check_skip(const HuffmanTable& table, uint64_t bits) {
   bool ended = false;
   while (64 - reader.count < static_cast<int>(skip & 0xFF)) {
     const uint32_t entry = table.entry(reader);
-    const uint32_t run = entry >> 8 & 0xFF;
+    const uint32_t more = entry >> 8 & 0xFF;
     CHECK(!ended);
-    ended = run == HuffmanTable::kRunToEnd;
-    if (!ended) steps += run + 1;
+    ended = more == HuffmanTable::kStepsToEnd;
+    if (!ended) steps += more;
     reader.drop(entry & 0xFF);
   }
   CHECK(64 - reader.count == static_cast<int>(skip & 0xFF));
@@ -121,7 +121,7 @@ int main() {
   one.symbols[0] = 0;
   const BitReader zeros{0, 64, nullptr};
   CHECK(table.load(one.counts.data(), one.symbols.data(), true));
-  CHECK((table.entry(zeros) >> 8 & 0xFF) == HuffmanTable::kRunToEnd);
+  CHECK((table.entry(zeros) >> 8 & 0xFF) == HuffmanTable::kStepsToEnd);
   CHECK(table.load(one.counts.data(), one.symbols.data(), false));
   CHECK((table.entry(zeros) >> 8 & 0xFF) == 0);
 
