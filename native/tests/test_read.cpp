@@ -213,6 +213,40 @@ void failures(const Folder& folder) {
   }
 }
 
+// What has no end, or never begins, is refused at once, and the others are read.
+void no_files(const Folder& folder) {
+  const std::string good = made(folder / "file", 70000), fifo = folder / "fifo", link = folder / "link",
+                    loop = folder / "loop";
+  CHECK(::mkfifo(fifo.c_str(), 0600) == 0);
+  fs::create_symlink("fifo", link);
+  fs::create_symlink("loop", loop);
+  Files files({good, fifo, link, "/dev/zero", "/dev/ptmx", loop, good}, 7);
+  for (auto& reader : readers()) {
+    for (int again = 0; again < 2; ++again) {
+      const auto all = outcomes(*reader, files, {0, 1, 2, 3, 4, 5, 6});
+      for (size_t i = 0; i < all.size(); ++i) {
+        const bool refused = i > 0 && i < 6;
+        CHECK(all[i].failed == refused);
+        if (!refused) CHECK(all[i].bytes == by_stream(good));
+        if (refused) CHECK(all[i].kind == ErrorKind::system && all[i].file == files.path(i));
+        if (refused && i < 4) CHECK(all[i].code == EINVAL);
+      }
+    }
+  }
+  // A file that is replaced by a FIFO once its size is known, and read into a place of that size.
+  std::vector<uint8_t> place(70000);
+  for (auto& reader : readers()) {
+    Files swapped({fifo}, 0);
+    bool failed = false;
+    const std::vector<size_t> first{0};
+    const std::vector<foreload::Place> places{{place.data(), place.size()}};
+    reader->read(swapped, first, places, [&](size_t, std::span<const uint8_t>, std::exception_ptr error) {
+      failed = error != nullptr;
+    });
+    CHECK(failed);
+  }
+}
+
 void changed_shards(const Folder& folder) {
   const std::string path = folder / "changing", other = made(folder / "other", 9000);
   for (size_t number = 0; number < readers().size(); ++number) {
@@ -338,6 +372,7 @@ int main() {
     whole_files(folder);
     extents(folder);
     failures(folder);
+    no_files(folder);
     changed_shards(folder);
     many_threads(folder, false);
     many_threads(folder, true);
