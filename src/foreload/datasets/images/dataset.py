@@ -83,7 +83,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
 
     Loading a sample raises OSError where its file cannot be read (a FIFO or device is never waited for) and
     :class:`foreload.errors.DecodeError` (an OSError too) where Pillow could not load it: cut short, or damaged
-    beyond reading. Damage that Pillow passes over gives Pillow's pixels. The message names the sample and the file.
+    beyond reading; damage that Pillow passes over gives Pillow's pixels. The message names sample and file.
 
     >>> import tempfile; from PIL import Image
     >>> folder = Path(tempfile.mkdtemp()); (folder / "cat").mkdir()
