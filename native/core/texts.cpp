@@ -244,7 +244,7 @@ void LineFile::visit_one(size_t position, std::span<const uint8_t> bytes, const 
 uint64_t LineFile::line_of(size_t sample) {
   if (file_->split == Split::lines) return sample + first_ + 1;
   OpenFile file(file_->path, file_->stamp, descriptor_);
-  return 1 + count_lines(file.descriptor(), file_->path, begin(static_cast<int64_t>(sample)));
+  return 1 + count_lines(file.descriptor(), file_->path, begin(static_cast<int64_t>(sample)), file_->split);
 }
 
 void LineFile::load(size_t number, size_t parts) {

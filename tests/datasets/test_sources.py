@@ -617,8 +617,8 @@ def test_wrong_mds_is_named(mosaic: Any, shards: Path, tmp_path: Path) -> None:
     shard = folder / "shard.00001.mds"
     data = shard.read_bytes()
     dataset = fl.MDSDataset(folder)
-    get = dataset._shards[1].get_item
-    dataset._shards[1].get_item = lambda number: (os.utime(shard, ns=(0, 0)), get(number))[1]
+    get = dataset._shards[1].get_sample_data
+    dataset._shards[1].get_sample_data = lambda number: (os.utime(shard, ns=(0, 0)), get(number))[1]
     with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: the file has changed"):
         dataset[int(dataset._starts[1])]
     dataset = fl.MDSDataset(folder)

@@ -386,7 +386,8 @@ def test_a_tokenizer_that_fails_costs_only_its_own_sample(lines: Path) -> None:
     data = fl.TextDataset(lines, fails_on_x, 2)
     with pytest.raises(KeyError, match="no token for x") as caught:
         list(fl.DataLoader(data, batch_size=6))
-    assert "sample 3" in caught.value.__notes__[0]
+    assert "sample 3" in "".join(caught.value.__notes__)
+    assert f"{lines}:4" in "".join(caught.value.__notes__)
     loader = fl.DataLoader(data, batch_size=6, on_error="skip")
     assert [row[0] for batch in loader for row in batch.tolist()] == [len(t) for t in LINES if "x" not in t]
     assert [error.index for error in loader.errors] == [3]
