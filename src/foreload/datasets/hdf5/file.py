@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import resource
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -125,6 +126,13 @@ def _changed(path: str) -> OSError:
     return OSError(errno.ESTALE, message, path)
 
 
+def _may_stay_open(number: int) -> bool:
+    # Half of the files that the process may have open are left to the rest of it; a descriptor is the lowest free
+    # number, so it says how many are open.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit == resource.RLIM_INFINITY or number < limit / 2
+
+
 class _Descriptor:
     """An open file, closed after its last reader: its number could then become another file's."""
 
@@ -196,7 +204,11 @@ class HDF5File:
                     self.close_handle()
                     raise _changed(self._path)
             with _native.Measure(Stage.read) as measure:
-                found = self._handle[name][rows]
+                try:
+                    found = self._handle[name][rows]
+                except Exception:
+                    self.check()  # that a file has changed says more
+                    raise
                 measure.bytes = getattr(found, "nbytes", 0)
             self.check()
             return found
@@ -206,6 +218,8 @@ class HDF5File:
             if self._file is None:
                 file = _Descriptor(self._path)
                 self._compare(file)
+                if not _may_stay_open(file.number):
+                    return file
                 self._file = file
             return self._file
 

@@ -85,6 +85,8 @@ class Texts:
         """Return an error of native code, with the text that it is about."""
         if isinstance(error, OSError):
             return OSError(error.errno, f"{error.strerror}, loading sample {index}", error.filename)
+        if isinstance(error, MemoryError):
+            return MemoryError(f"{self.place(index)}: there is no memory for the text")
         (content,), failures = self.source.read(np.array([index]))
         if failures:
             return ValueError(f"{self.place(index)}: the record {error}")
