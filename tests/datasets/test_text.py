@@ -856,7 +856,7 @@ def test_a_tokenizers_own_sides_and_special_tokens_are_kept(
 
 
 def test_a_tokenizer_that_cannot_be_cut_is_refused(letters: Path) -> None:
-    with pytest.raises(ValueError, match="max_length must be 2 or more, got 1: the tokenizer adds 2 special tokens"):
+    with pytest.raises(ValueError, match="max_length must be 2 or more, got 1: the tokenizer adds 2 special"):
         fl.TextDataset(letters, special(), 1)
 
     class Splitter:
@@ -865,7 +865,7 @@ def test_a_tokenizer_that_cannot_be_cut_is_refused(letters: Path) -> None:
 
     written = special()
     written.pre_tokenizer = tokenizers.pre_tokenizers.PreTokenizer.custom(Splitter())
-    with pytest.raises(ValueError, match=r"tokenizer: call its enable_truncation\(max_length=4\).*cannot be copied"):
+    with pytest.raises(ValueError, match=r"tokenizer: call its enable_truncation\(max_length=4\).*be copied"):
         fl.TextDataset(letters, written, 4)
     written.enable_truncation(4)
     assert fl.TextDataset(letters, written, 4)[0].tolist() == [2, 4, 5, 3]
@@ -875,7 +875,7 @@ def test_text_that_a_tokenizer_cannot_take_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": "\\ud800"}\n')
     for tokenizer in (special(), bpe()):
         data = fl.TextDataset(file, tokenizer, 4)
-        with pytest.raises(Exception, match="TextEncodeInput|surrogates") as caught:
+        with pytest.raises(Exception, match=r"TextEncodeInput|surrogates") as caught:
             data[1]
         assert f"{file}:2" in "".join(caught.value.__notes__)
         loader = fl.DataLoader(data, batch_size=2, on_error="skip")

@@ -157,7 +157,7 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
         if version != 2:
             raise DecodeError(f"{path}: version {version!r} of MDS is not known, only 2")
         readers = [reader_from_json(folder, None, shard) for shard in about["shards"]]
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r}") from error
     for number, reader in enumerate(readers):
         if problem := _problem(reader):
@@ -170,6 +170,8 @@ def _problem(reader: Any) -> str:
     """Return what makes no sense in the index's entry of a shard; empty if nothing."""
     if type(reader.samples) is not int or reader.samples < 0:
         return f"has samples={reader.samples!r}"
+    if any(raw is None for raw, _ in reader.file_pairs):
+        return "has no file"
     for file in (file for pair in reader.file_pairs for file in pair if file is not None):
         if type(file.bytes) is not int or file.bytes < 0:
             return f"has bytes={file.bytes!r}"

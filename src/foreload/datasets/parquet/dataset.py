@@ -249,7 +249,10 @@ class _Columns:
         table, places = self._dataset._table(numbers)
         batch: Row = {}
         for name, column in zip(self._dataset.columns, table.columns, strict=True):
-            batch[name] = collated(column, places)
+            try:
+                batch[name] = collated(column, places)
+            except (ValueError, OverflowError) as error:
+                raise self._dataset._explained(error, table, places, numbers) from error
             if batch[name] is None:
                 rows = self._dataset._rows(table, places, numbers)
                 return [self._checked(index, row) for index, row in zip(numbers, rows, strict=True)]

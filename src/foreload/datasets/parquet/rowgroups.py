@@ -128,10 +128,16 @@ class RowGroups:
                     measure.bytes = opened.metadata.row_group(group).total_byte_size
                 table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
-                raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
+                rows = _rows_of(opened.metadata, group)
+                raise DecodeError(f"{path}: row group {group} cannot be decoded: {error} ({rows})") from error
             if table.num_rows != (known := opened.metadata.row_group(group).num_rows):
                 raise DecodeError(
                     f"{path}: row group {group} has {table.num_rows} rows, but the file's metadata say {known}"
                 )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
+
+
+def _rows_of(metadata: Any, group: int) -> str:
+    first = sum(metadata.row_group(number).num_rows for number in range(group))
+    return f"rows {first} to {first + metadata.row_group(group).num_rows - 1}"
