@@ -179,8 +179,7 @@ std::shared_ptr<LineFile> keep(const LineFile& lines, uint64_t budget, int file)
 std::vector<nb::bytes> split_record(nb::bytes record, char delimiter) {
   std::vector<std::string> fields;
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(record.c_str()), record.size());
-  const size_t count =
-      foreload::split_record(foreload::without_end(bytes, Split::records), delimiter, fields);
+  const size_t count = foreload::split_record(bytes, delimiter, fields);
   std::vector<nb::bytes> result;
   for (size_t i = 0; i < count; ++i) result.emplace_back(fields[i].data(), fields[i].size());
   return result;

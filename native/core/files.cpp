@@ -20,14 +20,12 @@ namespace {
 // A read that takes longer than this, and than copying at this rate, has waited for the disk.
 constexpr double kWarmSeconds = 60e-6, kWarmRate = 2e9;
 
-// Half of the files that the process may have open are left to the rest of it. A descriptor is the lowest
-// free number, so it says how many are open.
+}  // namespace
+
 bool may_stay_open(int fd) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) < limit.rlim_cur / 2;
 }
-
-}  // namespace
 
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);

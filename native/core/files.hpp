@@ -28,6 +28,10 @@ class Descriptor {
   int fd_ = -1;
 };
 
+// Whether the process may have as many files open, half of them left to the rest of it: a descriptor is the
+// lowest free number, so it says how many are open.
+bool may_stay_open(int fd);
+
 // An open file: kept open, or closed with this.
 struct Opened {
   int fd = -1;

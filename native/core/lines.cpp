@@ -116,7 +116,12 @@ LineStarts without_blank(int file, const std::string& path, const LineStarts& al
   return starts;
 }
 
-// The state of a parser of records: that of Python's csv.reader, not strict, with doubled quotes.
+bool is_line_end(uint8_t byte) {
+  return byte == '\n' || byte == '\r';
+}
+
+// The state of a parser of records: that of Python's csv.reader, not strict, with doubled quotes. Either byte
+// of "\r\n" ends a record; what lies between them is an empty line.
 class RecordState {
  public:
   explicit RecordState(char delimiter) : delimiter_(static_cast<uint8_t>(delimiter)) {}
@@ -133,7 +138,7 @@ class RecordState {
       place_ = Place::start;
       return Step::field;
     }
-    if (byte == '\n') {
+    if (is_line_end(byte)) {
       place_ = Place::start;
       return Step::record;
     }
@@ -159,22 +164,18 @@ LineStarts find_records(int file, const std::string& path, uint64_t begin, uint6
   RecordState state(delimiter);
   uint64_t start = begin;
   uint64_t told = begin;
-  bool blank = true;
   each_block(file, path, begin, size, [&](uint64_t place, std::span<const uint8_t> bytes) {
     if (place - told >= kChunk) {
       told = place;
       scanned(place);
     }
     for (size_t i = 0; i < bytes.size(); ++i) {
-      const bool ends = state.step(bytes[i]) == RecordState::Step::record;
-      if (!ends) blank &= bytes[i] == '\r';
-      if (!ends) continue;
-      if (!blank) starts.append(start);
-      blank = true;
+      if (state.step(bytes[i]) != RecordState::Step::record) continue;
+      if (start < place + i) starts.append(start);
       start = place + i + 1;
     }
   });
-  if (!blank) starts.append(start);
+  if (start < size) starts.append(start);
   starts.append(size);
   return starts;
 }
@@ -210,17 +211,24 @@ LineStarts find_starts(int file, const std::string& path, uint64_t size, Split s
   return split == Split::filled ? without_blank(file, path, lines) : lines;
 }
 
-uint64_t count_lines(int file, const std::string& path, uint64_t place) {
+uint64_t count_lines(int file, const std::string& path, uint64_t place, Split split) {
   uint64_t count = 0;
-  each_block(file, path, 0, place,
-             [&](uint64_t, auto bytes) { each_line_end(bytes, [&](size_t) { ++count; }); });
+  bool returned = false;
+  each_block(file, path, 0, place, [&](uint64_t, std::span<const uint8_t> bytes) {
+    if (split != Split::records) return each_line_end(bytes, [&](size_t) { ++count; });
+    for (const uint8_t byte : bytes) {
+      count += byte == '\r' || (byte == '\n' && !returned);
+      returned = byte == '\r';
+    }
+  });
   return count;
 }
 
 std::span<const uint8_t> without_end(std::span<const uint8_t> sample, Split split) {
   size_t size = sample.size();
-  if (split != Split::lines) {
-    while (size > 0 && (sample[size - 1] == '\n' || sample[size - 1] == '\r')) --size;
+  if (split == Split::records) return sample;
+  if (split == Split::filled) {
+    while (size > 0 && is_line_end(sample[size - 1])) --size;
   } else if (size > 0 && sample[size - 1] == '\n') {
     --size;
     if (size > 0 && sample[size - 1] == '\r') --size;
@@ -238,6 +246,7 @@ size_t split_record(std::span<const uint8_t> record, char delimiter, std::vector
   begin_field();
   for (const uint8_t byte : record) {
     const RecordState::Step step = state.step(byte);
+    if (step == RecordState::Step::record) break;
     if (step == RecordState::Step::field) begin_field();
     if (step == RecordState::Step::content) fields[count - 1].push_back(static_cast<char>(byte));
   }

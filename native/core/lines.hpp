@@ -13,7 +13,7 @@ namespace foreload {
 enum class Split {
   lines,    // every line, empty ones too
   filled,   // lines that hold more than white space
-  records,  // of a table: quoted fields may hold line ends; empty lines are skipped
+  records,  // of a table: quoted fields may hold line ends, of any kind; empty lines are skipped
 };
 
 // Ascending places in a file, in four bytes each: the low half of each, and where the high half increases.
@@ -45,13 +45,15 @@ using Scanned = std::function<void(uint64_t done)>;
 LineStarts find_starts(int file, const std::string& path, uint64_t size, Split split, char delimiter,
                        size_t threads, const Scanned& scanned);
 
-// Returns how many line ends there are before `place`.
-uint64_t count_lines(int file, const std::string& path, uint64_t place);
+// Returns how many line ends there are before `place`; in a table also those that are a lone carriage return.
+uint64_t count_lines(int file, const std::string& path, uint64_t place, Split split);
 
-// Returns a sample without its line end.
+// Returns a sample without its line end. A record stays as it is, for line ends behind an open quote are
+// content.
 std::span<const uint8_t> without_end(std::span<const uint8_t> sample, Split split);
 
-// Splits a record into fields as Python's csv.reader does. `fields` only ever grows; returns how many.
+// Splits a record, without what follows it, into fields as Python's csv.reader does. `fields` only ever
+// grows; returns how many.
 size_t split_record(std::span<const uint8_t> record, char delimiter, std::vector<std::string>& fields);
 
 // Reads exactly `size` bytes. Throws Error(system), also if the file ends before.

@@ -63,14 +63,15 @@ void compare(const FileStamp& now, const FileStamp& before, const std::string& p
 }  // namespace
 
 int OpenFile::descriptor() {
-  used_ = true;
-  int file = descriptor_.load(std::memory_order_acquire);
-  if (file >= 0) return file;
-  file = open_file(path_);
-  int expected = -1;
-  if (descriptor_.compare_exchange_strong(expected, file, std::memory_order_acq_rel)) return file;
-  ::close(file);
-  return expected;
+  if (used_ >= 0) return used_;
+  int known = descriptor_.load(std::memory_order_acquire);
+  if (known >= 0) return used_ = known;
+  own_ = Descriptor(open_file(path_));
+  used_ = own_;
+  if (!may_stay_open(used_)) return used_;
+  if (descriptor_.compare_exchange_strong(known, used_, std::memory_order_acq_rel)) return own_.release();
+  own_ = Descriptor();  // another thread was first
+  return used_ = known;
 }
 
 void OpenFile::read(uint64_t place, uint8_t* out, size_t size, size_t samples) {
@@ -80,7 +81,7 @@ void OpenFile::read(uint64_t place, uint8_t* out, size_t size, size_t samples) {
 }
 
 void OpenFile::check() const {
-  if (used_) compare(stamp_of(descriptor_.load(std::memory_order_acquire), path_), stamp_, path_);
+  if (used_ >= 0) compare(stamp_of(used_, path_), stamp_, path_);
 }
 
 SharedCopy::SharedCopy(uint64_t file_size, uint64_t budget)
@@ -145,17 +146,12 @@ uint64_t SharedCopy::filled() const {
 LineFile::LineFile(const std::string& path, Split split, char delimiter, size_t threads,
                    const Scanned& scanned) {
   auto file = std::make_shared<File>(File{path, split, delimiter, {}, {}});
-  const int descriptor = open_file(path);
-  descriptor_.store(descriptor, std::memory_order_release);
-  try {
-    file->stamp = stamp_of(descriptor, path);
-    file->starts = find_starts(descriptor, path, file->stamp.size, split, delimiter, threads, scanned);
-    compare(stamp_of(descriptor, path), file->stamp, path);
-  } catch (...) {
-    ::close(descriptor);
-    throw;
-  }
+  Descriptor own(open_file(path));
+  file->stamp = stamp_of(own, path);
+  file->starts = find_starts(own, path, file->stamp.size, split, delimiter, threads, scanned);
+  compare(stamp_of(own, path), file->stamp, path);
   file_ = std::move(file);
+  if (may_stay_open(own)) descriptor_.store(own.release(), std::memory_order_release);
 }
 
 LineFile::LineFile(std::shared_ptr<const File> file, size_t first, std::optional<size_t> column,
@@ -244,7 +240,7 @@ void LineFile::visit_one(size_t position, std::span<const uint8_t> bytes, const 
 uint64_t LineFile::line_of(size_t sample) {
   if (file_->split == Split::lines) return sample + first_ + 1;
   OpenFile file(file_->path, file_->stamp, descriptor_);
-  return 1 + count_lines(file.descriptor(), file_->path, begin(static_cast<int64_t>(sample)));
+  return 1 + count_lines(file.descriptor(), file_->path, begin(static_cast<int64_t>(sample)), file_->split);
 }
 
 void LineFile::load(size_t number, size_t parts) {

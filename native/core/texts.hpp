@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "files.hpp"
 #include "lines.hpp"
 #include "segment.hpp"
 
@@ -34,7 +35,8 @@ struct FileStamp {
   int64_t modified;  // nanoseconds
 };
 
-// A file that is opened when something is first read from it, and must not change.
+// A file that is opened when something is first read from it, and must not change. It stays open in
+// `descriptor` if the process may have as many files open.
 class OpenFile {
  public:
   OpenFile(const std::string& path, const FileStamp& stamp, std::atomic<int>& descriptor)
@@ -50,7 +52,8 @@ class OpenFile {
   const std::string& path_;
   const FileStamp& stamp_;
   std::atomic<int>& descriptor_;
-  bool used_ = false;
+  Descriptor own_;
+  int used_ = -1;
 };
 
 // The beginning of a file in memory that processes share, filled block by block as it is read.

@@ -123,6 +123,23 @@ void test_records() {
   CHECK_THROWS(read_all(labels), value);  // the last record has no second field
 }
 
+void test_records_end_in_any_line_end_and_quotes_in_the_file() {
+  const TemporaryFile file("a,b\r\"c\rd\",e\r\r\n\nf,g\r\nh,\"i\r\n");
+  LineFile records(file.path, Split::records, ',', 1);
+  const std::vector<std::vector<std::string>> expected{
+      {"a", "b"}, {"c\rd", "e"}, {"f", "g"}, {"h", "i\r\n"}};
+  CHECK(records.size() == expected.size());
+  std::vector<std::string> fields;
+  const std::vector<std::string> all = read_all(records);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const size_t count = split_record(bytes_of(all[i]), ',', fields);
+    CHECK(
+        (std::vector<std::string>(fields.begin(), fields.begin() + static_cast<long>(count)) == expected[i]));
+  }
+  CHECK(records.line_of(1) == 2);
+  CHECK(records.line_of(3) == 7);
+}
+
 void test_filled_lines() {
   const TemporaryFile file("\n{}\n \r\n\n[1]\n\n");
   LineFile lines(file.path, Split::filled, ',', 1);
@@ -214,6 +231,7 @@ int main() {
   test_lines();
   test_many_threads_find_the_same();
   test_records();
+  test_records_end_in_any_line_end_and_quotes_in_the_file();
   test_filled_lines();
   test_characters();
   test_files_that_change();

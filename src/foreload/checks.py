@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import operator
+import os
+import stat
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Indices", "check_bool", "check_int", "check_seed", "check_share", "optional"]
+__all__ = [
+    "Array",
+    "Indices",
+    "check_bool",
+    "check_int",
+    "check_regular_file",
+    "check_seed",
+    "check_share",
+    "first_beyond_int64",
+    "fits_int64",
+    "optional",
+]
 
 Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -45,6 +59,42 @@ def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str
     if least is not None and number < least:
         raise ValueError(f"{name} must be {least} or more, got {number}")
     return number
+
+
+def fits_int64(value: int) -> bool:
+    """Whether int64 holds a number."""
+    return -(1 << 63) <= value < 1 << 63
+
+
+def first_beyond_int64(values: Any, array: Array) -> int | None:
+    """Return the position of the first int that int64 does not hold; None if there is none.
+
+    Args:
+        values: of one dimension.
+        array: what NumPy made of them: of ints that no type holds together, floats or objects.
+
+    >>> first_beyond_int64([5, 2**63, -1], np.asarray([5, 2**63, -1]))
+    1
+    """
+    if array.ndim != 1 or array.dtype.kind in "ibSU":
+        return None
+    if array.dtype.kind == "u":
+        beyond = array > np.iinfo(np.int64).max
+        return int(np.argmax(beyond)) if beyond.any() else None
+    if not isinstance(values, (list, tuple)):
+        values = array
+    return next((i for i, value in enumerate(values) if isinstance(value, int) and not fits_int64(value)), None)
+
+
+def check_regular_file(path: str) -> None:
+    """Raise an OSError if a path is a FIFO, device or socket, for which reading might wait for ever.
+
+    Raises:
+        OSError: it is, or there is nothing.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file but a FIFO, device or socket", path)
 
 
 def check_seed(seed: Any) -> int:

@@ -275,3 +275,43 @@ def test_a_loader_survives_a_damaged_sample(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(tmp_path: Path, make: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         make(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 1 << 63, 1],
+        [0, -1, 1 << 63],
+        [0, 1, -(1 << 63) - 1],
+        (0, 1 << 64, 0),
+        np.array([0, 1 << 63, 0], np.uint64),
+        torch.tensor([0, 2**64 - 1, 0], dtype=torch.uint64),
+    ],
+)
+@pytest.mark.parametrize("kind", [fl.ImageDataset, fl.FileDataset])
+def test_labels_beyond_int64_are_refused(tmp_path: Path, kind: Any, labels: Any) -> None:
+    paths = [tmp_path / f"{i}.jpg" for i in range(3)]
+    for path in paths:
+        path.write_bytes(jpeg(RGB))
+    with pytest.raises(ValueError, match=r"labels: -?\d+ of '.*[12]\.jpg' does not fit into int64"):
+        kind(paths, labels=labels)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", ">u8", "i1", "i8", "?"])
+def test_labels_of_any_type_stay_what_they_are(tmp_path: Path, dtype: str) -> None:
+    paths = [tmp_path / f"{i}.jpg" for i in range(2)]
+    for path in paths:
+        path.write_bytes(jpeg(RGB))
+    most = 1 if dtype == "?" else min(np.iinfo(dtype).max, np.iinfo(np.int64).max)
+    dataset = fl.ImageDataset(paths, 16, labels=np.array([0, most], dtype))
+    assert dataset.targets == [0, most]
+    (_, labels), *_ = fl.DataLoader(dataset, batch_size=2)
+    assert labels.dtype is torch.int64
+    assert labels.tolist() == [0, most]
+
+
+def test_labels_are_all_numbers_or_all_names(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.jpg" for i in range(2)]
+    for labels in ([1, "cat"], ["cat", 1], ["cat", None], ["cat", 2.5]):
+        with pytest.raises(TypeError, match="labels must be"):
+            fl.ImageDataset(paths, labels=labels)

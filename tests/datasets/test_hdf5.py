@@ -822,3 +822,239 @@ def test_memory_is_what_the_mode_promises(two_files: list[str], mode: str) -> No
     else:
         assert 90 < shared < 115
         assert after - shared < 30
+
+
+def as_they_are(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def stacked_and_listed(samples: list[Any]) -> dict[str, Any]:
+    rows = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
+    return {"all": torch.stack(rows), "each": rows}
+
+
+def unchanged(sample: Any) -> Any:
+    return sample
+
+
+def rows_of(batches: list[Any]) -> list[torch.Tensor]:
+    rows: list[torch.Tensor] = []
+    for batch in batches:
+        if isinstance(batch, dict):
+            assert all(torch.equal(*pair) for pair in zip(batch["all"], batch["each"], strict=True))
+            rows += batch["each"]
+        else:
+            rows += [row[0] if isinstance(row, tuple) else row for row in batch]
+    return [row.as_subclass(torch.Tensor) for row in rows]
+
+
+@pytest.mark.parametrize("dtype", ["u2", ">u2", "u4", ">u4", "u8", ">u8", "f2", "?", "c8"])
+@pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
+def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path, dtype: str, loader: Any) -> None:
+    path = tmp_path / "rows.h5"
+    data = filled((24, 5), dtype)
+    if data.dtype.kind == "u":
+        data[:, 0] = np.iinfo(dtype).max
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=data, chunks=(4, 5), **GZIP)
+        file["labels"] = np.arange(24)
+    expected = [torch.from_numpy(row) for row in data.astype(data.dtype.newbyteorder("="))]
+    arguments = {"num_workers": 2} | ({"workers": "processes"} if loader is fl.DataLoader else {})
+    for transform in (None, unchanged):
+        for target in (None, "labels"):
+            dataset = fl.HDF5Dataset(path, target_name=target, transform=transform)
+            for collate in (as_they_are, stacked_and_listed):
+                rows = rows_of(list(loader(dataset, 6, collate_fn=collate, **arguments)))
+                same(rows, expected)
+            (first, *_) = loader(dataset, 24, **arguments)
+            same(list(first if target is None else first[0]), expected)
+            alone = [row if target is None else row[0] for row in loader(dataset, None, **arguments)]
+            same(alone, expected)
+
+
+def test_arrays_as_the_type_of_elements_are_more_dimensions(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    flat, deep = filled((20, 3), "f4"), filled((20, 2, 3, 4), "u2")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("flat", (20,), np.dtype(("f4", (3,))))[...] = flat
+        file.create_dataset("deep", (20, 2), np.dtype((">u2", (3, 4))), chunks=(6, 1), **GZIP)[...] = deep
+    for mode in fl.LoadingMode:
+        for name, data in (("flat", flat), ("deep", deep)):
+            dataset = fl.HDF5Dataset(path, name, mode)
+            same(list(dataset), [torch.from_numpy(row) for row in data])
+            same(list(fl.DataLoader(dataset, 7)), list(torch.from_numpy(data).split(7)))
+            dataset.close()
+
+
+@pytest.mark.parametrize("name", ["objects", "regions", "fields", "lists"])
+def test_references_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "refs.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = np.zeros(3)
+        file.create_dataset("objects", (3,), h5py.ref_dtype)
+        file.create_dataset("regions", (3,), h5py.regionref_dtype)
+        file.create_dataset("fields", (3,), np.dtype([("a", "i4"), ("b", h5py.ref_dtype, (2,))]))
+        file.create_dataset("lists", (3,), h5py.vlen_dtype(h5py.ref_dtype))
+    with pytest.raises(ValueError, match=f"dataset_name: '{name}' in .*refs.h5' holds references"):
+        fl.HDF5Dataset(path, name)
+    with pytest.raises(ValueError, match=f"target_name: '{name}'"):
+        fl.HDF5Dataset(path, target_name=name)
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A file whose datasets lie in others: ``far.h5``, reached by way of ``middle.h5``, and ``raw.bin``."""
+    data = filled((40, 3), "f8")
+    with h5py.File(tmp_path / "far.h5", "w") as far:
+        far["data"] = data
+        far.create_dataset("group/zipped", data=data, chunks=(8, 2), **GZIP)
+    with h5py.File(tmp_path / "middle.h5", "w") as middle:
+        middle["on"] = h5py.ExternalLink("far.h5", "data")
+        middle["group"] = h5py.ExternalLink("far.h5", "/group")
+        middle["soft"] = h5py.SoftLink("group")
+    path = tmp_path / "main.h5"
+    with h5py.File(path, "w") as file:
+        file["near"] = data
+        file["direct"] = h5py.ExternalLink("far.h5", "group/zipped")
+        file["chain"] = h5py.ExternalLink("middle.h5", "on")
+        file["soft"] = h5py.SoftLink("/chain")
+        file["within"] = h5py.ExternalLink(str(tmp_path / "middle.h5"), "soft")
+        for name, source in (("virtual", "far.h5"), ("twice", "middle.h5"), ("gaps", "nowhere.h5")):
+            layout = h5py.VirtualLayout((40, 3), "f8")
+            layout[:] = h5py.VirtualSource(source, "on" if name == "twice" else "data", (40, 3))
+            file.create_virtual_dataset(name, layout)
+        layout = h5py.VirtualLayout((40, 3), "f8")
+        layout[:] = h5py.VirtualSource(file["near"])
+        file.create_virtual_dataset("inside", layout)
+        file.create_dataset("raw", data=data, external=[(str(tmp_path / "raw.bin"), 0, data.nbytes)])
+    return path
+
+
+FAR, MIDDLE = "far.h5", "middle.h5"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("direct", FAR),
+        ("chain", FAR),
+        ("chain", MIDDLE),
+        ("soft", FAR),
+        ("soft", MIDDLE),
+        ("within/zipped", FAR),
+        ("within/zipped", MIDDLE),
+        ("virtual", FAR),
+        ("twice", FAR),
+        ("twice", MIDDLE),
+        ("gaps", "nowhere.h5"),
+        ("raw", "raw.bin"),
+    ],
+)
+@pytest.mark.parametrize("change", ["written", "exchanged", "gone"])
+def test_files_that_are_linked_to_are_watched(linked: Path, name: str, file: str, change: str) -> None:
+    dataset = fl.HDF5Dataset(linked, name)
+    copy = pickle.dumps(dataset)
+    with h5py.File(linked) as handle:
+        assert np.array_equal(torch.stack(list(fl.DataLoader(dataset, None))).numpy(), handle[name][...])
+    dataset._opened().file.close_handle()
+    dataset._opened()._kept.clear()
+    other = linked.with_name(file)
+    if change == "gone" and other.exists():
+        other.unlink()
+    elif change == "written" and other.exists():
+        os.utime(other, ns=(1, 1))
+    else:
+        with h5py.File(linked.with_name("new.h5"), "w") as handle:
+            handle["data"] = handle["on"] = np.full((40, 3), -1.0)
+        linked.with_name("new.h5").rename(other)
+    for each in (dataset, pickle.loads(copy)):
+        for load in (lambda each=each: each[7], lambda each=each: list(fl.DataLoader(each, 8, num_workers=2))):
+            with pytest.raises(OSError, match="this file has changed since the HDF5Dataset was made") as caught:
+                load()
+            assert caught.value.filename == str(other)
+
+
+@pytest.mark.parametrize("name", ["near", "inside"])
+def test_a_file_of_its_own_needs_no_other(linked: Path, name: str) -> None:
+    dataset = fl.HDF5Dataset(linked, name)
+    assert not dataset._linked
+    linked.with_name(FAR).unlink()
+    assert dataset[39].shape == (3,)
+
+
+@pytest.mark.parametrize("layout", [{}, {"chunks": (5, 6), "compression": "lzf"}])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_that_another_takes_the_place_of_is_noticed(
+    tmp_path: Path, layout: dict[str, Any], kept: bool
+) -> None:
+    path = tmp_path / "rows.h5"
+    for name, value in (("rows.h5", 1), ("new.h5", 2)):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("data", data=np.full((40, 600), value), **layout)
+    dataset = fl.HDF5Dataset(path)
+    assert dataset[0].eq(1).all()
+    dataset._opened().file.close_handle()
+    if kept:
+        path.rename(tmp_path / "old.h5")
+    (tmp_path / "new.h5").rename(path)
+    for _ in range(2):
+        if kept and not layout:
+            assert dataset[39].eq(1).all()  # the file that was opened is still there
+            continue
+        with pytest.raises(OSError, match="changed since the HDF5Dataset was made") as caught:
+            dataset[39]
+        assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("change", ["grown", "shrunk", "deleted", "renamed", "cut"])
+def test_a_dataset_that_is_another_one_is_noticed(path: Path, change: str) -> None:
+    with h5py.File(path, "r+") as file:
+        file["other"] = np.zeros((300, 6, 5), "f4")
+        del file["data"]
+        file.create_dataset("data", data=np.ones((300, 6, 5), "f4"), maxshape=(None, 6, 5))
+    dataset = fl.HDF5Dataset(path)
+    assert dataset[0].eq(1).all()
+    dataset.close()
+    if change == "cut":
+        os.truncate(path, 4000)
+    else:
+        with h5py.File(path, "r+") as file:
+            if change in ("grown", "shrunk"):
+                file["data"].resize(400 if change == "grown" else 100, 0)
+            elif change == "deleted":
+                del file["data"]
+            else:
+                del file["data"]
+                file.move("other", "data")
+    os.utime(path, ns=(1, 1))
+    for load in (lambda: dataset[299], lambda: list(fl.DataLoader(dataset, 100))):
+        with pytest.raises(OSError, match="changed since the HDF5Dataset was made"):
+            load()
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h5")
+    for path in (tmp_path / "pipe.h5", "/dev/null", "/dev/zero"):
+        with pytest.raises(OSError, match="not a regular file but a FIFO, device or socket") as caught:
+            fl.HDF5Dataset(path)
+        assert caught.value.filename == str(path)
+
+
+def test_more_files_than_the_process_may_open(tmp_path: Path) -> None:
+    for number in range(80):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["data"] = np.full((4, 3), number)
+    script = f"""
+    import resource
+    import foreload as fl
+    from torch.utils.data import ConcatDataset
+    folder = {str(tmp_path)!r}
+    fl.HDF5Dataset(folder + "/0.h5")[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    data = ConcatDataset([fl.HDF5Dataset(f"{{folder}}/{{number}}.h5") for number in range(80)])
+    for _ in range(2):
+        assert [int(row[0]) for row in data] == [i // 4 for i in range(320)]
+    print(sum(len(batch) for batch in fl.DataLoader(data, batch_size=10, num_workers=0)))
+    """
+    run = python("-c", textwrap.dedent(script))
+    assert run.stdout.split() == ["320"], run.stderr

@@ -6,6 +6,7 @@ import io
 import math
 import pickle
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,28 @@ def test_a_window_must_be_a_number() -> None:
     packed = fl.packing.pack_sequences([[1]], 4)
     with pytest.raises(IndexError, match="index 1 is out of range for 1 samples"):
         packed[1]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[1 << 63], [1, 1 << 63, -1], [1 << 64], np.array([1, 1 << 63], np.uint64), {"input_ids": [-(1 << 63) - 1]}],
+)
+def test_tokens_beyond_int64_are_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match=r"document 1: its token -?\d+ does not fit into int64"):
+        fl.packing.pack_sequences([[1, 2], document], 4)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", ">u2", "u4", "u8", "i1", "i8"])
+def test_tokens_of_any_width_are_packed_right(tmp_path: Path, dtype: str) -> None:
+    most = min(np.iinfo(dtype).max, np.iinfo(np.int64).max)
+    np.array([[1, most, 3], [most, 5, 6]], dtype).tofile(tmp_path / "tokens.bin")
+    tokens = np.memmap(tmp_path / "tokens.bin", dtype, "r", shape=(2, 3))
+    assert [row.tolist() for row in fl.packing.pack_sequences(tokens, 4).unpack()] == [[1, most, 3], [most, 5, 6]]
+
+
+def test_padding_beyond_int64_is_refused() -> None:
+    for pad in (1 << 63, -(1 << 63) - 1):
+        with pytest.raises(ValueError, match="pad does not fit into int64"):
+            fl.packing.pack_sequences([[1]], 4, pad=pad)
+    with pytest.raises(TypeError, match="pad must be an int"):
+        fl.packing.pack_sequences([[1]], 4, pad=0.5)  # type: ignore[arg-type]

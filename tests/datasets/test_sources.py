@@ -7,6 +7,7 @@ import decimal
 import fcntl
 import importlib
 import importlib.machinery
+import json
 import os
 import pickle
 import random
@@ -17,6 +18,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -473,6 +475,149 @@ def test_a_file_without_rows_is_an_empty_dataset(tmp_path: Path, mode: fl.Loadin
     assert list(fl.DataLoader(dataset)) == []
 
 
+# Damaged Parquet, and values that Python or int64 do not hold.
+
+
+def table_of(rows: int) -> Any:
+    return pa.table(
+        {"i": range(rows), "s": [f"täxt {i}" * 3 for i in range(rows)], "l": [[i] * (i % 4) for i in range(rows)]}
+    )
+
+
+def outcome(load: Callable[[], Any]) -> Any:
+    """What is loaded, or the words of the error."""
+    try:
+        return load()
+    except fl.errors.DecodeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+@pytest.mark.parametrize("damage", ["flip", "zeros", "missing", "more"])
+def test_pages_with_checksums_are_never_read_wrong(
+    tmp_path: Path, version: str, compression: str, damage: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        table_of(60), path, row_group_size=20, compression=compression, data_page_version=version,
+        write_page_checksum=True, use_dictionary=False,
+    )  # fmt: skip
+    whole = path.read_bytes()
+    expected = list(fl.ParquetDataset(path))
+    end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    draws = random.Random(damage + version)
+    failed = 0
+    for _ in range(25):
+        at = draws.randrange(4, end)
+        data = bytearray(whole)
+        if damage == "flip":
+            data[at] ^= 1 << draws.randrange(8)
+        elif damage == "zeros":
+            data[at : at + 9] = bytes(len(data[at : at + 9]))
+        elif damage == "missing":
+            del data[at : at + draws.randrange(1, 9)]
+        else:
+            data[at:at] = draws.randbytes(draws.randrange(1, 9))
+        path.write_bytes(data)
+        dataset = outcome(lambda: fl.ParquetDataset(path))
+        found = [dataset] if isinstance(dataset, str) else [outcome(partial(dataset.read, i)) for i in range(60)]
+        for index, sample in enumerate(found):
+            assert str(path) in sample if isinstance(sample, str) else sample == expected[index]
+            failed += isinstance(sample, str)
+    assert failed > 25
+
+
+def test_row_counts_that_lie_are_never_believed(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table_of(150), path, row_group_size=50)
+    whole = path.read_bytes()
+    expected = list(fl.ParquetDataset(path))
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    # Thrift's compact form of 50 and 150: numbers of rows, and of values.
+    places = [(i, 2) for i in range(begin, len(whole)) if whole[i : i + 2] == b"\x16\x64"]
+    places += [(i, 3) for i in range(begin, len(whole)) if whole[i : i + 3] == b"\x16\xac\x02"]
+    assert len(places) >= 7
+    refused = 0
+    for at, size in places:
+        others = {2: (b"\x62", b"\x66", b"\x00", b"\x65"), 3: (b"\xae\x02", b"\x83\x00", b"\xab\x02")}
+        for other in others[size]:
+            data = whole[: at + 1] + other + whole[at + size :]
+            path.write_bytes(data)
+            found = outcome(lambda: list(fl.ParquetDataset(path)))
+            assert str(path) in found if isinstance(found, str) else found == expected
+            refused += isinstance(found, str)
+    assert refused > len(places)
+
+
+@pytest.mark.parametrize("magic", [b"PARE", b"\0\0\0\0", b"1RAP"])
+@pytest.mark.parametrize("place", [0, -4])
+def test_a_wrong_magic_is_refused(tmp_path: Path, magic: bytes, place: int) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table_of(10), path)
+    data = bytearray(path.read_bytes())
+    data[place : place + 4 or None] = magic
+    path.write_bytes(data)
+    if place == 0:  # pyarrow reads the one at the end only
+        assert len(fl.ParquetDataset(path)) == 10
+        return
+    with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: no Parquet, cut short, or damaged"):
+        fl.ParquetDataset(path)
+
+
+@pytest.mark.parametrize("how", list(HOW))
+def test_numbers_beyond_int64_are_named(tmp_path: Path, how: str) -> None:
+    for name, numbers in (("a", [1, 2, 3]), ("b", [4, (1 << 63) - 1, 1 << 63, 5])):
+        pq.write_table(
+            pa.table({"x": pa.array(numbers, pa.uint64())}), tmp_path / f"{name}.parquet", row_group_size=2
+        )
+    dataset = fl.ParquetDataset(tmp_path)
+    assert [row["x"] for row in dataset] == [1, 2, 3, 4, (1 << 63) - 1, 1 << 63, 5]
+    with pytest.raises(
+        ValueError, match=r"b\.parquet: row 2: column 'x' does not fit into int64.*9223372036854775808"
+    ):
+        list(fl.DataLoader(dataset, batch_size=7, **HOW[how]))
+    loader = fl.DataLoader(dataset, batch_size=7, on_error="skip", **HOW[how])
+    ((batch),) = loader
+    assert batch["x"].dtype is torch.int64
+    assert batch["x"].tolist() == [1, 2, 3, 4, (1 << 63) - 1, 5]
+    assert [error.index for error in loader.errors] == [5]
+    small = fl.ParquetDataset(tmp_path / "a.parquet")
+    assert same(list(fl.DataLoader(small, 3, **HOW[how])), list(TorchDataLoader(list(small), 3)))
+
+
+@pytest.mark.parametrize("kind", ["text", "time"])
+def test_values_that_python_does_not_hold_are_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.parquet"
+    if kind == "text":
+        raw = [b"fine", b"not \xff so", b"fine too"]
+        buffers = pa.array(raw, pa.binary()).buffers()
+        column = pa.StringArray.from_buffers(3, buffers[1], buffers[2])
+    else:
+        column = pa.array([0, 1 << 55, 5], pa.timestamp("ms"))
+    pq.write_table(pa.table({"i": [1, 2, 3], "x": column}), path)
+    dataset = fl.ParquetDataset(path)
+    assert dataset[2]["i"] == 3
+    for load in (
+        lambda: dataset[1],
+        lambda: dataset.__getitems__([0, 1]),
+        lambda: list(fl.DataLoader(dataset, 3)),
+    ):
+        with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: row 1: column 'x' cannot be read"):
+            load()
+    loader = fl.DataLoader(dataset, 3, on_error="skip", collate_fn=list)
+    assert [[row["i"] for row in batch] for batch in loader] == [[1, 3]]
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.parquet")
+    for path in (tmp_path / "a.parquet", "/dev/null"):
+        with pytest.raises(OSError, match="not a regular file but a FIFO, device or socket"):
+            fl.ParquetDataset(path)
+    with pytest.raises(FileNotFoundError, match=r"no \*\.parquet"):
+        fl.ParquetDataset(tmp_path)
+
+
 # Hugging Face datasets: they work as they are.
 
 
@@ -617,8 +762,8 @@ def test_wrong_mds_is_named(mosaic: Any, shards: Path, tmp_path: Path) -> None:
     shard = folder / "shard.00001.mds"
     data = shard.read_bytes()
     dataset = fl.MDSDataset(folder)
-    get = dataset._shards[1].get_item
-    dataset._shards[1].get_item = lambda number: (os.utime(shard, ns=(0, 0)), get(number))[1]
+    get = dataset._shards[1].get_sample_data
+    dataset._shards[1].get_sample_data = lambda number: (os.utime(shard, ns=(0, 0)), get(number))[1]
     with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: the file has changed"):
         dataset[int(dataset._starts[1])]
     dataset = fl.MDSDataset(folder)
@@ -651,6 +796,129 @@ def test_wrong_mds_is_named(mosaic: Any, shards: Path, tmp_path: Path) -> None:
         fl.MDSDataset(3)
     with pytest.raises(IndexError, match="index 150"):
         fl.MDSDataset(shards)[150]
+
+
+@pytest.fixture
+def hashed(mosaic: Any, tmp_path: Path) -> Path:
+    return write_mds(mosaic, tmp_path / "hashed", range(60), hashes=["sha1", "xxh64"])
+
+
+def flipped(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.6, 0.9999])
+@pytest.mark.parametrize("how", ["none", "threads", "processes"])
+def test_shards_are_what_their_hashes_say(hashed: Path, share: float, how: str) -> None:
+    shard = hashed / "shard.00001.mds"
+    flipped(shard, int(share * shard.stat().st_size))
+    dataset = fl.MDSDataset(hashed)
+    first, end = map(int, dataset._starts[1:3])
+    assert dataset[first - 1]["x"] == first - 1
+    with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: its sha1 is not what index\.json says"):
+        dataset[first]
+    loader = fl.DataLoader(dataset, batch_size=10, on_error="skip", **HOW[how])
+    assert torch.cat([batch["x"] for batch in loader]).tolist() == [i for i in range(60) if not first <= i < end]
+
+
+def test_a_shard_is_verified_once_for_all(hashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = fl.MDSDataset(hashed)
+    assert not dataset._verified.any()
+    list(fl.DataLoader(dataset, batch_size=10, num_workers=2, workers="processes"))
+    assert dataset._verified.all()
+    monkeypatch.setattr("foreload.datasets.mds._verify", None)
+    assert len(list(dataset)) == 60
+    copy = pickle.loads(pickle.dumps(dataset))
+    with pytest.raises(TypeError):
+        copy[0]
+    assert pickle.dumps(dataset) == pickle.dumps(fl.MDSDataset(hashed))  # the fingerprint of a spill folder
+
+
+@pytest.mark.parametrize("what", ["count", "first", "middle", "last", "order", "size"])
+def test_shards_without_hashes_must_make_sense(mosaic: Any, tmp_path: Path, what: str) -> None:
+    folder = write_mds(mosaic, tmp_path / "plain", range(60))
+    shard = folder / "shard.00001.mds"
+    data = bytearray(shard.read_bytes())
+    count = int.from_bytes(data[:4], "little")
+    places = {"count": 0, "first": 4, "middle": 4 + 4 * (count // 2), "last": 4 + 4 * count}
+    if what == "order":
+        data[8:12], data[12:16] = data[12:16], data[8:12]
+    elif what == "size":
+        begin = int.from_bytes(data[4:8], "little")
+        data[begin : begin + 4] = (1 << 20).to_bytes(4, "little")  # of the first column that has no fixed size
+    else:
+        data[places[what] + 3] = 0x7F
+    shard.write_bytes(data)
+    dataset = fl.MDSDataset(folder)
+    first = int(dataset._starts[1])
+    with pytest.raises(fl.errors.DecodeError, match=r"shard\.00001\.mds: (sample \d+ of the shard|the shard has)"):
+        dataset[first]
+    assert dataset[first - 1]["x"] == first - 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("samples", -1, "samples=-1"),
+        ("samples", 1 << 80, "cannot have"),
+        ("samples", 2.5, "samples=2.5"),
+        ("samples", None, "samples=None"),
+        ("samples", True, "samples=True"),
+        ("raw_data.bytes", -5, "bytes=-5"),
+        ("raw_data.bytes", "many", "bytes='many'"),
+        ("raw_data.bytes", 3, "cannot have"),
+        ("raw_data.basename", "../other.mds", "not in its folder"),
+        ("raw_data.basename", "/etc/passwd", "not in its folder"),
+        ("raw_data.basename", 7, "not in its folder"),
+        ("raw_data.hashes", {"crc17": "00"}, "hashes of no known kind"),
+        ("raw_data.hashes", ["sha1"], "hashes of no known kind"),
+        ("raw_data", None, "has no file"),
+        ("column_names", ["x"], "columns that do not fit together"),
+        ("column_names", ["x", "x", "x", "x", "x"], "columns that do not fit together"),
+        ("column_sizes", [8, None, -3, None, 12], "column_sizes"),
+        ("column_encodings", [], "columns that do not fit together"),
+        ("format", "tiff", "damaged"),
+        ("more", 1, "damaged"),
+    ],
+)
+def test_an_index_that_makes_no_sense_is_refused(hashed: Path, field: str, value: Any, words: str) -> None:
+    index = hashed / "index.json"
+    content = json.loads(index.read_bytes())
+    *parents, last = field.split(".")
+    place = content["shards"][1]
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    index.write_text(json.dumps(content))
+    with pytest.raises(fl.errors.DecodeError, match=rf"index\.json: .*{words}"):
+        fl.MDSDataset(hashed)
+
+
+def test_an_index_of_too_many_braces_is_refused(hashed: Path) -> None:
+    (hashed / "index.json").write_text("[" * 100_000)
+    with pytest.raises(fl.errors.DecodeError, match=r"index\.json: no index of MDS shards, or damaged"):
+        fl.MDSDataset(hashed)
+
+
+@pytest.mark.parametrize("compression", ["zstd:3", "gz"])
+def test_shards_that_decompress_to_something_else_are_refused(
+    mosaic: Any, tmp_path: Path, compression: str
+) -> None:
+    folder = write_mds(mosaic, tmp_path / "packed", range(60), compression=compression, hashes=["sha1"])
+    index = folder / "index.json"
+    content = json.loads(index.read_bytes())
+    for field, value, words in (
+        ("bytes", 1 << 20, "bytes when decompressed, but index"),
+        ("hashes", {"sha1": "0" * 40}, "its sha1 is not"),
+    ):
+        changed = json.loads(json.dumps(content))
+        changed["shards"][1]["raw_data"][field] = value
+        index.write_text(json.dumps(changed))
+        with pytest.raises(fl.errors.DecodeError, match=rf"shard\.00001\.mds\.\w+: .*{words}"):
+            fl.MDSDataset(folder)
+        assert not (folder / "shard.00001.mds").exists()
 
 
 def test_pickled_columns_must_be_asked_for(mosaic: Any, tmp_path: Path) -> None:

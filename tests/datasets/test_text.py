@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -25,6 +26,7 @@ from foreload import _native
 from foreload.datasets.text.pieces import Pieces
 from foreload.datasets.text.tokens import IDS, encoder_of
 from foreload.options import LoadingMode
+from tests.programs import python
 
 LINES = ["hello", "", "Grüße, 世界 😀", "x" * 40, " tab\tand space ", "end"]
 
@@ -386,7 +388,8 @@ def test_a_tokenizer_that_fails_costs_only_its_own_sample(lines: Path) -> None:
     data = fl.TextDataset(lines, fails_on_x, 2)
     with pytest.raises(KeyError, match="no token for x") as caught:
         list(fl.DataLoader(data, batch_size=6))
-    assert "sample 3" in caught.value.__notes__[0]
+    assert "sample 3" in "".join(caught.value.__notes__)
+    assert f"{lines}:4" in "".join(caught.value.__notes__)
     loader = fl.DataLoader(data, batch_size=6, on_error="skip")
     assert [row[0] for batch in loader for row in batch.tolist()] == [len(t) for t in LINES if "x" not in t]
     assert [error.index for error in loader.errors] == [3]
@@ -595,3 +598,388 @@ def test_indexing_tells_how_far_it_is_and_can_be_ended(tmp_path: Path, split: st
 
     with pytest.raises(KeyboardInterrupt):
         _native.LineFile(os.fsencode(path), split, ",", 2, end)
+
+
+# Odd tables, against Python's csv module.
+
+
+def table_of(content: bytes, delimiter: str = ",") -> list[list[str]]:
+    """The rows that Python's csv module reads, without the empty ones."""
+    limit = csv.field_size_limit(1 << 30)
+    try:
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+        return [row for row in csv.reader(text, delimiter=delimiter) if row]
+    finally:
+        csv.field_size_limit(limit)
+
+
+def check_table(file: Path, content: bytes, delimiter: str = ",") -> None:
+    rows = table_of(content, delimiter)
+    write(file, content)
+    if not rows:
+        assert len(fl.TextDataset(file, text_field=0, label_field=None)) == 0
+        return
+    for column in range(max(map(len, rows))):
+        if column < len(rows[0]):
+            texts = fl.TextDataset(file, max_length=4, text_field=column, label_field=None)
+            assert len(texts) == len(rows)
+            read = texts.entries.read(range(len(rows)))
+            for given, row in zip(read, rows, strict=True):
+                assert given == row[column] if column < len(row) else isinstance(given, ValueError)
+
+
+@given(
+    st.lists(st.sampled_from(['"', ",", "\r", "\n", "\r\n", " ", "a", '""', "é", "\0", "\t"]), max_size=14),
+    st.booleans(),
+    st.sampled_from([",", "\t"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_any_table_is_read_as_csv_reads_it(
+    tmp_path_factory: Any, parts: list[str], mark: bool, delimiter: str
+) -> None:
+    file = tmp_path_factory.mktemp("odd") / ("a.csv" if delimiter == "," else "a.tsv")
+    check_table(file, (("\ufeff" if mark else "") + "".join(parts)).encode(), delimiter)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a,b\rc,d\re,f",
+        b"a,b\rc,d\r\ne,f\nx,y\r",
+        b"a,b\r\r\n\n\rc,d\r\r\r",
+        b'a,b\n"open,to the end\nof the file\n',
+        b'a,b\n"open to the end\r\n\r\n',
+        b'a,b\nlast,"',
+        b'a,b\nlast,""',
+        b'a,b\nlast,"""',
+        b'a,b\nin the "middle" of,5" disk\n',
+        b'a,b\n"closed"and more,"twice" "quoted"\n',
+        b'a,b\n"doubled "" quote","""\n"""\n',
+        b'a,b\n"one\rtwo\nthree\r\nfour\n\rfive",x\r\n',
+        b"a,b\nnul\0byte,\0\n\0\n",
+        b"a,b,,\nc,d,,\n",
+        b"\r\n\r\n\ra,b\r\n",
+        b'\xef\xbb\xbf"a",b\rc,d\r',
+        b'a,b\n"' + b"long," * 60_000 + b'",x\n' + b"y" * 300_000 + b",z",
+        b' "a",b \n ,"b" ""\n',
+        b'"\r"\n"\n"\r"\r\n"\r\n',
+    ],
+)
+def test_odd_tables_are_read_as_csv_reads_them(tmp_path: Path, content: bytes) -> None:
+    check_table(tmp_path / "a.csv", content)
+    check_table(tmp_path / "a.tsv", content.replace(b",", b"\t"), "\t")
+
+
+def test_blocks_do_not_matter_to_tables(tmp_path: Path) -> None:
+    for shift in range(4):
+        rows = b"".join(b'"%d\r\n","x"\r' % i for i in range(30_000))
+        check_table(tmp_path / f"{shift}.csv", b"a" * shift + b",b\r" + rows)
+
+
+def test_errors_count_the_lines_that_python_counts(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", b'text,label\r"a\rb",1\r\nshort\rc,2')
+    with pytest.raises(ValueError, match=r"a\.csv:4: the record has 1 fields, and field 2"):
+        fl.TextDataset(file)
+
+
+def test_columns_of_one_name_must_be_told_apart(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "text,label,text\na,1,b\n")
+    with pytest.raises(ValueError, match=r"text_field: there are several columns 'text' in .*a\.csv.*: 0, 2"):
+        fl.TextDataset(file)
+    assert fl.TextDataset(file, text_field=2, label_field=None).read(1) == "b"
+
+
+# Numbers that int64 does not hold, and JSON that is not plain.
+
+BEYOND = ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("number", [*BEYOND, "+" + "9" * 5000])
+def test_labels_of_tables_beyond_int64_are_refused(tmp_path: Path, number: str) -> None:
+    file = write(tmp_path / "a.csv", f"text,label\na,1\nb,{number}\n")
+    with pytest.raises(ValueError, match=r"a\.csv:3: 'label' does not fit into int64"):
+        fl.TextDataset(file)
+
+
+@pytest.mark.parametrize("number", BEYOND)
+def test_labels_of_json_lines_beyond_int64_are_refused(tmp_path: Path, number: str) -> None:
+    file = write(tmp_path / "a.jsonl", f'{{"text": "a", "label": 1}}\n\n{{"text": "b", "label": {number}}}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl:3: 'label' does not fit into int64"):
+        fl.TextDataset(file)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_labels_are_never_rounded(tmp_path: Path, name: str) -> None:
+    def write_labels(labels: list[str]) -> Path:
+        if name == "a.csv":
+            return write(tmp_path / name, "text,label\n" + "".join(f"a,{label}\n" for label in labels))
+        return write(tmp_path / name, "".join(f'{{"text": "a", "label": {label}}}\n' for label in labels))
+
+    ends = [str(-(1 << 63)), str((1 << 63) - 1), "0"]
+    texts = fl.TextDataset(write_labels(ends))
+    assert texts.targets == list(map(int, ends))
+    (_, labels), *_ = fl.DataLoader(texts, batch_size=3)
+    assert labels.tolist() == list(map(int, ends))
+    assert fl.TextDataset(write_labels(["9007199254740992", "0.5"])).targets == [2.0**53, 0.5]
+    with pytest.raises(ValueError, match=rf"{name}:[23]: 'label' does not fit into float64.*9007199254740993"):
+        fl.TextDataset(write_labels(["0.5", "9007199254740993"]))
+
+
+def test_json_is_what_json_reads(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a", "text": "twice", "label": 1, "meta": {"a": [1, {"b": null}]}}',
+        '{"text": "\\ud800 alone", "label": NaN}',
+        '{"label": -Infinity, "text": "\\u0000", "more": [[[[]]]]}',
+        '{"label": 1e400, "text": "x", "huge": 123456789012345678901234567890}',
+    ]
+    texts = fl.TextDataset(write(tmp_path / "a.jsonl", "\n".join(lines)), max_length=7)
+    records = [json.loads(line) for line in lines]
+    assert [texts.read(i) for i in range(4)] == [record["text"] for record in records]
+    assert str(texts.targets) == str([float(record["label"]) for record in records])
+    assert [x.tolist() for x, _ in texts] == [code_points(record["text"], 7) for record in records]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"text": "b", "more": ' + "[" * 100_000 + "]" * 100_000 + "}", r"a\.jsonl:2 is JSON that Python cannot"),
+        ('{"text": "b", "more": ' + '{"a":' * 100_000 + "1" + "}" * 100_001, r"a\.jsonl:2 is JSON that Python"),
+        ('{"text": "b", "more": ' + "9" * 5000 + "}", r"a\.jsonl:2 is JSON that Python cannot read: .*digits"),
+        ('{"text": ' + "[" * 500 + "]" * 500 + "}", r"a\.jsonl:2: 'text' is no text but \[\[\["),
+        ('{"text": {"text": "b"}}', r"a\.jsonl:2: 'text' is no text but \{'text': 'b'\}"),
+        ("[" * 500 + "]" * 500, r"a\.jsonl:2 must be a JSON object, got \[\[\["),
+        ('{"text": NaN}', r"a\.jsonl:2: 'text' is no text but nan"),
+        ('{"text": "b"} {"text": "c"}', r"a\.jsonl:2 is not JSON: Extra data"),
+        ('{"text": "b\x00"}', r"a\.jsonl:2 is not JSON: Invalid control character"),
+        ('\ufeff{"text": "b"}', r"a\.jsonl:2 is not JSON"),
+    ],
+)
+def test_json_that_cannot_be_read_costs_only_its_own_sample(tmp_path: Path, line: str, words: str) -> None:
+    file = write(tmp_path / "a.jsonl", f'{{"text": "a"}}\n{line}\n{{"text": "c"}}\n')
+    texts = fl.TextDataset(file, max_length=1)
+    with pytest.raises(ValueError, match=words):
+        texts[1]
+    loader = fl.DataLoader(texts, batch_size=3, on_error="skip")
+    assert [batch.tolist() for batch in loader] == [[[ord("a")], [ord("c")]]]
+    assert "a.jsonl:2" in loader.errors[0].error
+
+
+@pytest.mark.parametrize("label", ["[1, 2]", '{"name": "x"}', "null", "[" * 300 + "]" * 300])
+def test_nested_labels_are_refused(tmp_path: Path, label: str) -> None:
+    file = write(tmp_path / "a.jsonl", f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: 'label' must be a name or a number, got"):
+        fl.TextDataset(file)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1 << 63],
+        [1, (1 << 63), -1],
+        (5, 1 << 64),
+        [-(1 << 63) - 1],
+        np.array([1, 1 << 63], np.uint64),
+        torch.tensor([2**64 - 1], dtype=torch.uint64),
+    ],
+)
+def test_tokens_beyond_int64_are_refused(lines: Path, ids: Any) -> None:
+    data = fl.TextDataset(lines, lambda text: ids if "x" in text else [1], 3)
+    whole = max(np.asarray(ids).tolist() if isinstance(ids, torch.Tensor) else map(int, ids), key=abs)
+    for load in (
+        lambda: data[3],
+        lambda: list(TorchDataLoader(data, batch_size=6)),
+        lambda: list(fl.DataLoader(data, batch_size=6)),
+        lambda: list(fl.DataLoader(data, batch_size=6, cache="1MiB")),
+    ):
+        with pytest.raises(ValueError, match=f"the token {whole} does not fit into int64") as caught:
+            load()
+        assert f"{lines}:4" in "".join(caught.value.__notes__)
+    loader = fl.DataLoader(data, batch_size=6, on_error="skip")
+    assert [batch[:, 0].tolist() for batch in loader] == [[1] * 5]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", ">u2", "u4", ">u4", "u8", ">u8", "i1", "i2", "i8"])
+def test_tokens_of_any_width_are_read_right(lines: Path, dtype: str) -> None:
+    most = min(np.iinfo(dtype).max, np.iinfo(np.int64).max)
+    data = fl.TextDataset(lines, lambda text: np.array([most, len(text)], dtype), 3)
+    (batch,) = fl.DataLoader(data, batch_size=6)
+    assert batch.tolist() == [[most, len(text), 0] for text in LINES]
+
+
+# What a tokenizer is set to.
+
+
+def special() -> tokenizers.Tokenizer:
+    """Words as ids, between a [CLS] (2) and a [SEP] (3)."""
+    words = {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "b": 5, "c": 6, "d": 7}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    return write(tmp_path / "letters.txt", "a b c d\na\n\n")
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 6, 9])
+@pytest.mark.parametrize("pad_side", ["left", "right"])
+@pytest.mark.parametrize("cut_side", ["left", "right"])
+@pytest.mark.parametrize("own_most", [None, 3, 20])
+def test_a_tokenizers_own_sides_and_special_tokens_are_kept(
+    letters: Path, most: int, pad_side: str, cut_side: str, own_most: int | None
+) -> None:
+    tokenizer, reference = special(), special()
+    tokenizer.enable_padding(direction=pad_side, pad_id=1, pad_token="[PAD]")
+    if own_most is not None:
+        tokenizer.enable_truncation(own_most, direction=cut_side)
+    reference.enable_truncation(min(most, own_most or most), direction=cut_side if own_most else "right")
+    before = tokenizer.to_str()
+    rows = [encoding.ids for encoding in reference.encode_batch(["a b c d", "a", ""])]
+    reference.enable_padding(direction=pad_side, pad_id=1, pad_token="[PAD]", length=most)
+    padded = [encoding.ids for encoding in reference.encode_batch(["a b c d", "a", ""])]
+    data = fl.TextDataset(letters, tokenizer, most)
+    free = fl.TextDataset(letters, tokenizer, most, padding=False)
+    for _ in range(2):
+        assert [x.tolist() for x in data] == padded
+        assert next(iter(fl.DataLoader(data, batch_size=3))).tolist() == padded
+        assert [x.tolist() for x in free] == rows
+        data, free = pickle.loads(pickle.dumps((data, free)))
+    width = max(map(len, rows))
+    ids, lengths = next(iter(fl.DataLoader(free, batch_size=3)))
+    assert lengths.tolist() == list(map(len, rows))
+    assert ids.tolist() == [row[-width:] if pad_side == "left" else row[:width] for row in padded]
+    assert tokenizer.to_str() == before
+
+
+def test_a_tokenizer_that_cannot_be_cut_is_refused(letters: Path) -> None:
+    with pytest.raises(ValueError, match="max_length must be 2 or more, got 1: the tokenizer adds 2 special"):
+        fl.TextDataset(letters, special(), 1)
+
+    class Splitter:
+        def pre_tokenize(self, text: Any) -> None:
+            text.split(lambda _, part: part.split(" ", "removed"))
+
+    written = special()
+    written.pre_tokenizer = tokenizers.pre_tokenizers.PreTokenizer.custom(Splitter())
+    with pytest.raises(ValueError, match=r"tokenizer: call its enable_truncation\(max_length=4\).*be copied"):
+        fl.TextDataset(letters, written, 4)
+    written.enable_truncation(4)
+    assert fl.TextDataset(letters, written, 4)[0].tolist() == [2, 4, 5, 3]
+
+
+def test_text_that_a_tokenizer_cannot_take_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": "\\ud800"}\n')
+    for tokenizer in (special(), bpe()):
+        data = fl.TextDataset(file, tokenizer, 4)
+        with pytest.raises(Exception, match=r"TextEncodeInput|surrogates") as caught:
+            data[1]
+        assert f"{file}:2" in "".join(caught.value.__notes__)
+        loader = fl.DataLoader(data, batch_size=2, on_error="skip")
+        assert [len(batch) for batch in loader] == [1]
+
+
+def test_columns_are_padded_with_what_they_are_padded_with() -> None:
+    collate = fl.datasets.text.tokens.PaddingCollate(pad=9, left=True, type_pad=3)
+    names = ["input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"]
+    batch = collate([{name: torch.ones(n, dtype=torch.int64) for name in names} for n in (2, 1)])
+    assert {name: batch[name][1].tolist() for name in names} == dict(
+        zip(names, ([9, 1], [3, 1], [0, 1], [1, 1]), strict=True)
+    )
+
+
+@pytest.mark.slow
+def test_a_tokenizer_of_transformers_is_asked_no_more_than_its_model_takes(letters: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=special(),
+        pad_token="[PAD]",
+        model_max_length=6,
+        padding_side="left",
+        truncation_side="left",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    tokenizer._pad_token_type_id = 3
+    with pytest.raises(ValueError, match="max_length=7 is more than the 6 of the tokenizer's model_max_length"):
+        fl.TextDataset(letters, tokenizer, 7)
+    expected = dict(
+        tokenizer(["a b c d", "a"], padding="max_length", truncation=True, max_length=5, return_tensors="pt")
+    )
+    (batch, _) = fl.DataLoader(fl.TextDataset(letters, tokenizer, 5), batch_size=2)
+    assert flat(batch) == flat(expected)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_files_without_samples_are_empty_datasets(tmp_path: Path, name: str) -> None:
+    for content in (b"", b"\xef\xbb\xbf", *([b"\n\r\n\n"] if name == "a.jsonl" else [])):
+        data = fl.TextDataset(write(tmp_path / name, content))
+        assert len(data) == 0
+        assert list(fl.DataLoader(data)) == []
+    if name == "a.txt":
+        assert len(fl.TextDataset(write(tmp_path / name, b"\n\r\n\n"))) == 3
+
+
+def test_more_files_than_the_process_may_open(tmp_path: Path) -> None:
+    for number in range(100):
+        write(tmp_path / f"{number}.jsonl", f'{{"text": "{number}"}}\n')
+    script = """
+import resource, sys, pickle
+import foreload as fl
+from torch.utils.data import ConcatDataset
+"".encode("utf-32-le")
+fl.TextDataset(sys.argv[1] + "/0.jsonl")[0]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+data = ConcatDataset([fl.TextDataset(f"{sys.argv[1]}/{number}.jsonl", max_length=2) for number in range(100)])
+for _ in range(2):
+    print([int("".join(map(chr, filter(None, data[i].tolist())))) for i in range(100)] == list(range(100)))
+data = pickle.loads(pickle.dumps(data))
+print(sum(len(batch) for batch in fl.DataLoader(data, batch_size=10, num_workers=0)))
+"""
+    done = python("-c", script, str(tmp_path))
+    assert done.stdout.split() == ["True", "True", "100"]
+
+
+def test_a_text_that_memory_does_not_hold_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "sparse.txt"
+    with file.open("wb") as out:
+        out.truncate(3 << 30)  # takes no room on the disk
+        out.seek(0, os.SEEK_END)
+        out.write(b"\nend\n")
+    script = """
+import resource, sys
+import foreload as fl
+data = fl.TextDataset(sys.argv[1], lambda text: [len(text)], 4)
+print(fl.TextDataset(sys.argv[1], max_length=4)[0].tolist(), data[1].tolist())
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+try:
+    data[0]
+except MemoryError as error:
+    print(error)
+"""
+    done = python("-c", script, str(file))
+    assert done.stdout.splitlines() == ["[0, 0, 0, 0] [3, 0, 0, 0]", f"{file}:1: there is no memory for the text"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_file_that_may_not_be_read_any_more(lines: Path) -> None:
+    script = """
+import os, pickle, sys
+import foreload as fl
+copy = pickle.dumps(fl.TextDataset(sys.argv[1]))
+os.chmod(sys.argv[1], 0)
+os.setgroups([])
+os.setuid(12345)
+try:
+    pickle.loads(copy)[0]
+except OSError as error:
+    print(type(error).__name__, error.filename)
+"""
+    done = python("-c", script, str(lines))
+    assert done.stdout.split() == ["PermissionError", str(lines)]

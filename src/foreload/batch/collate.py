@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.data._utils import collate as torch_collate
@@ -140,6 +140,14 @@ class _DictSample(dict[Any, Any]):
 class _TensorSample(torch.Tensor):
     # Operations on a sample return plain tensors.
     __torch_function__ = plain_torch_function  # type: ignore[assignment]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        # Another process gets a plain tensor. (Torch cannot unpickle subclasses with its newer dtypes.)
+        return _plain, (self.as_subclass(torch.Tensor),)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class Collated(Sequence[Any]):

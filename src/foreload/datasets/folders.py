@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foreload.checks import first_beyond_int64
 from foreload.record.progress import track
 
 __all__ = ["IMAGES", "Labels", "Listing", "files_below", "is_folder", "is_special", "list_files"]
@@ -40,7 +41,8 @@ def list_files(
     Raises:
         FileNotFoundError: the folder does not exist, or it or one of its class folders has no file.
         NotADirectoryError: ``data_path`` is a file.
-        ValueError: ``labels`` has another length than there are files, or an empty list was given.
+        ValueError: ``labels`` has another length than there are files, or one does not fit into int64, or an empty
+            list was given.
         TypeError: an argument is of another type.
     """
     if not isinstance(data_path, (str, Path)):
@@ -155,6 +157,14 @@ def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if len(labels) != len(paths):
         raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")
     values = np.asarray(labels)
+    if (beyond := first_beyond_int64(labels, values)) is not None:
+        raise ValueError(
+            f"labels: {labels[beyond]} of {paths[beyond]!r} does not fit into int64; number the classes from 0"
+        )
+    if values.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+        odd = next((label for label in labels if not isinstance(label, str)), "")
+        if odd != "":
+            raise TypeError(f"labels must be all int or all str, got {str(values[0])!r:.50} and {odd!r:.50}")
     if values.ndim != 1 or values.dtype.kind not in "iubU":
         raise TypeError(f"labels must be one int or one str per file, got an array of {values.dtype}")
     if values.dtype.kind == "U":

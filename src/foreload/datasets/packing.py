@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from foreload.batch.collate import Collated
-from foreload.checks import Array, check_int
+from foreload.checks import Array, check_int, first_beyond_int64, fits_int64
 from foreload.order.index import positions_of
 
 __all__ = ["PackedDataset", "attention_mask", "cu_seqlens", "pack_sequences"]
@@ -139,8 +139,8 @@ def pack_sequences(
         window: how many documents to pack at a time, so that neighbours stay near; by default all of them.
 
     Raises:
-        ValueError, TypeError: a document is too long and ``split`` is False, or is not made of ints; its number is
-            in the message.
+        ValueError, TypeError: a document is too long and ``split`` is False, or is not made of ints that fit into
+            int64; its number is in the message.
 
     >>> packed = pack_sequences([[1, 2, 3, 4, 5, 6], [7, 8], [9]], length=4, pad=-1)
     >>> packed.input_ids.tolist()
@@ -148,6 +148,8 @@ def pack_sequences(
     """
     length = check_int("length", length, 1)
     size = None if window is None else check_int("window", window, 1)
+    if not fits_int64(check_int("pad", pad)):
+        raise ValueError(f"pad does not fit into int64: {pad}")
     documents = _documents(sequences)
     numbered = 0
     parts: list[tuple[Array, _Pieces]] = []
@@ -232,6 +234,8 @@ def _tokens(document: Any, number: int) -> Array:
         raise ValueError(f"document {number} is not a flat sequence of tokens: {error}") from None
     if tokens.ndim != 1:
         raise ValueError(f"document {number} must have one dimension, got shape {tokens.shape}")
+    if (beyond := first_beyond_int64(document, tokens)) is not None:
+        raise ValueError(f"document {number}: its token {document[beyond]} does not fit into int64")
     if tokens.size and tokens.dtype.kind not in "iu":
         raise TypeError(f"document {number} must be made of ints, got {tokens.dtype}; tokenize it first")
     return tokens.astype(np.int64, copy=False)

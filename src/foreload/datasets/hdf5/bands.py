@@ -15,7 +15,7 @@ import numpy as np
 from foreload.cache.store import SampleStore
 from foreload.checks import Array
 from foreload.datasets.hdf5.chunks import Chunks
-from foreload.datasets.hdf5.file import HDF5File, Stamp
+from foreload.datasets.hdf5.file import HDF5File, Linked, Stamp
 from foreload.machine import granted_memory
 
 __all__ = ["Bands", "Want"]
@@ -38,12 +38,15 @@ class Bands:
         columns: the datasets.
         path: the file.
         stamp: of the file's content.
+        linked: other files that it takes data from.
         store: keeps bands for all processes, numbered through all columns.
     """
 
-    def __init__(self, columns: Sequence[Chunks], path: str, stamp: Stamp, store: SampleStore | None) -> None:
+    def __init__(
+        self, columns: Sequence[Chunks], path: str, stamp: Stamp, linked: Linked, store: SampleStore | None
+    ) -> None:
         self.process = os.getpid()
-        self.file = HDF5File(path, stamp)
+        self.file = HDF5File(path, stamp, linked)
         self._columns = columns
         self._store = store
         self._first = list(accumulate(map(len, columns), initial=0))

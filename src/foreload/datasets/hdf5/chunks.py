@@ -61,15 +61,15 @@ class Chunks:
     def __init__(self, dataset: Any, name: str, path: str, file: HDF5File) -> None:
         self._path = path
         self.name = name
-        self.shape: tuple[int, ...] = dataset.shape
-        self._stored: np.dtype[Any] = dataset.dtype
+        # An array as the type of each element is read as more dimensions.
+        self._stored, inner = dataset.dtype.subdtype or (dataset.dtype, ())
+        self._dimensions = len(dataset.shape)
+        self.shape: tuple[int, ...] = (*dataset.shape, *inner)
         self.dtype = self._stored.newbyteorder("=") if self._stored.kind in "biufc" else self._stored
         self.is_tensor = _is_tensor(self.dtype)
         self.row_bytes: int = self.dtype.itemsize * math.prod(self.shape[1:])
-        self.chunk: tuple[int, ...] = dataset.chunks or (
-            min(max(1, _TOGETHER // max(1, self.row_bytes)), max(1, self.shape[0])),
-            *self.shape[1:],
-        )
+        together = min(max(1, _TOGETHER // max(1, self.row_bytes)), max(1, self.shape[0]))
+        self.chunk: tuple[int, ...] = (*(dataset.chunks or (together, *dataset.shape[1:])), *inner)
         self.rows = self.chunk[0]
         self._grid: tuple[int, ...] = tuple(
             -(-size // max(1, part)) for size, part in zip(self.shape, self.chunk, strict=True)
@@ -89,6 +89,7 @@ class Chunks:
         created = dataset.id.get_create_plist()
         return (
             self.is_tensor
+            and len(self.shape) == self._dimensions
             and math.prod(self.shape) > 0
             and not dataset.is_virtual
             and created.get_external_count() == 0
@@ -244,7 +245,7 @@ class Chunks:
 
     def _by_h5py(self, spans: tuple[slice, ...], file: HDF5File) -> Array:
         try:
-            rows = file.read_rows(self.name, spans)
+            rows = file.read_rows(self.name, spans[: self._dimensions])
         except OSError as error:
             if error.filename is not None:
                 raise

@@ -15,10 +15,12 @@ import torch
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.store import SampleStore
+from foreload.checks import check_regular_file
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.hdf5.bands import Bands
 from foreload.datasets.hdf5.chunks import Chunks
-from foreload.datasets.hdf5.file import HDF5File, load_h5py, opened, stamp_of
+from foreload.datasets.hdf5.file import HDF5File, check_linked, load_h5py, opened, stamp_of, stamps_of
+from foreload.datasets.hdf5.links import linked_files
 from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
@@ -64,12 +66,13 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     Raises:
         FileNotFoundError, OSError: there is no such file, or it is not HDF5, cut short, or open for writing.
         KeyError: it has no dataset of that name; the message lists those that it has.
-        ValueError: a dataset has no rows (it is a scalar), or there are not as many targets.
+        ValueError: a dataset has no rows (it is a scalar) or holds references, or there are not as many targets.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
         ImportError: h5py is not installed.
 
     Loading a sample raises :class:`foreload.errors.DecodeError` where its chunk is damaged, and OSError where the
-    file has changed since the dataset was made.
+    file has changed since the dataset was made, or one that it takes data from: by external links, virtual sources
+    or external storage.
 
     >>> import tempfile, h5py
     >>> path = Path(tempfile.mkdtemp()) / "digits.h5"
@@ -104,6 +107,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     def index(self) -> int:
         """Read the file's metadata: the number of rows, and where they lie."""
         path = str(self.data_path)
+        check_regular_file(path)
         self._stamp = stamp_of(os.stat(path))
         file = HDF5File(path, self._stamp)
         named = {"dataset_name": self.dataset_name, "target_name": self.target_name}
@@ -117,7 +121,9 @@ class HDF5Dataset(BaseDataset, NativeBatches):
                         f"target_name: {names[1]!r} has {counts[1]} rows, but {names[0]!r} has {counts[0]}; there "
                         "must be one target per row"
                     )
+                self._linked = stamps_of(set().union(*(linked_files(handle, name) for name in names)))
                 chunks = [Chunks(dataset, name, path, file) for dataset, name in zip(found, names, strict=True)]
+                check_linked(self._linked)
         finally:
             file.close()
         self.columns = [Column(each, is_target) for each, is_target in zip(chunks, (False, True), strict=False)]
@@ -177,7 +183,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         bands = self._bands
         if bands is None or bands.process != os.getpid():
             chunks = [column.chunks for column in self.columns]
-            bands = self._bands = Bands(chunks, str(self.data_path), self._stamp, self._kept)
+            bands = self._bands = Bands(chunks, str(self.data_path), self._stamp, self._linked, self._kept)
         return bands
 
     def close(self) -> None:
@@ -309,7 +315,24 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
     if not found.shape:
         what = "empty" if found.shape is None else "a scalar"
         raise ValueError(f"{argument}: {name!r} in {path!r} is {what}; give a dataset with a row per sample")
+    if _has_references(found.dtype):
+        raise ValueError(
+            f"{argument}: {name!r} in {path!r} holds references, which mean nothing outside of the open file; "
+            "store what they refer to"
+        )
     return found
+
+
+def _has_references(dtype: np.dtype[Any]) -> bool:
+    h5py = load_h5py()
+    if dtype.subdtype is not None:
+        return _has_references(dtype.subdtype[0])
+    if dtype.names is not None:
+        return any(_has_references(dtype[name]) for name in dtype.names)
+    inner = h5py.check_vlen_dtype(dtype)
+    if isinstance(inner, np.dtype):
+        return _has_references(inner)
+    return h5py.check_ref_dtype(dtype) is not None
 
 
 def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import resource
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from foreload import _native
 from foreload.record.spans import Stage
 
-__all__ = ["HDF5File", "Stamp", "load_h5py", "opened", "stamp_of"]
+__all__ = ["HDF5File", "Linked", "Stamp", "check_linked", "load_h5py", "opened", "stamp_of", "stamps_of"]
 
 Stamp = tuple[int, int, int, int]
+
+# Files that a dataset takes data from, beside its own; None for one that does not exist.
+Linked = dict[str, Stamp | None]
 
 _WRITING = "this HDF5 file is open for writing; close it there first"
 
@@ -94,6 +98,41 @@ def stamp_of(about: os.stat_result) -> Stamp:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
+def stamps_of(paths: Iterable[str]) -> Linked:
+    """Return the stamps of files, of which some may not exist."""
+    return {path: _stamp_at(path) for path in paths}
+
+
+def check_linked(linked: Linked) -> None:
+    """Check that no file has changed, appeared or gone since its stamp was taken.
+
+    Raises:
+        OSError: one has; ``filename`` is its path.
+    """
+    for path, known in linked.items():
+        if _stamp_at(path) != known:
+            raise _changed(path)
+
+
+def _stamp_at(path: str) -> Stamp | None:
+    try:
+        return stamp_of(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _changed(path: str) -> OSError:
+    message = "this file has changed since the HDF5Dataset was made; make the dataset again"
+    return OSError(errno.ESTALE, message, path)
+
+
+def _may_stay_open(number: int) -> bool:
+    # Half of the files that the process may have open are left to the rest of it; a descriptor is the lowest free
+    # number, so it says how many are open.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit == resource.RLIM_INFINITY or number < limit / 2
+
+
 class _Descriptor:
     """An open file, closed after its last reader: its number could then become another file's."""
 
@@ -101,7 +140,7 @@ class _Descriptor:
 
     def __init__(self, path: str) -> None:
         self.number = -1
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.number >= 0:
@@ -114,11 +153,13 @@ class HDF5File:
     Args:
         path: the file.
         stamp: of the content when the dataset was made.
+        linked: other files that it takes data from, with their stamps.
     """
 
-    def __init__(self, path: str, stamp: Stamp) -> None:
+    def __init__(self, path: str, stamp: Stamp, linked: Linked | None = None) -> None:
         self._path = path
         self._stamp = stamp
+        self._linked = linked or {}
         self._file: _Descriptor | None = None
         self._handle: Any = None
 
@@ -159,8 +200,15 @@ class HDF5File:
                 self._open()
                 self._handle = _open_h5py(self._path)
                 _OPEN.add(self)
+                if stamp_of(os.stat(self._path)) != self._stamp:  # it may be another file than the open one
+                    self.close_handle()
+                    raise _changed(self._path)
             with _native.Measure(Stage.read) as measure:
-                found = self._handle[name][rows]
+                try:
+                    found = self._handle[name][rows]
+                except Exception:
+                    self.check()  # that a file has changed says more
+                    raise
                 measure.bytes = getattr(found, "nbytes", 0)
             self.check()
             return found
@@ -170,13 +218,16 @@ class HDF5File:
             if self._file is None:
                 file = _Descriptor(self._path)
                 self._compare(file)
+                if not _may_stay_open(file.number):
+                    return file
                 self._file = file
             return self._file
 
     def _compare(self, file: _Descriptor) -> None:
-        if stamp_of(os.fstat(file.number)) != self._stamp:
-            message = "this file has changed since the HDF5Dataset was made; make the dataset again"
-            raise OSError(errno.ESTALE, message, self._path)
+        about = os.fstat(file.number)
+        if stamp_of(about) != self._stamp or about.st_nlink == 0:
+            raise _changed(self._path)
+        check_linked(self._linked)
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import Array
+from foreload.checks import Array, first_beyond_int64
 from foreload.datasets.parquet.rowgroups import load_pyarrow
 
 __all__ = ["collated", "values_of"]
@@ -37,8 +37,11 @@ def collated(column: Any, order: Array) -> Any:
     pa = load_pyarrow()
     is_a = pa.types
     kind, array = column.type, column.chunk(0)
-    if array.null_count or is_a.is_uint64(kind):
+    if array.null_count:
         return None
+    if is_a.is_uint64(kind):
+        numbers = array.to_numpy()[order]
+        return None if first_beyond_int64((), numbers) is not None else torch.from_numpy(numbers.astype(np.int64))
     if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_binary(kind) or is_a.is_large_binary(kind):
         values = array.to_pylist()
         return [values[place] for place in order.tolist()]

@@ -13,10 +13,11 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.samples import SampleAssembly
 from foreload.cache.fingerprint import stamp
-from foreload.checks import Array, Indices
+from foreload.checks import Array, Indices, fits_int64
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
+from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
@@ -98,9 +99,14 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         for file, path in enumerate(track(self.paths, "reading Parquet", total=len(self.paths), after=1)):
             with open_parquet(path) as opened:
                 self._check(opened.schema_arrow, path, is_first=file == 0)
-                for group in range(opened.metadata.num_row_groups):
-                    places.append((file, group))
-                    rows.append(opened.metadata.row_group(group).num_rows)
+                about = opened.metadata
+                counts = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+                if sum(counts) != about.num_rows or min(counts, default=0) < 0:
+                    raise DecodeError(
+                        f"{path}: damaged: {about.num_rows} rows, but those of its groups are {counts}"
+                    )
+                places += [(file, group) for group in range(len(counts))]
+                rows += counts
         self._places = places
         self._starts = np.cumsum(rows, dtype=np.int64)
         return int(self._starts[-1])
@@ -146,12 +152,31 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def _read_many(self, indices: Sequence[int]) -> list[Row]:
         if not len(indices):
             return []
-        return self._rows(*self._table(indices))
+        return self._rows(*self._table(indices), indices)
 
-    def _rows(self, table: Any, places: Array) -> list[Row]:
-        values = [values_of(column) for column in table.columns]
+    def _rows(self, table: Any, places: Array, indices: Sequence[int]) -> list[Row]:
+        try:
+            values = [values_of(column) for column in table.columns]
+        except (ValueError, OverflowError) as error:
+            raise self._explained(error, table, places, indices) from error
         rows = [dict(zip(self.columns, fields, strict=True)) for fields in zip(*values, strict=True)]
         return [rows[place] for place in places.tolist()]
+
+    def _explained(self, error: Exception, table: Any, places: Array, indices: Sequence[int]) -> DecodeError:
+        """Find the value that Python cannot hold: text that is not UTF-8, or a time beyond its range."""
+        for index, place in zip(indices, places.tolist(), strict=True):
+            for name, column in zip(self.columns, table.columns, strict=True):
+                try:
+                    column[place].as_py()
+                except (ValueError, OverflowError) as found:
+                    return DecodeError(f"{self._place(index)}: column {name!r} cannot be read: {found}")
+        return DecodeError(f"{self._place(indices[0])}: the columns cannot be read: {error}")
+
+    def _place(self, index: int) -> str:
+        """Return the file of a row, and its number there."""
+        file = self._places[int(np.searchsorted(self._starts, index, "right")) - 1][0]
+        first = next(number for number, place in enumerate(self._places) if place[0] == file)
+        return f"{self.paths[file]}: row {index - int(self._starts[first])}"
 
     def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> list[Row]:
         """Load several samples as :meth:`prepare_sample` loads one, for the cache."""
@@ -206,7 +231,15 @@ class _Columns:
         self._dataset = dataset
 
     def __getitem__(self, index: int) -> Row:
-        sample: Row = self._dataset[index]
+        return self._checked(positions_of([index], len(self._dataset)).item(), self._dataset[index])
+
+    def _checked(self, index: int, sample: Row) -> Row:
+        for name, value in sample.items():
+            if isinstance(value, int) and not fits_int64(value):
+                raise ValueError(
+                    f"{self._dataset._place(index)}: column {name!r} does not fit into int64, as batches have it: "
+                    f"{value}"
+                )
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -216,9 +249,13 @@ class _Columns:
         table, places = self._dataset._table(numbers)
         batch: Row = {}
         for name, column in zip(self._dataset.columns, table.columns, strict=True):
-            batch[name] = collated(column, places)
+            try:
+                batch[name] = collated(column, places)
+            except (ValueError, OverflowError) as error:
+                raise self._dataset._explained(error, table, places, numbers) from error
             if batch[name] is None:
-                return self._dataset._rows(table, places)
+                rows = self._dataset._rows(table, places, numbers)
+                return [self._checked(index, row) for index, row in zip(numbers, rows, strict=True)]
         return Collated(batch, len(numbers))
 
 

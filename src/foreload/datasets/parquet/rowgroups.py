@@ -12,6 +12,7 @@ import cachetools
 
 from foreload import _native
 from foreload.cache.fingerprint import check_stamp
+from foreload.checks import check_regular_file
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 
@@ -35,14 +36,20 @@ def load_pyarrow() -> Any:
 def open_parquet(path: str, metadata: Any = None) -> Any:
     """Open a file as ``pyarrow.parquet.ParquetFile``; with its ``metadata`` that takes some 30 us.
 
+    Pages that have a checksum (``write_page_checksum=True``) are compared with it when they are read.
+
     Raises:
         DecodeError: it is no Parquet, or cut short.
         OSError: it cannot be read.
     """
     pa = load_pyarrow()
+    check_regular_file(path)
     try:
-        return pa.parquet.ParquetFile(path, metadata=metadata)
-    except (pa.ArrowInvalid, OSError) as error:
+        file = pa.parquet.ParquetFile(path, metadata=metadata, page_checksum_verification=True)
+        if metadata is None:
+            _ = file.schema_arrow  # it may be damaged too
+        return file
+    except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from error
         raise DecodeError(f"{path}: no Parquet, cut short, or damaged: {error}") from error
@@ -121,6 +128,16 @@ class RowGroups:
                     measure.bytes = opened.metadata.row_group(group).total_byte_size
                 table = table if table.schema.types == self._schema.types else table.cast(self._schema)
             except (pa.ArrowException, OSError) as error:
-                raise DecodeError(f"{path}: row group {group} cannot be decoded: {error}") from error
+                rows = _rows_of(opened.metadata, group)
+                raise DecodeError(f"{path}: row group {group} cannot be decoded: {error} ({rows})") from error
+            if table.num_rows != (known := opened.metadata.row_group(group).num_rows):
+                raise DecodeError(
+                    f"{path}: row group {group} has {table.num_rows} rows, but the file's metadata say {known}"
+                )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
+
+
+def _rows_of(metadata: Any, group: int) -> str:
+    first = sum(metadata.row_group(number).num_rows for number in range(group))
+    return f"rows {first} to {first + metadata.row_group(group).num_rows - 1}"

@@ -21,7 +21,7 @@ from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
 
-__all__ = ["EncodedTexts", "TextAssembly", "TextBatch"]
+__all__ = ["EncodedTexts", "TextAssembly", "TextBatch", "note_text"]
 
 # Texts that a worker takes at a time: enough for a tokenizer's own threads, few enough for all workers to help.
 _RUN = 64
@@ -49,6 +49,11 @@ class EncodedTexts(Protocol):
     def __len__(self) -> int:
         """Count the texts."""
         ...
+
+
+def note_text(error: BaseException, dataset: EncodedTexts, index: int) -> None:
+    """Add the file and line of a text to an error of its tokenizer."""
+    error.add_note(f"The text is that of {dataset.entries.place(index)}.")
 
 
 class TextBatch:
@@ -231,7 +236,9 @@ class _Encoding:
             rows = self._dataset.encoder.encode(list(texts.values()))
         except Exception as error:
             if len(texts) == 1:
-                self._failures[next(iter(texts))] = error
+                (position,) = texts
+                note_text(error, self._dataset, int(self.indices[position]))
+                self._failures[position] = error
                 return
             for position, text in texts.items():  # find the one that fails, and encode the others
                 self._encode({position: text})

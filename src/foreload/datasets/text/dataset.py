@@ -14,7 +14,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.checks import check_int
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.text.batches import TextAssembly, TextBatch
+from foreload.datasets.text.batches import TextAssembly, TextBatch, note_text
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Called, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
@@ -172,7 +172,12 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
         """Turn a text into a sample."""
-        return TextBatch.of(self, [index], self.encoder.encode([prepared]), Buffers()).sample(0)
+        try:
+            rows = self.encoder.encode([prepared])
+        except Exception as error:
+            note_text(error, self, index)
+            raise
+        return TextBatch.of(self, [index], rows, Buffers()).sample(0)
 
     def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
         """Load several texts; in place of one that fails, its exception."""

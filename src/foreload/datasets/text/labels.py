@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from array import array
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from foreload.checks import Array
+from foreload.checks import Array, fits_int64
 
 __all__ = ["Labels"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+# Of the largest number in int64.
+_DIGITS = 19
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -45,7 +48,7 @@ class Labels:
         """
         if not isinstance(value, (str, int, float)) or value == "":
             raise ValueError(
-                f"{self._place(index)}: {self._field!r} must be a name or a number, got {value!r:.50}"
+                f"{self._place(index)}: {self._field!r} must be a name or a number, got {reprlib.repr(value)}"
             )
         self._all.append(self._codes.setdefault(value, len(self._codes)))
 
@@ -56,26 +59,55 @@ class Labels:
             numbers_as_text: take names for numbers if all of them can be read as such.
 
         Raises:
-            ValueError: some are names and some are numbers.
+            ValueError: some are names and some are numbers, or a whole number does not fit into int64, or not into
+                float64 without loss where other labels are fractions.
         """
         values: list[Any] = list(self._codes)
         codes = np.frombuffer(self._all, np.int64)
         names = [value for value in values if isinstance(value, str)]
-        if numbers_as_text and all(map(_INTEGER.fullmatch, names)):
-            values, names = list(map(int, values)), []
-        elif numbers_as_text and all(map(_NUMBER.fullmatch, names)):
-            values, names = list(map(float, values)), []
+        if numbers_as_text and all(map(_NUMBER.fullmatch, names)):
+            values, names = [_number(value) for value in values], []
         if not names:
-            kind = np.float64 if any(isinstance(value, float) for value in values) else np.int64
-            return np.array(values, kind)[codes], []
+            return self._numbers(values)[codes], []
         if len(names) < len(values):
             other = next(
                 i for i, value in enumerate(values) if isinstance(value, str) != isinstance(values[0], str)
             )
             raise ValueError(
                 f"{self._field!r} must be a name everywhere or a number everywhere, got {values[0]!r:.50} and, in "
-                f"{self._place(int(np.argmax(codes == other)))}, {values[other]!r:.50}"
+                f"{self._first(other)}, {values[other]!r:.50}"
             )
         classes = sorted(names)
         ranks = {name: rank for rank, name in enumerate(classes)}
         return np.array([ranks[name] for name in values], np.int64)[codes], classes
+
+    def _numbers(self, values: list[Any]) -> Array:
+        """Return different labels as an array that holds each exactly."""
+        is_float = any(isinstance(value, float) for value in values)
+        for code, value in enumerate(values):
+            if isinstance(value, float):
+                continue
+            if value is None or not fits_int64(value):
+                raise ValueError(
+                    f"{self._first(code)}: {self._field!r} does not fit into int64: {self._shown(code)}"
+                )
+            if is_float and int(float(value)) != value:
+                raise ValueError(
+                    f"{self._first(code)}: {self._field!r} does not fit into float64, which other labels need: "
+                    f"{self._shown(code)}"
+                )
+        return np.array(values, np.float64 if is_float else np.int64)
+
+    def _first(self, code: int) -> str:
+        """Return the place of the first sample with a label."""
+        return self._place(int(np.argmax(np.frombuffer(self._all, np.int64) == code)))
+
+    def _shown(self, code: int) -> str:
+        return f"{list(self._codes)[code]!s:.50}"
+
+
+def _number(text: str) -> int | float | None:
+    """Read a number; None for a whole one of too many digits, which Python might refuse to convert."""
+    if not _INTEGER.fullmatch(text):
+        return float(text)
+    return int(text) if len(text.lstrip("+-0")) <= _DIGITS else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing.reduction
 import os
+import reprlib
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -85,6 +86,8 @@ class Texts:
         """Return an error of native code, with the text that it is about."""
         if isinstance(error, OSError):
             return OSError(error.errno, f"{error.strerror}, loading sample {index}", error.filename)
+        if isinstance(error, MemoryError):
+            return MemoryError(f"{self.place(index)}: there is no memory for the text")
         (content,), failures = self.source.read(np.array([index]))
         if failures:
             return ValueError(f"{self.place(index)}: the record {error}")
@@ -139,8 +142,12 @@ class _JsonTexts(Texts):
         self._text_field = text_field
         if len(self) == 0 or label_field is None:
             return
-        self._value(0, self._record(0, source.read(np.array([0]))[0][0]), text_field)
-        if label_field == LABEL and LABEL not in self._record(0, source.read(np.array([0]))[0][0]):
+        (content,), failures = source.read(np.array([0]))
+        if failures:
+            raise self.failure(0, failures[0][1])
+        first = self._record(0, content)
+        self._value(0, first, text_field)
+        if label_field == LABEL and LABEL not in first:
             return
         labels = Labels(self.place, label_field)
         for index, data in _contents(self):
@@ -150,16 +157,19 @@ class _JsonTexts(Texts):
     def text(self, index: int, data: bytes) -> str:
         value = self._value(index, self._record(index, data), self._text_field)
         if not isinstance(value, str):
-            raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {value!r:.50}")
+            raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {reprlib.repr(value)}")
         return value
 
     def _record(self, index: int, data: bytes) -> dict[str, Any]:
+        text = super().text(index, data)
         try:
-            record = json.loads(super().text(index, data))
+            record = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"{self.place(index)} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or nested as deeply
+            raise ValueError(f"{self.place(index)} is JSON that Python cannot read: {error}") from None
         if not isinstance(record, dict):
-            raise ValueError(f"{self.place(index)} must be a JSON object, got {record!r:.50}")
+            raise ValueError(f"{self.place(index)} must be a JSON object, got {reprlib.repr(record)}")
         return record
 
     def _value(self, index: int, record: dict[str, Any], field: str) -> Any:
@@ -243,6 +253,12 @@ def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Fiel
 
 def _column(name: str, field: Field, columns: list[str], path: Path) -> int:
     if isinstance(field, str):
+        if columns.count(field) > 1:
+            places = ", ".join(str(place) for place, column in enumerate(columns) if column == field)
+            raise ValueError(
+                f"{name}: there are several columns {field!r} in {str(path)!r}; rename all but one in the file, "
+                f"or give positions for text_field and label_field: {places}"
+            )
         if field in columns:
             return columns.index(field)
     elif isinstance(field, int) and not isinstance(field, bool):

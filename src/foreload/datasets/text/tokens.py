@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 from foreload.batch.buffers import Buffers
-from foreload.checks import Array
+from foreload.checks import Array, first_beyond_int64
 from foreload.datasets.text.pieces import Pieces
 from foreload.protocol import BatchMemory
 
@@ -44,8 +44,10 @@ class PaddingCollate:
     """A ``collate_fn`` that pads texts to the longest of the batch.
 
     Args:
-        pad: the padding id; every column but that of the token ids is padded with 0.
+        pad: the padding id.
         left: pad before the ids instead of after them.
+        type_pad: what ``token_type_ids`` are padded with; ``special_tokens_mask`` is padded with 1, every other
+            column with 0.
 
     Gives ``(ids, lengths)``, both int64, or ``(ids, lengths, labels)``; for samples that are dicts a dict of
     padded tensors, or ``(dict, labels)``.
@@ -57,6 +59,7 @@ class PaddingCollate:
 
     pad: int = 0
     left: bool = False
+    type_pad: int = 0
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Collate samples."""
@@ -96,7 +99,9 @@ class PaddingCollate:
 
     def pad_of(self, name: str) -> int:
         """Return the padding of a column."""
-        return self.pad if name in (IDS, "input_ids") else 0
+        if name in (IDS, "input_ids"):
+            return self.pad
+        return {"token_type_ids": self.type_pad, "special_tokens_mask": 1}.get(name, 0)
 
     def batch(self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: Any) -> Any:
         """Put padded columns into the form of a batch."""
@@ -137,6 +142,8 @@ class Called:
         array = np.asarray(ids)
         if array.shape == (0,):
             array = array.astype(np.int64)
+        if (beyond := first_beyond_int64(ids, array)) is not None:
+            raise ValueError(f"the token {ids[beyond]} does not fit into int64")
         if array.ndim != 1 or array.dtype.kind not in "iub":
             raise TypeError(
                 "tokenizer must give a list of ints, or a tensor or array of one dimension, got "
@@ -148,14 +155,13 @@ class Called:
 class Tokenizers:
     """A tokenizer of Hugging Face ``tokenizers``."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, most: int) -> None:
         own = tokenizer.padding
         known = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
         pad = own["pad_id"] if own else next((i for i in known if i is not None), 0)
-        self.collate = PaddingCollate(pad)
-        self._pads = own is not None
+        self.collate = PaddingCollate(pad, bool(own) and own["direction"] == "left")
         self._pieces = Pieces.of(tokenizer)
+        self._tokenizer, self._pads = _truncating(tokenizer, most), own is not None
 
     def encode(self, texts: list[str]) -> Rows:
         """See :class:`Encoder`."""
@@ -178,14 +184,48 @@ class Tokenizers:
         self.__dict__.update(state, _pieces=Pieces.of(state["_tokenizer"]))
 
 
+def _truncating(tokenizer: Any, most: int) -> Any:
+    """Return a copy of a tokenizer that gives at most ``most`` ids, special tokens among them.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    special, own = tokenizer.num_special_tokens_to_add(False), tokenizer.truncation
+    if own is not None and own["max_length"] <= most:
+        return tokenizer
+    if most < special:
+        raise ValueError(
+            f"max_length must be {special} or more, got {most}: the tokenizer adds {special} special tokens to "
+            "each text"
+        )
+    if own is None and not special:
+        return tokenizer  # the first of its ids are what is wanted
+    try:
+        copy = type(tokenizer).from_str(tokenizer.to_str())
+    except Exception as error:  # a part of it is written in Python
+        raise ValueError(
+            f"tokenizer: call its enable_truncation(max_length={most}), for it cannot be copied ({error})"
+        ) from error
+    own = own or {"strategy": "longest_first", "direction": "right"}
+    copy.enable_truncation(most, strategy=own["strategy"], direction=own["direction"])
+    return copy
+
+
 class Transformers:
     """A tokenizer of Hugging Face ``transformers``."""
 
     def __init__(self, tokenizer: Any, most: int) -> None:
         self._tokenizer = tokenizer
         self._most = most
+        longest = tokenizer.model_max_length
+        if most > longest:
+            raise ValueError(
+                f"max_length={most} is more than the {longest} of the tokenizer's model_max_length; give that, or "
+                "set it if the model takes longer texts"
+            )
         pad = tokenizer.pad_token_id
-        self.collate = PaddingCollate(0 if pad is None else pad, tokenizer.padding_side == "left")
+        left = tokenizer.padding_side == "left"
+        self.collate = PaddingCollate(0 if pad is None else pad, left, tokenizer.pad_token_type_id)
         # Each call changes it, so threads take turns; a fork may happen during one of them.
         self._locks: dict[int, threading.Lock] = {}
 
@@ -213,10 +253,10 @@ def encoder_of(tokenizer: Any, most: int) -> Encoder:
         if cls.__name__ == "PreTrainedTokenizerBase" and cls.__module__.startswith("transformers."):
             return Transformers(tokenizer, most)
         if cls.__name__ == "BaseTokenizer" and cls.__module__.startswith("tokenizers."):
-            return Tokenizers(tokenizer._tokenizer)
+            return Tokenizers(tokenizer._tokenizer, most)
     library = sys.modules.get("tokenizers")
     if library is not None and isinstance(tokenizer, library.Tokenizer):
-        return Tokenizers(tokenizer)
+        return Tokenizers(tokenizer, most)
     if callable(tokenizer):
         return Called(tokenizer)
     raise TypeError(
