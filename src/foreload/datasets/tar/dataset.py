@@ -41,6 +41,7 @@ class Shards:
 
     Attributes:
         paths: of the shards.
+        shown: the same for messages, without what may be secret.
         indexes: one per shard.
         starts: the number of each shard's first sample, then the count of all (int64).
     """
@@ -65,10 +66,11 @@ class Shards:
             paths = self.paths
             self.indexes = [index_of(path) for path in track(paths, "indexing shards", total=len(paths), after=1)]
             self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
+        self.shown = list(map(without_secrets, self.paths))
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
             warnings.warn(
-                f"{without_secrets(self.paths[0])!r} belongs to a pack that was not finished; run `foreload pack` again",
+                f"{self.shown[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
                 stacklevel=4,
             )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
@@ -89,7 +91,7 @@ class Shards:
 
     def name(self, sample: int) -> str:
         """Return ``shard:key`` of a sample, for messages."""
-        return f"{without_secrets(self.paths[self.find(sample)[0]])}:{self.key(sample)}"
+        return f"{self.shown[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
     def classes(self) -> list[str]:
@@ -104,7 +106,7 @@ class Shards:
             manifest = json.loads(self._beside("pack.json") or b"{}")
         except ValueError as error:
             raise DecodeError(
-                f"the pack.json beside {without_secrets(self.paths[0])!r} is damaged: {error}; pack again, or remove it"
+                f"the pack.json beside {self.shown[0]!r} is damaged: {error}; pack again, or remove it"
             ) from error
         return manifest if isinstance(manifest, dict) else {}
 
@@ -173,9 +175,7 @@ class Shards:
             missing = (places >= len(at)) | (chosen >= index.first[1:])
             if missing.any():
                 key = index.keys[int(np.argmax(missing))]
-                raise ValueError(
-                    f"{without_secrets(self.paths[shard])}: sample {key!r} has no {' or '.join(names)}"
-                )
+                raise ValueError(f"{self.shown[shard]}: sample {key!r} has no {' or '.join(names)}")
             rows.append(
                 np.stack([np.full(len(index), shard), index.offsets[chosen], index.lengths[chosen]], axis=1)
             )
