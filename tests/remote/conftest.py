@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from foreload.datasets.tar.pack import pack
+from foreload.remote import fetch, webfile
+from foreload.remote.patience import Patience
 from tests.remote.web_server import COUNT, EACH, Server, noise, write_shard
 
 
@@ -49,3 +51,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     pack(photos, root, shard_bytes=60_000)
     assert len(list(root.glob("*.idx"))) > 1
     return root
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are given up after a second and a half, instead of a minute."""
+    short = Patience(silence=0.5, total=1.5, pause=0.01)
+    for reader in (fetch, webfile):
+        monkeypatch.setattr(reader, "PATIENCE", short)

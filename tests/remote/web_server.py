@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 
 Fault = Callable[["Handler"], bool]
+Validators = Callable[[bytes], dict[str, str]]
 COUNT, EACH = 3, 30
 
 
@@ -35,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        name = self.path.lstrip("/")
+        name = self.path.partition("?")[0].lstrip("/")
         self.server.asked.append((self.command, name))
         time.sleep(self.server.latency)
         if self.server.fault is not None and self.server.fault(self):
@@ -45,6 +46,10 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404)
             return
         content = path.read_bytes()
+        tags = self.server.validators(content)
+        if self.server.matches and self.headers.get("If-Match", tags.get("ETag")) != tags.get("ETag"):
+            self.refuse(412)
+            return
         begin, end = self.wanted(len(content))
         if begin >= len(content) > 0:
             self.refuse(416)
@@ -56,21 +61,24 @@ class Handler(BaseHTTPRequestHandler):
         if given is None:
             return 0, size
         begin, _, last = given.removeprefix("bytes=").partition("-")
-        return int(begin), min(size, int(last) + 1)
+        return int(begin), min(size, int(last) + 1) if last else size
 
     def answer(self, content: bytes, begin: int, end: int, body: bytes | None = None) -> None:
         self.send_response(206 if "Range" in self.headers else 200)
         if "Range" in self.headers:
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
-        self.send_header("ETag", f'"{zlib.crc32(content)}"')
+        for name, value in self.server.validators(content).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(end - begin))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content[begin:end] if body is None else body)
 
-    def refuse(self, status: int) -> None:
+    def refuse(self, status: int, **headers: str) -> None:
         self.send_response(status)
         self.send_header("Content-Length", "0")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
     def cut(self) -> None:
@@ -91,6 +99,8 @@ class Server(ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
         self.latency = 0.0
         self.fault: Fault | None = None
+        self.validators: Validators = lambda content: {"ETag": f'"{zlib.crc32(content)}"'}
+        self.matches = True  # it honours If-Match
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def handle_error(self, *_: Any) -> None:
@@ -100,10 +110,12 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
-def write_shard(path: Path, contents: Sequence[bytes], first: int = 0) -> Path:
+def write_shard(path: Path, contents: Sequence[bytes], first: int = 0, shift: int = 0) -> Path:
+    """Write samples ``0000.bin, 0000.cls``, ...; ``shift`` is added to the numbers whose labels these are."""
     with tarfile.open(path, "w") as tar:
         for number, content in enumerate(contents, first):
-            for name, data in ((f"{number:04}.bin", content), (f"{number:04}.cls", str(number % 7).encode())):
+            label = str((number + shift) % 7).encode()
+            for name, data in ((f"{number:04}.bin", content), (f"{number:04}.cls", label)):
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))

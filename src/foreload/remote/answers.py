@@ -16,11 +16,11 @@ FINAL = ("missing", "forbidden", "short", "changed", "untrusted", "refused")
 STATUS = re.compile(r"non-2xx status code: (\d{3})")
 KINDS = {401: "forbidden", 403: "forbidden", 404: "missing", 407: "forbidden", 410: "missing", 412: "changed"}
 KINDS |= {416: "short", 501: "refused", 505: "refused"} | dict.fromkeys((400, 408, 425, 429), "other")
-REFUSED = re.compile(r"^Generic \w+ error: Received redirect|Range request not supported|following redirect")
+REFUSED = re.compile(r"Received redirect|Range request not supported|following redirect|BadScheme")
 # What only the library's longer messages tell.
 CAUSES = re.compile(
-    r"dns error|Connection refused|Connection reset|Network is unreachable|invalid peer certificate: \w+|"
-    r"TooManyRedirects|URL scheme is not allowed|TimedOut|IncompleteMessage|UnexpectedEof"
+    r"dns error|Connection refused|Connection reset|Network is unreachable|InvalidCertificate\(\s*\w+|"
+    r"TooManyRedirects|BadScheme|TimedOut|IncompleteMessage|UnexpectedEof"
 )
 NOBODY = "169.254.169.254"  # the address at which a machine in a cloud is given its keys
 
@@ -72,10 +72,11 @@ def describe(error: BaseException) -> tuple[str, str]:
     text = without_secrets(whole.splitlines()[0])[:300]
     cause = CAUSES.search(whole)
     if cause is not None and cause[0] not in text:
-        text += f" ({cause[0]})"
+        named = " ".join(re.findall(r"[\w ]+", cause[0]))
+        text += f" ({named})".replace("BadScheme", "a redirect to what is no web address")
     if NOBODY in text:
         return "forbidden", text
-    if "certificate" in text:
+    if "InvalidCertificate" in text:
         return "untrusted", text
     if status := status_of(error):
         return KINDS.get(status, "refused" if status < 500 else "other"), text

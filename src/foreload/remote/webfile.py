@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import http.client
 import io
@@ -13,8 +14,18 @@ import zlib
 from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
-from urllib.request import HTTPHandler, HTTPSHandler, Request, build_opener
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
 
 from foreload.remote.patience import PATIENCE, seconds_to_wait
 from foreload.remote.url import without_secrets
@@ -99,6 +110,8 @@ class WebFile(io.RawIOBase):
             raise OSError(
                 errno.EACCES, f"the server's certificate is not trusted: {reason.verify_message}", self._shown
             ) from None
+        if "unknown url type" in str(reason):
+            raise OSError(errno.EINVAL, "it redirects to what is no web address", self._shown) from None
         if not isinstance(error, HTTPError):
             return 0.0
         error.close()
@@ -111,8 +124,8 @@ class WebFile(io.RawIOBase):
                 errno.EACCES, f"the server refuses access ({answer}); {advice}", self._shown
             ) from None
         if error.code not in _BUSY:
-            to = "; it redirects in a circle, or to what is no web address" if 300 <= error.code < 400 else ""
-            raise OSError(errno.EINVAL, f"{answer}{to}; check the address", self._shown) from None
+            where = "; it redirects in a circle, or to what is no web address" if 300 <= error.code < 400 else ""
+            raise OSError(errno.EINVAL, f"{answer}{where}; check the address", self._shown) from None
         return seconds_to_wait(error.headers["Retry-After"])
 
     def _connect(self) -> None:
@@ -120,9 +133,9 @@ class WebFile(io.RawIOBase):
         if self._at and self._tag is not None and self._tag.startswith('"'):
             headers |= {"Range": f"bytes={self._at}-", "If-Range": self._tag}  # another file is sent whole
         try:
-            opened = _opener.open(Request(_encoded(self._url), headers=headers), timeout=PATIENCE.silence)
-        except (ValueError, http.client.InvalidURL) as error:
-            raise _Final(errno.EINVAL, f"this is no web address: {error}", self._shown) from None
+            opened = _opener.open(self._request(headers), timeout=PATIENCE.silence)
+        except (ValueError, http.client.InvalidURL):
+            raise _Final(errno.EINVAL, "this is no web address; check it", self._shown) from None
         self._response = response = _Steady(opened)
         tag = opened.headers.get("ETag") or opened.headers.get("Last-Modified")
         length = opened.headers.get("Content-Length")
@@ -136,6 +149,17 @@ class WebFile(io.RawIOBase):
         self._tag, self._size = tag, size
         if self._at and not is_rest:
             self._skip(response)
+
+    def _request(self, headers: dict[str, str]) -> Request:
+        parts = urlsplit(self._url)
+        user, has_user, host = parts.netloc.rpartition("@")
+        # Encode the characters that a URL may not contain: spaces, and all but ASCII.
+        encoded = parts._replace(netloc=host, path=quote(parts.path, _PLAIN), query=quote(parts.query, _PLAIN))
+        request = Request(encoded.geturl(), headers=headers)
+        if has_user:
+            credentials = base64.b64encode(unquote(user).encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {credentials}")
+        return request
 
     def _skip(self, response: _Steady) -> None:
         count, found = self._at, 0
@@ -202,6 +226,10 @@ class _Response(http.client.HTTPResponse):
             super().begin()
         finally:
             timer.cancel()
+        is_measured = self.chunked or self.length is not None
+        if not is_measured and self.fp is not None and not self.fp.peek(1):
+            # Where the head was cut, its rest is missing, and what tells how long the content is.
+            raise http.client.RemoteDisconnected("the answer was cut, or has no content")
 
 
 def _cut(connection: socket.socket) -> None:
@@ -228,17 +256,27 @@ def _bounded(http_class: Any) -> Any:
     return connect
 
 
-_opener = build_opener(_HTTP, _HTTPS)
+def _make_opener() -> OpenerDirector:
+    """Open web addresses alone: a server cannot redirect to a file or to FTP."""
+    opener = OpenerDirector()
+    plain = (
+        ProxyHandler(),
+        UnknownHandler(),
+        HTTPDefaultErrorHandler(),
+        HTTPRedirectHandler(),
+        HTTPErrorProcessor(),
+    )
+    for handler in (*plain, _HTTP(), _HTTPS()):
+        opener.add_handler(handler)
+    return opener
 
 
-def _encoded(url: str) -> str:
-    """Encode the characters that a URL may not contain: spaces, and all but ASCII."""
-    parts = urlsplit(url)
-    return parts._replace(path=quote(parts.path, _PLAIN), query=quote(parts.query, _PLAIN)).geturl()
+_opener = _make_opener()
 
 
 def _said(error: Exception) -> str:
-    return without_secrets(str(error.reason if isinstance(error, URLError) else error) or type(error).__name__)
+    reason = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
+    return without_secrets(" ".join(str(reason).split()))[:300] or type(reason).__name__
 
 
 class _Final(OSError):
