@@ -167,7 +167,10 @@ class Server:
             stream = found.stream(min_chunk_size=self._patience.least)
             try:
                 async with asyncio.timeout(silence) as limit:
-                    async for part in stream:
+                    while filled < len(target):  # to ask for the end as well would take as long again
+                        part = await anext(stream, b"")
+                        if not part:
+                            raise EOFError(f"it ends {len(target) - filled:,} bytes too early")
                         if filled + len(part) > len(target):
                             raise ConnectionError("the answer is longer than the range that was asked for")
                         target[filled : filled + len(part)] = part
@@ -175,8 +178,6 @@ class Server:
                         limit.reschedule(None if silence is None else heard() + silence)
             except TimeoutError:
                 raise TimeoutError(f"it sends less than {self._patience.least} bytes in {silence:g} s") from None
-            if filled < len(target):
-                raise EOFError(f"it ends {len(target) - filled:,} bytes too early")
 
         await self._retried(url, get)
 

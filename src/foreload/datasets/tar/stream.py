@@ -26,6 +26,9 @@ class TarStream(ShuffledStream, UserCode):
     Shards are dealt among ranks and workers, so there should be as many, and they should have about as many
     samples each. The order is a pure function of (seed, epoch) and of the number of ranks and workers.
 
+    A shard is read up to its end marker, as tarfile does; a warning says where more follows, as in concatenated
+    tars. A download may take any time, but a server that is silent is given up after 60 to 75 seconds.
+
     The iterator has ``state_dict`` and ``load_state_dict``: a :class:`foreload.DataLoader` goes on in the middle
     of an epoch with exactly the samples that would have come, for the same number of workers and ranks. For that,
     the current shard is read again up to that point, and every earlier one of which samples were in the buffer. As
