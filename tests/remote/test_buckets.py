@@ -14,8 +14,9 @@ import pytest
 
 import foreload as fl
 from foreload import transforms
+from foreload.errors import DecodeError
 from foreload.remote.fetch import Fetch
-from tests.remote.web_server import COUNT, SHARDS, loaders, right, same, samples, samples_of
+from tests.remote.web_server import COUNT, SHARDS, loaders, noise, right, same, samples, samples_of, write_shard
 
 pytest.importorskip("obstore")
 
@@ -98,3 +99,25 @@ def test_s3_errors(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> N
             fl.TarDataset(url, storage=bucket)
     with pytest.raises(OSError, match=r"again and again.*can be reached"):
         fl.TarDataset("s3://data/none.tar", storage=bucket | {"endpoint": "http://127.0.0.1:9"})
+
+
+@pytest.mark.slow
+def test_an_object_that_is_replaced(bucket: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    boto3 = pytest.importorskip("boto3")
+    client = boto3.client(
+        "s3",
+        endpoint_url=bucket["endpoint"],
+        region_name="us-east-1",
+        aws_access_key_id="me",
+        aws_secret_access_key="secret",
+    )
+    client.put_object(Bucket="data", Key="own/a.tar", Body=(folder / "s-0.tar").read_bytes())
+    dataset = fl.TarDataset("s3://data/own/a.tar", storage=bucket)
+    stream = iter(fl.TarStream("s3://data/own/a.tar", storage=bucket, shuffle=False))
+    assert dataset[3] == samples_of(fl.TarDataset(folder / "s-0.tar"))[3]
+    other = write_shard(tmp_path / "a.tar", [noise(number + 1, 3000) for number in range(30)])
+    client.put_object(Bucket="data", Key="own/a.tar", Body=other.read_bytes())
+    with pytest.raises(DecodeError, match=r"s3://data/own/a\.tar: .*was replaced"):
+        dataset[3]
+    assert next(stream)["bin"] == noise(1, 3000)  # it is opened when it is read
+    assert list(fl.TarDataset("s3://data/own/a.tar", storage=bucket)) == list(fl.TarDataset(other))
