@@ -22,6 +22,7 @@ import pytest
 import foreload as fl
 from foreload.datasets.tar.shards import ShardIndex, split_name
 from foreload.errors import DecodeError
+from tests.remote.web_server import with_slow
 
 pytest.importorskip("obstore")
 
@@ -112,6 +113,9 @@ SHARDS: dict[str, bytes] = {
 }
 
 
+FAST = ["a size in a record", "a path in a record", "a binary size", "a long name of GNU", "a hard link"]
+
+
 class Ranges(SimpleHTTPRequestHandler):
     """Python's own server, with ranges and ETags."""
 
@@ -165,7 +169,7 @@ def by_tarfile(path: Path) -> list[dict[str, Any]]:
     return samples
 
 
-@pytest.mark.parametrize("name", SHARDS)
+@pytest.mark.parametrize("name", with_slow(SHARDS, FAST))
 def test_headers_of_all_forms(name: str, url_of: Any, tmp_path: Path) -> None:
     shard = tmp_path / "a.tar"
     shard.write_bytes(SHARDS[name] + END)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import foreload as fl
-from tests.remote.web_server import SHARDS, Handler, Server, samples_of
+from tests.remote.web_server import SHARDS, Handler, Server, samples_of, with_slow
 
 pytest.importorskip("obstore")
 
@@ -73,7 +73,7 @@ def test_a_status_that_is_final(
 
 
 @both
-@pytest.mark.parametrize("status", [302, 308])
+@pytest.mark.parametrize("status", with_slow([302, 308], [302]))
 @pytest.mark.parametrize("target", ["itself", "in a ring", "file", "ftp", "nothing", "data", "gopher"])
 def test_redirects_that_lead_nowhere(reader: str, status: int, target: str, folder: Path, serve: Any) -> None:
     server = serve(folder)

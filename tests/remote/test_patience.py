@@ -18,7 +18,7 @@ import foreload as fl
 from foreload.remote.fetch import Fetch, Range
 from foreload.remote.patience import PATIENCE, Patience, seconds_to_wait
 from tests.remote.test_answers import READERS, both
-from tests.remote.web_server import Handler, noise, write_shard
+from tests.remote.web_server import Handler, noise, with_slow, write_shard
 
 pytest.importorskip("obstore")
 
@@ -159,7 +159,7 @@ LINES: dict[str, Callable[[Any, socket.socket], None]] = {
 
 
 @both
-@pytest.mark.parametrize("line", [line for line in LINES if "body" not in line])
+@pytest.mark.parametrize("line", with_slow([line for line in LINES if "body" not in line], ["silent", "resets"]))
 def test_a_server_that_does_not_answer(line: str, reader: str, listen: Any, impatient: None) -> None:
     listener = listen(LINES[line])
     began = time.monotonic()
@@ -194,6 +194,7 @@ def test_nobody_is_there(url: str, reader: str, impatient: None) -> None:
     assert caught.value.filename == url
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("line", ["silent", "half a head", "resets", "another protocol"])
 def test_a_handshake_that_fails(line: str, reader: str, listen: Any, impatient: None) -> None:
@@ -240,6 +241,7 @@ def gone_silent(handler: Handler) -> bool:
     return True
 
 
+@pytest.mark.slow
 @both
 def test_a_server_that_falls_silent_in_the_middle(reader: str, folder: Path, serve: Any, impatient: None) -> None:
     server = serve(folder)
@@ -256,6 +258,7 @@ def test_a_server_that_falls_silent_in_the_middle(reader: str, folder: Path, ser
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_many_requests_to_a_silent_server_are_given_up_together(
     folder: Path, serve: Any, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
@@ -273,6 +276,32 @@ def test_many_requests_to_a_silent_server_are_given_up_together(
     end.set()
     assert len(failures) == len(ranges)
     assert took < 60
+
+
+def test_a_server_that_was_given_up_has_one_try_until_it_is_heard(
+    folder: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of shards on a server that is silent are given up together, not one after the other."""
+    monkeypatch.setattr("foreload.remote.fetch.PATIENCE", Patience(silence=0.5, total=1.2, pause=0.01))
+    server = serve(folder)
+    end = threading.Event()
+    reader = Fetch()
+    server.fault = lambda handler: end.wait(60)
+    counts = []
+    for _ in range(2):
+        server.asked.clear()
+        with pytest.raises(OSError, match="again and again"):
+            reader.head(server.url("s-0.tar"))
+        counts.append(len(server.asked))
+    assert counts == [3, 1]
+    server.fault = None
+    end.set()
+    assert reader.head(server.url("s-0.tar")).size > 0
+    server.fault = gone_silent
+    server.asked.clear()
+    _, _, failures = reader.read([Range(server.url("s-0.tar"), 0, 9000)])
+    assert list(failures) == [0]
+    assert len(server.asked) > 1
 
 
 @both
@@ -326,8 +355,8 @@ def busy_until(at: float, status: int, retry_after: str | None) -> Callable[[Han
 
 
 @both
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("form", ["seconds", "a date"])
+@pytest.mark.parametrize("status", with_slow([429, 503], [503]))
+@pytest.mark.parametrize("form", with_slow(["seconds", "a date"], ["seconds"]))
 def test_a_busy_server_says_when_to_come_back(
     form: str, status: int, reader: str, folder: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +461,7 @@ def test_a_stream_gets_another_range_than_it_asked_for(folder: Path, serve: Any,
         READERS["stream"](server.url("s-0.tar"))
 
 
+@pytest.mark.slow
 def test_the_silence_of_a_dataset_can_be_given(listen: Any) -> None:
     listener = listen(silent)
     began = time.monotonic()

@@ -24,7 +24,7 @@ import foreload as fl
 from foreload import transforms
 from foreload.errors import DecodeError
 from foreload.remote.fetch import Fetch, Range, Version
-from tests.remote.web_server import Handler, Validators, noise, samples, samples_of, write_shard
+from tests.remote.web_server import Handler, Validators, noise, samples, samples_of, with_slow, write_shard
 
 pytest.importorskip("obstore")
 
@@ -87,7 +87,7 @@ def shard(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("validators", VALIDATORS)
+@pytest.mark.parametrize("validators", with_slow(VALIDATORS, ["strong, ignores If-Match", "a date"]))
 def test_a_shard_that_is_replaced_after_opening(change: str, validators: str, shard: Path, serve: Any) -> None:
     server = serve(shard.parent)
     server.validators, server.matches = VALIDATORS[validators]
@@ -104,7 +104,7 @@ def test_a_shard_that_is_replaced_after_opening(change: str, validators: str, sh
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("validators", SILENT)
+@pytest.mark.parametrize("validators", with_slow(SILENT, ["none"]))
 def test_a_server_that_gives_no_validator(change: str, validators: str, shard: Path, serve: Any) -> None:
     server = serve(shard.parent)
     server.validators, server.matches = SILENT[validators]
@@ -119,7 +119,9 @@ def test_a_server_that_gives_no_validator(change: str, validators: str, shard: P
     assert loader.errors or change == "content"
 
 
-@pytest.mark.parametrize("way", ["none", "threads", "processes", "spawned", "stock"])
+@pytest.mark.parametrize(
+    "way", with_slow(["none", "threads", "processes", "spawned", "stock"], ["threads", "stock"])
+)
 def test_in_the_middle_of_an_epoch(way: str, shard: Path, serve: Any, tmp_path: Path) -> None:
     server = serve(shard.parent)
     write_shard(shard, contents(1, SIZES * 10))
@@ -330,8 +332,8 @@ def write_images(path: Path, labels: list[int], *, label_first: bool = False, ap
     return path
 
 
-@pytest.mark.parametrize("label_first", [False, True])
-@pytest.mark.parametrize("apart", [0, 20_000])
+@pytest.mark.parametrize("label_first", with_slow([False, True], [True]))
+@pytest.mark.parametrize("apart", with_slow([0, 20_000], [20_000]))
 @pytest.mark.parametrize("changed", ["all", "one"])
 def test_an_old_index_gives_no_wrong_label(
     changed: str, apart: int, label_first: bool, serve: Any, tmp_path: Path

@@ -8,12 +8,13 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -168,3 +169,8 @@ def loaders(way: str, dataset: Any, batch_size: int) -> Any:
         order = torch.Generator().manual_seed(3)
         return TorchDataLoader(dataset, batch_size, shuffle=True, generator=order, **WAYS[way])
     return fl.DataLoader(dataset, batch_size, shuffle=True, seed=3, **WAYS[way])
+
+
+def with_slow(values: Iterable[Any], fast: Sequence[Any]) -> list[Any]:
+    """Parameters of a test, of which all but some are for the slow tests."""
+    return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]

@@ -61,6 +61,7 @@ class Server:
         self._stores: dict[str, Any] = {}
         self._slots = asyncio.Semaphore(MOST)
         self._heard: dict[str, float] = {}  # when each server sent something last
+        self._silent: set[str] = set()  # servers that were given up, and have not sent anything since
         self._busy: dict[str, BusyServer] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._maps: dict[int, mmap.mmap] = {}
@@ -200,6 +201,7 @@ class Server:
 
         def heard() -> float:
             nonlocal last
+            self._silent.discard(base)
             self._heard[base] = last = clock()
             return last
 
@@ -215,13 +217,15 @@ class Server:
                     heard()
                     return found
             except Exception as error:  # a cut connection or a busy server, for which the library has no one class
-                if describe(error)[0] in FINAL:
+                if describe(error)[0] in FINAL or base in self._silent:
                     raise
                 told = 0.0
                 if url.startswith("http") and status_of(error) in BUSY:
                     told = await self._busy.setdefault(base, BusyServer()).told_to_wait(url, patience.silence)
                 pause = patience.pause_after(attempt, told, clock() - last)
                 if pause is None:
+                    if attempt + 1 < patience.tries:  # so it was time that ran out
+                        self._silent.add(base)
                     raise
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
