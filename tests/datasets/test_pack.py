@@ -19,8 +19,8 @@ from PIL import Image, ImageCms
 
 import foreload as fl
 from foreload import _native
+from foreload.datasets.tar.index import index_of
 from foreload.datasets.tar.pack import MANIFEST, pack
-from foreload.datasets.tar.shards import index_of
 from foreload.errors import DecodeError
 from tests.conftest import jpeg, photo
 

@@ -469,6 +469,12 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     one = iter(fl.TarStream(paths, seed=0, buffer=12))
     with pytest.raises(ValueError, match="tar has 2 samples, but had more when the state was taken"):
         one.load_state_dict(iterator.state_dict())
+    for changed in (range(9), range(1, 10)):  # other sizes, other keys
+        for path in paths:
+            write_tar(path, changed, size=200 if changed[0] == 0 else 100)
+        one = iter(fl.TarStream(paths, seed=0, buffer=12))
+        with pytest.raises(ValueError, match=r"tar has other samples than when the state was taken"):
+            one.load_state_dict(iterator.state_dict())
 
 
 @pytest.mark.parametrize("kind", [fl.Stream, fl.TarStream])

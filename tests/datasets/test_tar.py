@@ -25,7 +25,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import transforms
-from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
+from foreload.datasets.tar.index import index_of
+from foreload.datasets.tar.shards import ShardIndex, list_shards
 from foreload.errors import DecodeError
 
 Member = tuple[str, bytes | str]  # a name, and content or a type

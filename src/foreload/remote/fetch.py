@@ -18,7 +18,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -27,8 +26,10 @@ from foreload.checks import Array
 from foreload.errors import DecodeError
 from foreload.machine import round_up
 from foreload.record.spans import Stage
+from foreload.remote.patience import PATIENCE
+from foreload.remote.url import without_secrets
 
-__all__ = ["Fetch", "Range", "is_remote", "local_path"]
+__all__ = ["Fetch", "Range", "Version"]
 
 _LENGTH = struct.Struct("<Q")
 _HELPERS = 3  # processes that may end while they are at one request
@@ -36,32 +37,30 @@ _GONE = "the process that fetches has ended; what it wrote to stderr says why, o
 _SCRIPT = Path(__file__).with_name("fetch_process.py")
 
 
-def local_path(path: Any) -> Any:
-    """Return the path of a ``file://`` URL; anything else unchanged.
+class Version(NamedTuple):
+    """A version of a remote file.
 
-    >>> local_path("file:///data/my%20shards"), local_path("s3://bucket/train.tar")
-    ('/data/my shards', 's3://bucket/train.tar')
+    Attributes:
+        size: in bytes.
+        tag: what the server gives to tell versions apart: an ETag, or a time; empty if it gives nothing.
     """
-    if not isinstance(path, str) or not path.startswith("file://"):
-        return path
-    return unquote(path.removeprefix("file://").removeprefix("localhost"))
 
+    size: int
+    tag: str
 
-def is_remote(path: Any) -> bool:
-    """Whether a path is a URL.
-
-    >>> is_remote("s3://bucket/train.tar"), is_remote("/data/train.tar")
-    (True, False)
-    """
-    return isinstance(path, str) and "://" in path and not path.startswith("file://")
+    @property
+    def is_strong(self) -> bool:
+        """Whether two files of the same tag have the same bytes."""
+        return self.tag.startswith('"')
 
 
 class Range(NamedTuple):
-    """A part of a remote file."""
+    """A part of a remote file; of this version alone, if there is one."""
 
     url: str
     start: int
     length: int
+    version: Version | None = None
 
 
 class _Helper:
@@ -90,7 +89,7 @@ class _Helper:
                 start_new_session=True,
             )
         # Options may hold keys, and the arguments of a process are visible to everyone.
-        self._send(options)
+        self._send({"options": options, "patience": PATIENCE})
         self._listener = threading.Thread(target=self._listen, name="foreload fetch", daemon=True)
         self._listener.start()
 
@@ -201,11 +200,15 @@ class Fetch:
     """A reader of object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
 
     A separate process fetches (through obstore), many ranges at a time, and retries with growing pauses if a
-    server is busy or a connection is cut. A forked or spawned process starts one for itself.
+    server is busy (as long as its Retry-After says) or a connection is cut. A request may take any time as long as
+    something comes: a server that is silent for 15 seconds, or sends less than 240 bytes in them, is asked again,
+    and given up after 60 to 75 seconds, all tries together. What another try would only repeat is an error at
+    once. A forked or spawned process starts one for itself.
 
     Args:
         options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``,
-            ``client_options`` and so on; the rest comes from where the services' own tools have it.
+            ``client_options`` (of which ``read_timeout`` is the silence in each try, such as ``"30 seconds"``) and
+            so on; the rest comes from where the services' own tools have it.
 
     Raises:
         ImportError: obstore is not installed.
@@ -244,14 +247,14 @@ class Fetch:
                 return self._helping().ask(request, lease).result()
         return self._helping().ask(request, lease).result()
 
-    def head(self, url: str) -> tuple[int, str]:
-        """Return a file's size in bytes, and a tag that changes with its content.
+    def head(self, url: str) -> Version:
+        """Return the present version of a file.
 
         Raises:
             OSError: FileNotFoundError, PermissionError, or another that names the URL.
         """
         found = self._result(url, self._ask({"do": "head", "url": url}))
-        return int(found["size"]), str(found["tag"])
+        return Version(int(found["size"]), str(found["tag"]))
 
     def list(self, url: str) -> list[str]:
         """List the files below a URL that ends with ``/``.
@@ -267,16 +270,18 @@ class Fetch:
         """Read several ranges.
 
         Returns:
-            memory (uint8), starts (int64): range i is ``memory[starts[i]:starts[i + 1]]``; and failures by number.
+            memory (uint8), starts (int64): range i is ``memory[starts[i]:starts[i + 1]]``; and failures by number,
+            one of them for each range whose file is not of the version that was asked for.
         """
         starts = np.zeros(len(ranges) + 1, np.int64)
         np.cumsum([each.length for each in ranges], out=starts[1:])
         with self._lock:
             lease = _RangeLease(self._free, int(starts[-1]))
-        asked = [[*each, int(start)] for each, start in zip(ranges, starts, strict=False)]
+        asked = [[*each[:3], int(start)] for each, start in zip(ranges, starts, strict=False)]
+        versions = {each.url: each.version for each in ranges}
         with _native.Measure(Stage.read, len(ranges)) as measure:
             measure.bytes = int(starts[-1])
-            answer = self._ask({"do": "ranges", "ranges": asked}, lease)
+            answer = self._ask({"do": "ranges", "ranges": asked, "versions": versions}, lease)
         memory = np.asarray(lease)
         if "error" in answer:
             raise _error(ranges[0].url, *answer["error"])
@@ -298,17 +303,27 @@ class Fetch:
 
 
 def _error(url: str, kind: str, text: str) -> Exception:
+    url = without_secrets(url)
     if kind == "missing":
-        return FileNotFoundError(errno.ENOENT, "there is no such file, or no access to it", url)
+        return FileNotFoundError(errno.ENOENT, f"there is no such file, or no access to it ({text})", url)
     if kind == "forbidden":
-        advice = "check the credentials (storage=), or give storage={'skip_signature': True} where none are needed"
-        return PermissionError(errno.EACCES, f"the server refuses access; {advice}", url)
+        advice = "check the credentials (storage=), which may have expired; where none are needed, give storage="
+        return PermissionError(
+            errno.EACCES, f"the server refuses access; {advice}{{'skip_signature': True}} ({text})", url
+        )
     if kind == "short":
         return DecodeError(f"{url}: {text}; the file is cut short, or was replaced: make the dataset again")
+    if kind == "changed":
+        advice = "make the dataset again; if servers with different ETags answer here in turn, name one of them"
+        return DecodeError(f"{url}: the file is not the one that was opened, it was replaced ({text}); {advice}")
+    if kind == "untrusted":
+        advice = "give the one of its authority: storage={'client_options': {'root_certificate': PEM}}"
+        return OSError(errno.EACCES, f"the server's certificate is not trusted; {advice} ({text})", url)
     if kind == "refused" and "range request" in text.lower():
         advice = "shards can be read from the beginning, with TarStream"
         return OSError(errno.EINVAL, f"the server does not serve ranges of files; {advice} ({text})", url)
     if kind == "refused":
-        return OSError(errno.EINVAL, f"the request was refused: {text}", url)
+        advice = "check the address and what is asked of the server (storage=)"
+        return OSError(errno.EINVAL, f"the request was refused: {text}; {advice}", url)
     advice = "check that it can be reached; if it is busy, give it fewer requests at a time (num_workers)"
     return OSError(errno.EIO, f"the server fails again and again: {text}; {advice}", url)

@@ -38,7 +38,7 @@ from foreload.protocol import (
     UserCode,
 )
 from foreload.record.progress import track, track_threads
-from foreload.remote.fetch import local_path
+from foreload.remote.url import local_path
 from foreload.transforms import ImageTransform, transform_array
 
 __all__ = ["ImageDataset"]
@@ -138,7 +138,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
             extents = self.shards.members([extension[1:] for extension in IMAGES])
             if eager:
                 _check_room(int(extents[:, 2].sum()))
-            self._remote = self.shards.remote(extents, extents[:, 2], keep)
+            self._remote = self.shards.remote(extents, keep)
             files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
             if eager:

@@ -20,15 +20,18 @@ from foreload.batch.read import read_samples
 from foreload.checks import Array
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.stream import runs_of
+from foreload.datasets.tar.headers import Headers
+from foreload.datasets.tar.index import index_of
 from foreload.datasets.tar.members import Members
 from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_indexes
-from foreload.datasets.tar.shards import ShardIndex, index_of, list_shards
+from foreload.datasets.tar.shards import ShardIndex, list_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.order.index import positions_of
 from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
-from foreload.remote.fetch import Fetch, Range, is_remote
+from foreload.remote.fetch import Fetch, Range, Version
+from foreload.remote.url import is_remote, without_secrets
 
 __all__ = ["Shards", "TarDataset"]
 
@@ -38,6 +41,7 @@ class Shards:
 
     Attributes:
         paths: of the shards.
+        shown: the same for messages, without what may be secret.
         indexes: one per shard.
         starts: the number of each shard's first sample, then the count of all (int64).
     """
@@ -57,15 +61,16 @@ class Shards:
             self.fetch = Fetch(storage)
             self.paths = list_remote(self.fetch, self.paths)
             folder = None if index_folder is None else Path(index_folder)
-            self.indexes, self._tags = remote_indexes(self.fetch, self.paths, folder)
+            self.indexes, self._versions = remote_indexes(self.fetch, self.paths, folder)
         else:
             paths = self.paths
             self.indexes = [index_of(path) for path in track(paths, "indexing shards", total=len(paths), after=1)]
-            self._tags = [str(index.modified) for index in self.indexes]
+            self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
+        self.shown = list(map(without_secrets, self.paths))
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
             warnings.warn(
-                f"{self.paths[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
+                f"{self.shown[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
                 stacklevel=4,
             )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
@@ -86,7 +91,7 @@ class Shards:
 
     def name(self, sample: int) -> str:
         """Return ``shard:key`` of a sample, for messages."""
-        return f"{self.paths[self.find(sample)[0]]}:{self.key(sample)}"
+        return f"{self.shown[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
     def classes(self) -> list[str]:
@@ -101,7 +106,7 @@ class Shards:
             manifest = json.loads(self._beside("pack.json") or b"{}")
         except ValueError as error:
             raise DecodeError(
-                f"the pack.json beside {self.paths[0]!r} is damaged: {error}; pack again, or remove it"
+                f"the pack.json beside {self.shown[0]!r} is damaged: {error}; pack again, or remove it"
             ) from error
         return manifest if isinstance(manifest, dict) else {}
 
@@ -112,22 +117,24 @@ class Shards:
         try:
             if self.fetch is None:
                 return Path(path).read_bytes()
-            size, _ = self.fetch.head(path)
-            memory, _, failures = self.fetch.read([Range(path, 0, size)])
+            version = self.fetch.head(path)
+            memory, _, failures = self.fetch.read([Range(path, 0, version.size, version)])
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return b""
-        return b"" if failures else memory[:size].tobytes()
+        for failure in failures.values():
+            raise failure
+        return memory[: version.size].tobytes()
 
     def stamps(self) -> list[str]:
         """Return for each shard a stamp that changes with its content."""
-        known = zip(self.paths, self.indexes, self._tags, strict=True)
-        return [f"{path} {index.size} {tag}" for path, index, tag in known]
+        known = zip(self.paths, self._versions, strict=True)
+        return [f"{path} {version.size} {version.tag}" for path, version in known]
 
-    def remote(self, extents: Array, first: Array, keep: int = 0) -> RemoteSamples | None:
-        """Open remote shards to read these extents; ``first``: the lengths of their first members."""
+    def remote(self, extents: Array, keep: int = 0) -> RemoteSamples | None:
+        """Open remote shards to read these extents."""
         if self.fetch is None:
             return None
-        return RemoteSamples(self.fetch, self.paths, extents, first, self.key, keep)
+        return RemoteSamples(self.fetch, self.paths, self._versions, extents, Headers(self.indexes), keep)
 
     def blocks(self, size: int) -> Array:
         """Return the first of each run of up to ``size`` samples of one shard (int64)."""
@@ -168,7 +175,7 @@ class Shards:
             missing = (places >= len(at)) | (chosen >= index.first[1:])
             if missing.any():
                 key = index.keys[int(np.argmax(missing))]
-                raise ValueError(f"{self.paths[shard]}: sample {key!r} has no {' or '.join(names)}")
+                raise ValueError(f"{self.shown[shard]}: sample {key!r} has no {' or '.join(names)}")
             rows.append(
                 np.stack([np.full(len(index), shard), index.offsets[chosen], index.lengths[chosen]], axis=1)
             )
@@ -195,7 +202,8 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
 
     Raises:
         OSError: a shard cannot be read.
-        DecodeError: a shard is no tar, is cut short, or holds a member whose name leads out of it.
+        DecodeError: a shard is no tar, is cut short, or holds a member whose name leads out of it. A sample raises
+            it if its shard was replaced after the dataset was made.
 
     >>> import io, tarfile, tempfile
     >>> shard = Path(tempfile.mkdtemp()) / "train.tar"
@@ -230,8 +238,7 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
     def _open(self) -> None:
         self._files = self.shards.files(self._extents, direct=self.direct_io)
         self._members = Members(self.shards.indexes)
-        first = self._members.lengths[self._members.first[:-1]]
-        self._remote = self.shards.remote(self._extents, first)
+        self._remote = self.shards.remote(self._extents)
 
     def index(self) -> int:
         """Count the samples."""

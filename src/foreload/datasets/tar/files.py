@@ -18,10 +18,11 @@ from typing import Any, BinaryIO
 
 from foreload import _native
 from foreload.datasets.tar.remote import RemoteFile, list_below
-from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in, warn_of_more
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
-from foreload.remote.fetch import Fetch, is_remote
+from foreload.remote.fetch import Fetch
+from foreload.remote.url import is_remote, without_secrets
 from foreload.remote.webfile import WebFile
 
 __all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "samples_of"]
@@ -96,7 +97,7 @@ def list_stored(fetch: Fetch, shards: Sequence[Shard]) -> list[Shard]:
 def name_of(shard: Shard, number: int) -> str:
     """Return the name of a shard, for messages."""
     if isinstance(shard, str):
-        return "standard input" if shard == _STANDARD_INPUT else shard
+        return "standard input" if shard == _STANDARD_INPUT else without_secrets(shard)
     return f"shard {number} ({getattr(shard, '__qualname__', repr(shard))})"
 
 
@@ -191,9 +192,21 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
         raise DecodeError(
             f"{place.shard}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg"
         )
-    if not tar.has_end:
-        warnings.warn(f"{place.shard}: the tar has no end marker; it may have been cut short", stacklevel=2)
+    _check_end(tar, place)
     yield sample
+
+
+def _check_end(tar: Any, place: _Place) -> None:
+    """Warn of a tar without an end marker (two blocks of zeros), and of what comes after it."""
+    block = tar.fileobj.read(tarfile.BLOCKSIZE) if tar.has_end else b""
+    if block.strip(b"\0"):
+        raise tarfile.ReadError("a header is missing")
+    if len(block) < tarfile.BLOCKSIZE:
+        warnings.warn(f"{place.shard}: the tar has no end marker; it may have been cut short", stacklevel=3)
+    while data := tar.fileobj.read(_STEP):
+        if data.strip(b"\0"):
+            warn_of_more(place.shard)
+            return
 
 
 def _open(shard: Shard, fetch: Fetch | None) -> Any:
@@ -213,8 +226,7 @@ def _open(shard: Shard, fetch: Fetch | None) -> Any:
         return io.BufferedReader(WebFile(shard), _STEP)
     if is_remote(shard):
         assert fetch is not None
-        size, _ = fetch.head(shard)
-        return io.BufferedReader(RemoteFile(fetch, shard, size), _REMOTE_STEP)
+        return io.BufferedReader(RemoteFile(fetch, shard, fetch.head(shard)), _REMOTE_STEP)
     return open(shard, "rb")
 
 

@@ -23,7 +23,8 @@ from foreload import _native
 from foreload.checks import check_int
 from foreload.datasets.folders import IMAGES, Labels, Listing, list_files
 from foreload.datasets.images.decode import decode_with_pillow
-from foreload.datasets.tar.shards import ShardIndex, index_of
+from foreload.datasets.tar.index import index_of
+from foreload.datasets.tar.shards import ShardIndex
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
 from foreload.record.progress import Progress

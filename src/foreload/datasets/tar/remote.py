@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foreload.checks import Array
+from foreload.datasets.tar.headers import Headers, Place, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.record.progress import track_threads
-from foreload.remote.fetch import Fetch, Range
+from foreload.remote.fetch import Fetch, Range, Version
+from foreload.remote.url import without_secrets
 
 __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
 
-_HEADER = 512  # bytes before a member's content
 _STEP = 1 << 20  # bytes read at a time to make an index
 _AT_A_TIME = 16
+_FEW = 4  # samples by which a shard is recognised; each is compared when it is read
 
 
 def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
@@ -34,7 +38,8 @@ def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
     for url in urls:
         if url.startswith(("http://", "https://")) and ("?" in url or "#" in url):
             raise ValueError(
-                f"shards: {url!r} is an address with a query, as signed ones are; use s3:// and the like"
+                f"shards: {without_secrets(url)!r} is an address with a query, as signed ones are; "
+                "use s3:// and the like"
             )
         if not url.endswith("/"):
             listed.append(url)
@@ -57,10 +62,12 @@ def list_below(fetch: Fetch, url: str, suffixes: tuple[str, ...]) -> list[str]:
     return found
 
 
-def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tuple[list[ShardIndex], list[str]]:
+def remote_indexes(
+    fetch: Fetch, urls: Sequence[str], folder: Path | None
+) -> tuple[list[ShardIndex], list[Version]]:
     """Return the indexes of shards: from beside them, from ``folder``, or made by reading the shards.
 
-    With a tag of each, which changes with its content.
+    With the version of each, which its index is of.
 
     Raises:
         OSError: a shard cannot be read.
@@ -70,41 +77,68 @@ def remote_indexes(fetch: Fetch, urls: Sequence[str], folder: Path | None) -> tu
         lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1
     )
     found = list(looking)
-    return [index for index, _ in found], [tag for _, tag in found]
+    useless = [url for url, (_, _, is_useless) in zip(urls, found, strict=True) if is_useless]
+    if useless:
+        warnings.warn(
+            f"{len(useless)} of {len(urls)} shards were read to index them, since the .idx files beside them are "
+            "damaged, or of other shards or an earlier release; upload new ones: "
+            f"{without_secrets(useless[0])}.idx",
+            stacklevel=5,
+        )
+    return [index for index, _, _ in found], [version for _, version, _ in found]
 
 
-def _index(fetch: Fetch, url: str, folder: Path | None) -> tuple[ShardIndex, str]:
-    size, tag = fetch.head(url)
+def _index(fetch: Fetch, url: str, folder: Path | None) -> tuple[ShardIndex, Version, bool]:
+    version = fetch.head(url)
     kept = None
     if folder is not None:
-        kept = folder / f"{hashlib.sha256(f'{url} {tag}'.encode()).hexdigest()[:32]}.idx"
+        kept = folder / f"{hashlib.sha256(f'{url} {version.tag}'.encode()).hexdigest()[:32]}.idx"
         known = ShardIndex.load(kept)
-        if known is not None and known.size == size:
-            return known, tag
-    index = _beside(fetch, url, size) or scan(io.BufferedReader(RemoteFile(fetch, url, size), _STEP), url, size)
+        # A weak tag, or none, need not change with the shard.
+        if known is not None and (version.is_strong or _describes(known, fetch, url, version)):
+            return known, version, False
+    is_beside, index = _beside(fetch, url, version)
+    is_useless = is_beside and index is None
+    if index is None:
+        file = io.BufferedReader(RemoteFile(fetch, url, version), _STEP)
+        index = scan(file, without_secrets(url), version.size)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         index.save(kept)
-    return index, tag
+    return index, version, is_useless
 
 
-def _beside(fetch: Fetch, url: str, size: int) -> ShardIndex | None:
+def _beside(fetch: Fetch, url: str, version: Version) -> tuple[bool, ShardIndex | None]:
+    """Return whether there is an index beside a shard, and the index if it is that of the shard."""
     try:
-        length, _ = fetch.head(f"{url}.idx")
+        own = fetch.head(f"{url}.idx")
     except (FileNotFoundError, PermissionError):
-        return None
-    memory, _, failures = fetch.read([Range(f"{url}.idx", 0, length)])
+        return False, None
+    memory, _, failures = fetch.read([Range(f"{url}.idx", 0, own.size, own)])
     if failures:
         raise failures[0]
-    index = ShardIndex.load(io.BytesIO(memory[:length].tobytes()))
-    return index if index is not None and index.size == size else None
+    index = ShardIndex.load(io.BytesIO(memory[: own.size].tobytes()))
+    return True, index if index is not None and _describes(index, fetch, url, version) else None
+
+
+def _describes(index: ShardIndex, fetch: Fetch, url: str, version: Version) -> bool:
+    """Whether an index is that of a shard. Tars are padded, so that many have the same size."""
+
+    def read(places: Sequence[Place]) -> list[bytes]:
+        ranges = [Range(url, place.start, place.length, version) for place in places]
+        memory, starts, failures = fetch.read(ranges)
+        for failure in failures.values():
+            raise failure
+        return [memory[begin:end].tobytes() for begin, end in pairwise(starts.tolist())]
+
+    return index.size == version.size and agrees(index, _FEW, read)
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file of ``size`` bytes, read like a local one."""
+    """A version of a remote file, read like a local one."""
 
-    def __init__(self, fetch: Fetch, url: str, size: int) -> None:
-        self._fetch, self._url, self._size, self._at = fetch, url, size, 0
+    def __init__(self, fetch: Fetch, url: str, version: Version) -> None:
+        self._fetch, self._url, self._version, self._size, self._at = fetch, url, version, version.size, 0
 
     def readable(self) -> bool:
         return True
@@ -123,7 +157,7 @@ class RemoteFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = max(0, min(len(buffer), self._size - self._at))
         if length:
-            memory, _, failures = self._fetch.read([Range(self._url, self._at, length)])
+            memory, _, failures = self._fetch.read([Range(self._url, self._at, length, self._version)])
             if failures:
                 raise failures[0]
             buffer[:length] = memory[:length].data
@@ -134,15 +168,15 @@ class RemoteFile(io.RawIOBase):
 class RemoteSamples:
     """Extents of remote shards, as :class:`foreload._native.Files` are of local ones.
 
-    With each extent the header before it is read, which must be that of the member that the index has there: a
-    shard that was replaced is an error, never another sample.
+    Each range is of the version of the shard that was opened. With each extent the headers of its members are read
+    and the sample's label, which must be those that the index has: a shard that was replaced is an error, never
+    another sample, and so is an index of another shard.
 
     Args:
         fetch: reads ranges.
-        urls: of the shards.
+        urls, versions: of the shards.
         extents: rows of (shard, offset, length), one per sample, each beginning with a member's content.
-        first: the length of each extent's first member.
-        key_of: returns a sample's key.
+        headers: of all members.
         keep: how many samples, from the first on, stay in memory once read.
     """
 
@@ -150,16 +184,16 @@ class RemoteSamples:
         self,
         fetch: Fetch,
         urls: Sequence[str],
+        versions: Sequence[Version],
         extents: Array,
-        first: Array,
-        key_of: Callable[[int], str],
+        headers: Headers,
         keep: int = 0,
     ) -> None:
         self._fetch = fetch
         self._urls = urls
+        self._versions = versions
         self._extents = extents
-        self._first = first
-        self._key_of = key_of
+        self._headers = headers
         self._keep = keep
         self._kept: dict[int, Array] = {}
 
@@ -178,42 +212,55 @@ class RemoteSamples:
         return pieces, failures
 
     def _read(self, samples: Sequence[int]) -> tuple[list[Array], dict[int, Exception]]:
-        ranges = []
-        for shard, offset, length in self._extents[samples].tolist():
-            ranges.append(Range(self._urls[shard], offset - _HEADER, length + _HEADER))
-        memory, starts, failures = self._fetch.read(ranges)
-        found: list[Array] = []
-        for position, sample in enumerate(samples):
-            piece = memory[starts[position] : starts[position + 1]]
-            if position not in failures and not self._is_of(piece[:_HEADER].tobytes(), sample):
+        wanted = []
+        for extent, places in zip(self._extents[samples].tolist(), self._headers.of(samples), strict=True):
+            shard, offset, length = extent
+            wanted.append(_Wanted(shard, offset, length, places))
+        ranges = [self._range(one.shard, one.start, one.stop - one.start) for one in wanted]
+        apart = [(position, place) for position, one in enumerate(wanted) for place in one.apart]
+        ranges += [self._range(place.shard, place.start, place.length) for _, place in apart]
+        memory, starts, failed = self._fetch.read(ranges)
+        pieces = [memory[begin:end] for begin, end in pairwise(starts.tolist())]
+        count = len(samples)
+        failures = {position: failed[position] for position in range(count) if position in failed}
+        for number, (position, _) in enumerate(apart, count):
+            if number in failed:
+                failures.setdefault(position, failed[number])
+        alike = [one.is_in(piece) for one, piece in zip(wanted, pieces, strict=False)]
+        for number, (position, place) in enumerate(apart, count):
+            alike[position] &= place.is_in(pieces[number])
+        for position, one in enumerate(wanted):
+            if position not in failures and not alike[position]:
                 failures[position] = DecodeError(
-                    f"{ranges[position].url}: the shard is not the one that was indexed; open the dataset "
-                    "again, and remove its .idx file if that is older than the shard"
+                    f"{without_secrets(self._urls[one.shard])}: the shard is not the one that was indexed; open "
+                    "the dataset again, and remove its .idx file if that is older than the shard"
                 )
-            found.append(piece[:0] if position in failures else piece[_HEADER:])
-        return found, failures
+        found = [pieces[at][one.offset - one.start :] for at, one in enumerate(wanted)]
+        return [piece[:0] if at in failures else piece for at, piece in enumerate(found)], failures
 
-    def _is_of(self, header: bytes, sample: int) -> bool:
-        """Whether a header is that of this sample's first member."""
-        if _size_in(header) != self._first[sample]:
-            return False
-        key = self._key_of(sample)
-        if header.startswith(key.encode("utf-8", "surrogateescape") + b"."):
-            return True
-        name = header[:100].rstrip(b"\0")
-        # Long names, and those in other alphabets, are stored elsewhere.
-        if len(name) == 100 or not key.isascii():
-            return True
-        prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
-        return (prefix + b"/" + name if prefix else name).startswith(key.encode() + b".")
+    def _range(self, shard: int, start: int, length: int) -> Range:
+        return Range(self._urls[shard], start, length, self._versions[shard])
 
 
-def _size_in(header: bytes) -> int:
-    """Read a member's size from its header (POSIX ustar; large ones are binary, as GNU has it)."""
-    field = header[124:136]
-    try:
-        if field[0] & 0x80:
-            return int.from_bytes(field[1:], "big")
-        return int(field.rstrip(b" \0") or b"0", 8)
-    except ValueError:
-        return -1
+class _Wanted:
+    """What is read of a shard for one sample, and what of it is compared with the index.
+
+    Attributes:
+        shard, offset: where the extent begins.
+        start, stop: of what is read in one piece, from the header of the extent's first member on.
+        apart: the sample's label, if it does not lie there.
+    """
+
+    def __init__(self, shard: int, offset: int, length: int, places: list[Place]) -> None:
+        self.shard, self.offset, self.stop = shard, offset, offset + length
+        self.start = next(place.start for place in places if place.start + place.header == offset)
+        self._inside = [place for place in places if self.start <= place.start < self.stop]
+        self.apart = [place for place in places if place.content and place not in self._inside]
+
+    def is_in(self, piece: Array) -> bool:
+        """Whether the headers and the label that were read with the extent are those of the index."""
+        begins = [place.start - self.start for place in self._inside]
+        return all(
+            place.is_in(piece[begin : begin + place.length])
+            for place, begin in zip(self._inside, begins, strict=True)
+        )

@@ -6,8 +6,8 @@ import os
 import re
 import tarfile
 import warnings
+import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -17,14 +17,27 @@ import numpy as np
 from foreload.checks import Array
 from foreload.datasets.folders import is_special
 from foreload.errors import DecodeError
-from foreload.remote.fetch import is_remote, local_path
+from foreload.remote.url import is_remote, local_path
 
-__all__ = ["ShardIndex", "are_shards", "index_of", "leads_out", "list_shards", "split_name", "tars_in"]
+__all__ = [
+    "LABEL_BYTES",
+    "ShardIndex",
+    "are_shards",
+    "leads_out",
+    "list_shards",
+    "read_label",
+    "scan",
+    "split_name",
+    "tars_in",
+    "warn_of_more",
+]
 
-_VERSION = 1
-_SUFFIX = ".idx"
+LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
+
+_VERSION = 2  # the first one had no headers
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _BLOCK = 512
+_STEP = 1 << 20
 # WebDataset's rule for members that describe others.
 _META = re.compile(r"__[^/]*__($|/)")
 
@@ -67,6 +80,8 @@ class ShardIndex:
         first: the first member of each sample, then the count of members (int64).
         names: the field of each member, such as ``"jpg"``.
         offsets, lengths: where each member's bytes lie (int64).
+        header_lengths: of the headers before each member's bytes, the records that belong to it included (int64).
+        header_checks: the CRC-32 of each of them (uint32), by which the shard is recognised.
         labels: the number in each sample's ``cls`` member (int64), -1 if there is none.
     """
 
@@ -77,6 +92,8 @@ class ShardIndex:
     names: list[str]
     offsets: Array
     lengths: Array
+    header_lengths: Array
+    header_checks: Array
     labels: Array
 
     def __len__(self) -> int:
@@ -104,13 +121,27 @@ class ShardIndex:
                 if stored.zip.testzip() is not None or int(stored["version"]) != _VERSION:
                     return None
                 values = {field.name: stored[field.name] for field in fields(cls)}
-            return cls(
+            index = cls(
                 **values
                 | {name: int(values[name]) for name in ("size", "modified")}
                 | {name: _text(values[name]).split("\0") for name in ("keys", "names")}
             )
+            return index if index._is_sound() else None
         except Exception:  # a damaged file may raise anything
             return None
+
+    def _is_sound(self) -> bool:
+        """Whether its parts belong together, and lie within the shard."""
+        members, samples = (len(self.names),), (len(self.keys),)
+        per_member = (self.offsets, self.lengths, self.header_lengths, self.header_checks)
+        if any(values.shape != members or values.dtype.kind not in "iu" for values in per_member):
+            return False
+        if self.labels.shape != samples or self.first.shape != (len(self.keys) + 1,):
+            return False
+        is_split = self.first[0] == 0 and self.first[-1] == len(self.names) and (np.diff(self.first) > 0).all()
+        begins = self.offsets - self.header_lengths
+        lies_within = begins.min() >= 0 and (self.lengths >= 0).all() and (self.header_lengths >= _BLOCK).all()
+        return bool(is_split and lies_within and (self.offsets + self.lengths <= self.size).all())
 
 
 def _flat(value: Any) -> Any:
@@ -121,42 +152,18 @@ def _text(value: Array) -> str:
     return os.fsdecode(value.tobytes())
 
 
-def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
-    """Return the index of a shard: the one beside it if it is up to date, otherwise a new one.
-
-    Args:
-        shard: a tar, not compressed.
-        save: write a new index beside the shard, as ``shard.tar.idx``, if possible.
-
-    Raises:
-        OSError: the shard cannot be read.
-        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
-    """
-    status = os.stat(shard)
-    path = f"{shard}{_SUFFIX}"
-    known = ShardIndex.load(path)
-    if known is not None and (known.size, known.modified) == (status.st_size, status.st_mtime_ns):
-        return known
-    with open(shard, "rb") as file:
-        index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
-    if save:
-        with suppress(OSError):  # no permission, or no room
-            index.save(path)
-    return index
-
-
 def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     """Make the index of a tar by reading its headers.
 
     Raises:
-        DecodeError: as :func:`index_of`.
+        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
     """
     if size == 0:
         raise DecodeError(f"{source}: the shard is empty, it has 0 bytes")
     keys: list[str] = []
     first: list[int] = []
     names: list[str] = []
-    places: list[tuple[int, int]] = []
+    places: list[tuple[int, int, int, int]] = []
     labels: list[int] = []
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as tar:
@@ -177,13 +184,13 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                 if name == "cls":
                     labels[-1] = _label(tar.extractfile(member), member.name, source)
                 names.append(name)
-                places.append((member.offset_data, member.size))
+                places.append((member.offset_data, member.size, *_header_of(member, file)))
             _check_end(tar, file, source, size)
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
-    where = np.array(places, np.int64).reshape(-1, 2)
+    where = np.array(places, np.int64).reshape(-1, 4)
     return ShardIndex(
         size,
         modified,
@@ -192,6 +199,8 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
         names,
         np.ascontiguousarray(where[:, 0]),
         np.ascontiguousarray(where[:, 1]),
+        np.ascontiguousarray(where[:, 2]),
+        where[:, 3].astype(np.uint32),
         np.array(labels, np.int64),
     )
 
@@ -222,14 +231,46 @@ def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) ->
         raise DecodeError(f"{source}: the shard is damaged, or cut short, at byte {tar.offset:,} of {size:,}")
     if len(rest) < 2 * _BLOCK:
         warnings.warn(f"{source}: the tar has no end marker; it may have been cut short", stacklevel=5)
+    while rest := file.read(_STEP):
+        if rest.strip(b"\0"):
+            warn_of_more(source)
+            return
+
+
+def warn_of_more(source: str) -> None:
+    """Warn of bytes behind the end of a tar, which is where reading stops."""
+    warnings.warn(
+        f"{source}: there are bytes after the end marker of the tar, as in concatenated ones, and they are not "
+        "read; give each tar as a shard, or write them as one",
+        stacklevel=6,
+    )
+
+
+def _header_of(member: tarfile.TarInfo, file: IO[bytes]) -> tuple[int, int]:
+    """Return the length and the CRC-32 of a member's header, with the records that belong to it alone."""
+    length = member.offset_data - member.offset
+    file.seek(member.offset)
+    return length, zlib.crc32(file.read(length))
 
 
 def _label(content: IO[bytes] | None, name: str, source: str) -> int:
-    text = b"" if content is None else content.read(64)
+    text = b"" if content is None else content.read(LABEL_BYTES)
+    label = read_label(text)
+    if label is None:
+        raise DecodeError(f"{source}: member {name!r} must hold a number, got {text[:20]!r}")
+    return label
+
+
+def read_label(text: bytes) -> int | None:
+    """Read the number in a ``cls`` member; None if it is none.
+
+    >>> read_label(b"7"), read_label(b"cat")
+    (7, None)
+    """
     try:
         return int(text)
     except ValueError:
-        raise DecodeError(f"{source}: member {name!r} must hold a number, got {text[:20]!r}") from None
+        return None
 
 
 def are_shards(data_path: Any) -> bool:

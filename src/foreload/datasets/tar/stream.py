@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
@@ -25,6 +26,9 @@ class TarStream(ShuffledStream, UserCode):
     The order of the shards is random; samples go through a buffer, from which a random one is drawn each time.
     Shards are dealt among ranks and workers, so there should be as many, and they should have about as many
     samples each. The order is a pure function of (seed, epoch) and of the number of ranks and workers.
+
+    A shard is read up to its end marker, as tarfile does; a warning says where more follows, as in concatenated
+    tars. A download may take any time, but a server that is silent is given up after 60 to 75 seconds.
 
     The iterator has ``state_dict`` and ``load_state_dict``: a :class:`foreload.DataLoader` goes on in the middle
     of an epoch with exactly the samples that would have come, for the same number of workers and ranks. For that,
@@ -109,6 +113,7 @@ class _Shards:
         self._own: list[int] = order_of(reading, len(stream.shards))[first::step].tolist()
         self._turn = 0
         self._given = 0  # samples of the current shard
+        self._sum = 0  # a checksum of their keys, fields and sizes
         self._samples: Iterator[dict[str, Any]] | None = None
 
     def next(self) -> tuple[list[int], dict[str, Any]] | None:
@@ -120,11 +125,12 @@ class _Shards:
                     self._samples = self._stream._samples(shard)
                 sample = next(self._samples)
             except Exception as error:
-                self._turn, self._given, self._samples = self._turn + 1, 0, None
+                self._turn, self._given, self._sum, self._samples = self._turn + 1, 0, 0, None
                 if isinstance(error, StopIteration):
                     continue
                 raise
             self._given += 1
+            self._sum = _sum(sample, self._sum)
             return [shard, self._given - 1], sample
         return None
 
@@ -140,12 +146,12 @@ class _Shards:
             raise
 
     def state(self) -> list[int]:
-        """Return the shards done, the samples read of the current one, and the number of shards."""
-        return [self._turn, self._given, len(self._stream.shards)]
+        """Return the shards done, the samples read of the current one, the number of shards, and a checksum."""
+        return [self._turn, self._given, len(self._stream.shards), self._sum]
 
     def restore(self, state: list[int], names: list[Any]) -> list[Any]:
         """Resume there; each shard is opened once."""
-        turn, given, shards = state
+        turn, given, shards, *sums = state  # earlier releases had no checksum
         if shards != len(self._stream.shards):
             raise ValueError(
                 f"the state is of a stream of {shards} shards, but this one has {len(self._stream.shards)}"
@@ -155,9 +161,14 @@ class _Shards:
         present = self._own[turn] if turn < len(self._own) else None
         for shard in sorted({shard for shard, _ in wanted} - {present}):
             self._again(shard, 1 + max(number for own, number in wanted if own == shard), wanted, found)
-        self._turn, self._given = turn, given
+        self._turn, self._given, self._sum = turn, given, 0
         if present is not None and given:
             self._samples = self._again(present, given, wanted, found)
+            if sums and sums[0] != self._sum:
+                raise ValueError(
+                    f"{name_of(self._stream.shards[present], present)} has other samples than when the state was "
+                    "taken; it is another file"
+                )
         return [found[shard, number] for shard, number in names]
 
     def _again(
@@ -165,6 +176,7 @@ class _Shards:
     ) -> Iterator[dict[str, Any]]:
         """Read ``count`` samples of a shard, and collect those that are wanted."""
         samples = self._stream._samples(shard)
+        self._sum = 0
         for number in range(count):
             sample = next(samples, None)
             if sample is None:
@@ -172,6 +184,13 @@ class _Shards:
                     f"{name_of(self._stream.shards[shard], shard)} has {number} samples, but had more when the "
                     "state was taken; it is another file"
                 )
+            self._sum = _sum(sample, self._sum)
             if (shard, number) in wanted:
                 found[shard, number] = sample
         return samples
+
+
+def _sum(sample: dict[str, Any], before: int) -> int:
+    """Add a sample to a checksum of what tells it from those of another shard."""
+    sizes = [(name, len(content)) for name, content in sample.items()]
+    return zlib.crc32(repr((sample["__key__"], sizes)).encode(), before)

@@ -1,0 +1,57 @@
+"""The index beside a local shard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from foreload.datasets.tar.headers import Place, agrees
+from foreload.datasets.tar.shards import ShardIndex, scan
+
+__all__ = ["index_of"]
+
+_SUFFIX = ".idx"
+
+# Samples by which a shard is recognised; and if it was put there after its index.
+_FEW = 8
+_MANY = 256
+
+
+def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
+    """Return the index of a shard: the one beside it if it is up to date, otherwise a new one.
+
+    Args:
+        shard: a tar, not compressed.
+        save: write a new index beside the shard, as ``shard.tar.idx``, if possible.
+
+    Raises:
+        OSError: the shard cannot be read.
+        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
+    """
+    path = f"{shard}{_SUFFIX}"
+    known = ShardIndex.load(path)
+    with open(shard, "rb") as file:
+        status = os.fstat(file.fileno())
+        if (
+            known is not None
+            and (known.size, known.modified) == (status.st_size, status.st_mtime_ns)
+            and _describes(known, path, status.st_ctime_ns, file.fileno())
+        ):
+            return known
+        index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
+    if save:
+        with suppress(OSError):  # no permission, or no room
+            index.save(path)
+    return index
+
+
+def _describes(index: ShardIndex, path: str, changed: int, shard: int) -> bool:
+    """Whether an index is that of a shard; copies have the size and the times that they are given."""
+
+    def read(places: Sequence[Place]) -> list[bytes]:
+        return [os.pread(shard, place.length, place.start) for place in places]
+
+    was_there_before = os.stat(path).st_ctime_ns >= changed
+    return agrees(index, _FEW if was_there_before else _MANY, read)
