@@ -528,7 +528,7 @@ class SeedsTorch(Dataset[Any]):
 
 
 @pytest.mark.parametrize("forks", [False, True])
-@pytest.mark.parametrize("kind", [{}, {"seed": 0}, *KINDS], ids=["default", "seed", "none", "threads", "processes"])
+@pytest.mark.parametrize("kind", [{}, {"seed": 0}, *KINDS], ids=["auto", "seed", "none", "threads", "processes"])
 def test_samples_may_seed_torch_in_any_thread(kind: dict[str, Any], forks: bool) -> None:
     """``torch.manual_seed()`` is about the generator that the sample draws from, in the main thread or another."""
     dataset = SeedsTorch(forks)

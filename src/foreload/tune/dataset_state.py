@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import random
 import socket
 import sqlite3
+import sys
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,18 @@ _MOST_VALUES = 20_000
 _MOST_BYTES = 1 << 20
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+# What is compared as a whole, and loggers, whose state is in no sample.
+_LEAVES = (
+    *_PLAIN,
+    torch.Tensor,
+    np.ndarray,
+    np.random.Generator,
+    torch.Generator,
+    random.Random,
+    logging.Logger,
+    ModuleType,
+)
 
 
 def snapshot(dataset: Any) -> dict[str, Any]:
@@ -185,23 +199,28 @@ def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterat
         is_opaque: whether an object is not looked into; None: all are.
     """
     seen: set[int] = set()
-    left = [("", dataset)]
-    left += list(_globals_of(type(dataset)))
+    kinds: set[type] = set()
+    left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
     while left and len(seen) < _MOST_VALUES:
-        name, value = left.pop()
+        name, value = left.popleft()
         if id(value) in seen and not isinstance(value, _PLAIN):
             continue
         seen.add(id(value))
         if name:
             yield name, value
-        if is_opaque is None or not is_opaque(value):
-            left += _inner(name, value)
+        if is_opaque is not None and is_opaque(value):
+            continue
+        left += _inner(name, value)
+        kind = type(value)
+        if kind not in kinds and (value is dataset or not _is_installed(kind.__module__)):
+            kinds.add(kind)
+            left += _globals_of(kind)
 
 
 def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if _is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
-    if isinstance(value, (*_PLAIN, torch.Tensor, np.ndarray, np.random.Generator, torch.Generator, random.Random)):
+    if isinstance(value, _LEAVES):
         return
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), _MOST_VALUES))
@@ -211,8 +230,9 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
         items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, _MOST_VALUES)))
-    elif isinstance(value, (type, ModuleType)):
-        return
+    elif isinstance(value, type):
+        known = not _is_installed(value.__module__)
+        items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
         slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
         own = {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
@@ -220,29 +240,65 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             attribute: inner
             for kind in type(value).__mro__[:-1]
             if kind.__module__.partition(".")[0] not in ("torch", "typing", "builtins", "abc", "collections")
-            for attribute, inner in vars(kind).items()
-            if isinstance(inner, (*_PLAIN, list, dict, set)) and not attribute.startswith("__")
+            for attribute, inner in _values_of(kind)
         }
         own |= getattr(value, "__dict__", {})
         items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
     yield from items
 
 
+def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class that its instances share."""
+    for name, value in vars(kind).items():
+        if isinstance(value, (*_PLAIN, list, dict, set)) and not name.startswith("__"):
+            yield name, value
+
+
 def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a function, and the variables of functions around it that it uses."""
+    """Yield what a function holds, and the variables that it uses, global or of functions around it."""
     for attribute, value in vars(function).items():
         yield f"{name}.{attribute}", value
+    yield f"{name}.__defaults__", function.__defaults__
+    yield f"{name}.__kwdefaults__", function.__kwdefaults__
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is not set yet
             yield f"{name}.{variable}", cell.cell_contents
+    if not _is_installed(function.__globals__.get("__name__", "")):
+        yield from _globals_used(function)
 
 
 def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that the methods of a class use."""
     for base in kind.__mro__[:-1]:
-        for function in vars(base).values():
+        for member in vars(base).values():
+            function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
             if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
-                known = function.__globals__
-                for name in function.__code__.co_names:
-                    if name in known and not isinstance(known[name], (type, ModuleType)):
-                        yield f"{base.__module__}.{name}", known[name]
+                yield from _globals_used(function)
+
+
+def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    known, names = function.__globals__, set(_names(function.__code__))
+    for name in names & known.keys():
+        value = known[name]
+        if not isinstance(value, ModuleType):
+            yield f"{known.get('__name__')}.{name}", value
+        elif not _is_installed(value.__name__):
+            yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that code uses, and functions defined in it."""
+    yield from code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _names(value)
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    """Whether a module is part of Python or of an installed package, which keep their own state in order."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names or package in ("foreload", "torch"):
+        return package != "__main__"
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
