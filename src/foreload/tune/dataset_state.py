@@ -27,7 +27,7 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 
-__all__ = ["StateWatch", "changed", "digest", "find_open_file", "snapshot", "walk"]
+__all__ = ["StateWatch", "changed", "digest", "find_open_file", "made_of", "snapshot", "walk"]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
@@ -35,14 +35,18 @@ _MOST_BYTES = 1 << 20
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
+# The most values that are looked at in each epoch.
+_MOST_PARTS = 2_000
+
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_CONTAINERS = (list, dict, set, tuple, frozenset, deque)
+
 # What is compared as a whole, and loggers, whose state is in no sample.
 _LEAVES = (
     *_PLAIN,
+    *_GENERATORS,
     torch.Tensor,
     np.ndarray,
-    np.random.Generator,
-    torch.Generator,
-    random.Random,
     logging.Logger,
     ModuleType,
 )
@@ -177,7 +181,7 @@ def digest(value: Any) -> Any:
         return "generator", id(value)
     if isinstance(value, (bytearray, array)):
         return "array", id(value), len(value), _checksum(memoryview(value))
-    if isinstance(value, (list, dict, set, tuple, frozenset, deque)):
+    if isinstance(value, _CONTAINERS):
         return "container", type(value), len(value)
     return "object", id(value)
 
@@ -191,17 +195,53 @@ def _checksum(array: Any) -> int:
         return 0
 
 
-def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterator[tuple[str, Any]]:
+def made_of(*parts: Any) -> dict[str, Any]:
+    """Return the objects that code is made of, by name: they decide what loading changes, its values do not.
+
+    Args:
+        parts: a dataset, and what is applied to its samples.
+
+    >>> class Lines: pass
+    >>> lines = Lines(); lines.number = 1; before = made_of(lines)
+    >>> lines.number = 2; made_of(lines) == before
+    True
+    >>> lines.file = open(__file__); made_of(lines) == before
+    False
+    >>> lines.file.close()
+    """
+    found: dict[str, Any] = {}
+    for position, part in enumerate(parts):
+        found[str(position)] = type(part), id(part)
+        for name, value in walk(part, _holds_leaves, _MOST_PARTS):
+            if isinstance(value, _GENERATORS):
+                found[f"{position}.{name}"] = type(value)
+            elif not isinstance(value, (*_LEAVES, *_CONTAINERS)):
+                found[f"{position}.{name}"] = type(value), id(value), _is_open(value)
+    return found
+
+
+def _holds_leaves(value: Any) -> bool:
+    """Whether a container has only values that are compared as a whole, as far as one looks."""
+    if not isinstance(value, _CONTAINERS):
+        return False
+    values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
+    return all(issubclass(kind, _LEAVES) for kind in set(map(type, values)))
+
+
+def walk(
+    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = _MOST_VALUES
+) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, directly or in containers and objects, with its name.
 
     Args:
         dataset: of any class.
         is_opaque: whether an object is not looked into; None: all are.
+        most: the most values that are looked at, of all and of one container.
     """
     seen: set[int] = set()
     kinds: set[type] = set()
     left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
-    while left and len(seen) < _MOST_VALUES:
+    while left and len(seen) < most:
         name, value = left.popleft()
         if id(value) in seen and not isinstance(value, _PLAIN):
             continue
@@ -210,26 +250,26 @@ def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterat
             yield name, value
         if is_opaque is not None and is_opaque(value):
             continue
-        left += _inner(name, value)
+        left += _inner(name, value, most)
         kind = type(value)
         if kind not in kinds and (value is dataset or not _is_installed(kind.__module__)):
             kinds.add(kind)
             left += _globals_of(kind)
 
 
-def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if _is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
     if isinstance(value, _LEAVES):
         return
     if isinstance(value, dict):
-        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), _MOST_VALUES))
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
     elif isinstance(value, functools.partial):
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
-        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, _MOST_VALUES)))
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
     elif isinstance(value, type):
         known = not _is_installed(value.__module__)
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
