@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import random
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ __all__ = [
     "is_collating_tensors",
     "item_sampler",
     "name_worker_process",
+    "patch_seed_functions",
     "patch_worker_info",
     "plain_torch_function",
     "seed_worker",
@@ -117,6 +119,30 @@ def patch_worker_info(lookup: Callable[[], Any]) -> None:
     vars(torch_worker)["_foreload_info"] = lookup
     if function.__code__ is not _get_worker_info.__code__:
         function.__code__ = _get_worker_info.__code__
+
+
+class _PresentGenerator:
+    """Stands for torch's global generator in the functions of ``torch.random``."""
+
+    def __init__(self, present: Callable[[], torch.Generator | None]) -> None:
+        self._present = present
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._present() or torch.default_generator, name)
+
+
+def patch_seed_functions(present: Callable[[], torch.Generator | None]) -> None:
+    """Let ``torch.manual_seed()``, ``get_rng_state()`` and the like be about the generator of the calling thread.
+
+    Wherever user code holds them by name; ``present`` returns that generator, None for the global one.
+    """
+    names = vars(torch.random)
+    names["_foreload_generator"] = _PresentGenerator(present)
+    for function in map(inspect.unwrap, filter(inspect.isfunction, list(names.values()))):
+        code = function.__code__
+        if function.__globals__ is names and "default_generator" in code.co_names:
+            renamed = ("_foreload_generator" if name == "default_generator" else name for name in code.co_names)
+            function.__code__ = code.replace(co_names=tuple(renamed))
 
 
 def is_collating_tensors(depth: int) -> bool:

@@ -580,9 +580,10 @@ def test_random_numbers_that_threads_draw_from_the_loops_generator_are_found() -
 
 
 def test_seeding_the_loops_generator_is_found() -> None:
-    found = check(Computed(lambda index: (torch.manual_seed(index).initial_seed(), torch.rand(2))))
+    found = check(Computed(lambda index: (torch.default_generator.manual_seed(index).initial_seed(), index)))
     assert mentions(found.findings, "torch's global generator", "or seed it")
     assert check(Computed(lambda index: (random.seed(index), random.random()))).ok
+    assert check(Computed(lambda index: (torch.manual_seed(index).initial_seed(), torch.rand(2)))).ok
 
 
 def test_samples_that_differ_each_time_cannot_be_compared() -> None:

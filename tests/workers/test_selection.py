@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.workers import selection
@@ -96,3 +99,76 @@ def test_a_worker_init_fn_that_nobody_calls_is_warned_of(monkeypatch: pytest.Mon
     ):
         assert torch.cat(list(loader)).tolist() == list(range(64))
     assert loader.stats()["workers"]["count"] == 0
+
+
+class Numbered(Dataset[int]):
+    """A file of numbers that is opened when it is first needed, samples that wait, and a transform."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file: Any = None
+        self.transform: Any = None
+
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.003)
+        if self.file is None:
+            self.file = self.path.open("rb")
+        self.file.seek(100 * index)
+        number = int(self.file.read(100))
+        return number if self.transform is None else int(self.transform(number))
+
+
+class Count:
+    """A transform that counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, sample: int) -> int:
+        self.calls += 1
+        return self.calls - 1
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> Numbered:
+    path = tmp_path / "numbers"
+    path.write_bytes(b"".join(b"%99d\n" % number for number in range(600)))
+    return Numbered(path)
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["same loader", "new loader"])
+@pytest.mark.parametrize("change", ["looks at a sample", "gives a transform"])
+def test_a_choice_ends_with_its_reasons(numbered: Numbered, change: str, is_new: bool) -> None:
+    """Between epochs the program opens the dataset's file, or gives it code that counts: no processes then."""
+    loader = fl.DataLoader(numbered, 20)
+    assert torch.cat(list(loader)).tolist() == list(range(600))
+    assert loader.stats()["workers"]["kind"] == "processes"
+    if change == "looks at a sample":
+        assert numbered[7] == 7
+    else:
+        numbered.transform = Count()
+    if is_new:
+        loader = fl.DataLoader(numbered, 20)
+    for epoch in range(2):
+        first = 600 * epoch if numbered.transform else 0
+        assert torch.cat(list(loader)).tolist() == list(range(first, first + 600))
+    assert loader.stats()["workers"]["count"] == 0
+
+
+def test_a_choice_stays_as_long_as_its_reasons_do(numbered: Numbered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of the dataset may change, and what the calling thread opens itself."""
+    measured = []
+    choose = selection.choose_workers
+    monkeypatch.setattr(selection, "choose_workers", lambda work: measured.append(work) or choose(work))
+    numbers = Numbers()
+    for epoch in range(3):
+        numbers.epoch = epoch  # type: ignore[attr-defined]
+        list(fl.DataLoader(numbers, 8))
+        loader = fl.DataLoader(numbered, 20)
+        loader.choose_workers()
+        numbered.level = epoch  # type: ignore[attr-defined]
+        loader.choose_workers()
+    assert len(measured) == 2

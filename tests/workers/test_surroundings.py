@@ -506,3 +506,40 @@ def test_a_dataset_that_loads_ahead_is_keyed_behind_a_cache_too(kind: dict[str, 
         return torch.cat([first, second])
 
     assert torch.equal(load(), load())
+
+
+class SeedsTorch(Dataset[Any]):
+    """Samples that are a function of their index because they seed torch's generator themselves."""
+
+    def __init__(self, forks: bool) -> None:
+        self.forks = forks
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        with torch.random.fork_rng(enabled=self.forks):
+            torch.manual_seed(index)
+            held = torch.get_rng_state()
+            first = torch.rand(2)
+            torch.set_rng_state(held)
+            assert torch.equal(first, torch.rand(2))
+            return first, torch.initial_seed()
+
+
+@pytest.mark.parametrize("forks", [False, True])
+@pytest.mark.parametrize("kind", [{}, {"seed": 0}, *KINDS], ids=["auto", "seed", "none", "threads", "processes"])
+def test_samples_may_seed_torch_in_any_thread(kind: dict[str, Any], forks: bool) -> None:
+    """``torch.manual_seed()`` is about the generator that the sample draws from, in the main thread or another."""
+    dataset = SeedsTorch(forks)
+    expected = [list(map(torch.Tensor.tolist, batch)) for batch in torch.utils.data.DataLoader(dataset, 4)]
+    found: list[Any] = []
+
+    def load() -> None:
+        found.append([list(map(torch.Tensor.tolist, batch)) for batch in fl.DataLoader(dataset, 4, **kind)])
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    load()
+    assert found == [expected, expected]

@@ -114,13 +114,52 @@ def test_numbers_and_samples_are_torchs() -> None:
         assert ours == theirs
 
 
-def test_after_the_template_is_killed_there_is_another() -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["child", "waited for by others"])
+def test_a_template_that_has_ended_is_replaced(is_known: bool) -> None:
     epoch("spawn")
-    killed = template.template_process_id()
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
-    samples = epoch("spawn")
-    assert {sample["parent"] for sample in samples} == {template.template_process_id()} != {killed}
+    ended = template.template_process_id()
+    assert ended is not None
+    os.kill(ended, signal.SIGKILL)
+    if not is_known:
+        os.waitpid(ended, 0)
+    assert {sample["parent"] for sample in epoch("spawn")} == {template.template_process_id()} != {ended}
+
+
+def test_templates_that_are_not_needed_leave_no_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may change its environment in each epoch."""
+    used: list[int] = []
+    for setting in range(4):
+        monkeypatch.setenv("FORELOAD_TEST_SETTING", str(setting))
+        epoch("spawn")
+        last = used[-1:]
+        assert not leftovers.wait_until_none(
+            lambda last=last: {pid for pid in last if not leftovers.has_ended(pid)}
+        )
+        used.append(template.template_process_id() or 0)
+    left = [pid for pid in used[:-2] if Path(f"/proc/{pid}").exists()]
+    assert left == []
+
+
+DEFAULT = """
+import os, sys, torch, foreload as fl
+from foreload.workers.start.template import template_process_id
+
+class Parents(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return os.getppid()
+
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method(sys.argv[1])
+    parents = set(torch.cat(list(fl.DataLoader(Parents(), 2, num_workers=2))).tolist())
+    print(parents == {template_process_id()})
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_default_start_method_has_a_template_too(method: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DEFAULT)
+    command = [sys.executable, tmp_path / "script.py", method]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=170).stdout.strip() == "True"
 
 
 def test_a_fork_has_a_template_of_its_own() -> None:

@@ -311,3 +311,15 @@ def test_a_wrapper_is_not_thread_safe_because_what_it_wraps_is() -> None:
     spec = BatchSpec(default_collate)
     assert find_user_code(Safe(KeyError), spec) is None
     assert find_user_code(Wrapper(), spec) is not None
+
+
+@functools.wraps(default_collate)
+def named_as_torchs(samples: Any) -> Any:
+    """Collate like torch, which this is named after."""
+    return default_collate(samples)
+
+
+def test_a_function_is_known_by_the_module_that_it_is_in() -> None:
+    """Not by the name that functools.wraps() gave it."""
+    assert find_user_code([1, 2], BatchSpec(named_as_torchs)) is not None
+    assert find_user_code([1, 2], BatchSpec(default_collate)) is None

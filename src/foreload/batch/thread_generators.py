@@ -3,9 +3,8 @@
 ``random.random()``, ``np.random.rand()`` and ``torch.rand()`` draw from one generator of the process each, which
 belongs to the training loop. In a worker thread they are made to draw from that thread's instead. What cannot be
 told apart: ``random()`` and ``getrandbits()`` of the module ``random``, and functions of ``np.random``, if they
-were imported by name (``from random import random``) before the first worker thread started; random numbers that
-torch draws within an operation that takes no generator, such as dropout, or in scripted code; and
-``torch.manual_seed()``.
+were imported by name (``from random import random``) before the first worker thread started; and random numbers
+that torch draws within an operation that takes no generator, such as dropout, or in scripted code.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from foreload._torch import global_random, global_random_state
+from foreload._torch import global_random, global_random_state, patch_seed_functions
 from foreload.batch.generators import KeyedGenerators
 from foreload.batch.twisters import Trio
 
@@ -113,6 +112,7 @@ def _install() -> None:
     with _installing:
         if not isinstance(global_random(), _RandomOfThread):
             _install_numpy()
+            patch_seed_functions(lambda: None if _own.trio is None else _own.trio.torch)
             _install_python()
 
 

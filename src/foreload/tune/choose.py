@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
@@ -60,6 +61,7 @@ class Choice:
         rates: samples per second that were measured.
         seconds: the time that measuring took.
         is_pure: whether loading was seen to change nothing in the dataset.
+        made_of: the objects that the dataset, and what is applied to its samples, were made of then.
     """
 
     kind: WorkerKind
@@ -68,6 +70,7 @@ class Choice:
     rates: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     is_pure: bool = False
+    made_of: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 def choose_workers(work: Workload) -> Choice:

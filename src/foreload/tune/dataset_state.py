@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import random
 import socket
 import sqlite3
+import sys
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,13 +27,29 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 
-__all__ = ["StateWatch", "changed", "digest", "find_open_file", "snapshot", "walk"]
+__all__ = ["StateWatch", "changed", "digest", "find_open_file", "made_of", "snapshot", "walk"]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
 _MOST_BYTES = 1 << 20
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+# The most values that are looked at in each epoch.
+_MOST_PARTS = 2_000
+
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_CONTAINERS = (list, dict, set, tuple, frozenset, deque)
+
+# What is compared as a whole, and loggers, whose state is in no sample.
+_LEAVES = (
+    *_PLAIN,
+    *_GENERATORS,
+    torch.Tensor,
+    np.ndarray,
+    logging.Logger,
+    ModuleType,
+)
 
 
 def snapshot(dataset: Any) -> dict[str, Any]:
@@ -163,7 +181,7 @@ def digest(value: Any) -> Any:
         return "generator", id(value)
     if isinstance(value, (bytearray, array)):
         return "array", id(value), len(value), _checksum(memoryview(value))
-    if isinstance(value, (list, dict, set, tuple, frozenset, deque)):
+    if isinstance(value, _CONTAINERS):
         return "container", type(value), len(value)
     return "object", id(value)
 
@@ -177,42 +195,84 @@ def _checksum(array: Any) -> int:
         return 0
 
 
-def walk(dataset: Any, is_opaque: Callable[[Any], bool] | None = None) -> Iterator[tuple[str, Any]]:
+def made_of(*parts: Any) -> dict[str, Any]:
+    """Return the objects that code is made of, by name: they decide what loading changes, its values do not.
+
+    Args:
+        parts: a dataset, and what is applied to its samples.
+
+    >>> class Lines: pass
+    >>> lines = Lines(); lines.number = 1; before = made_of(lines)
+    >>> lines.number = 2; made_of(lines) == before
+    True
+    >>> lines.file = open(__file__); made_of(lines) == before
+    False
+    >>> lines.file.close()
+    """
+    found: dict[str, Any] = {}
+    for position, part in enumerate(parts):
+        found[str(position)] = type(part), id(part)
+        for name, value in walk(part, _holds_leaves, _MOST_PARTS):
+            if isinstance(value, _GENERATORS):
+                found[f"{position}.{name}"] = type(value)
+            elif not isinstance(value, (*_LEAVES, *_CONTAINERS)):
+                found[f"{position}.{name}"] = type(value), id(value), _is_open(value)
+    return found
+
+
+def _holds_leaves(value: Any) -> bool:
+    """Whether a container has only values that are compared as a whole, as far as one looks."""
+    if not isinstance(value, _CONTAINERS):
+        return False
+    values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
+    return all(issubclass(kind, _LEAVES) for kind in set(map(type, values)))
+
+
+def walk(
+    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = _MOST_VALUES
+) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, directly or in containers and objects, with its name.
 
     Args:
         dataset: of any class.
         is_opaque: whether an object is not looked into; None: all are.
+        most: the most values that are looked at, of all and of one container.
     """
     seen: set[int] = set()
-    left = [("", dataset)]
-    left += list(_globals_of(type(dataset)))
-    while left and len(seen) < _MOST_VALUES:
-        name, value = left.pop()
+    kinds: set[type] = set()
+    left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
+    while left and len(seen) < most:
+        name, value = left.popleft()
         if id(value) in seen and not isinstance(value, _PLAIN):
             continue
         seen.add(id(value))
         if name:
             yield name, value
-        if is_opaque is None or not is_opaque(value):
-            left += _inner(name, value)
+        if is_opaque is not None and is_opaque(value):
+            continue
+        left += _inner(name, value, most)
+        kind = type(value)
+        if kind not in kinds and (value is dataset or not _is_installed(kind.__module__)):
+            kinds.add(kind)
+            left += _globals_of(kind)
 
 
-def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if _is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
-    if isinstance(value, (*_PLAIN, torch.Tensor, np.ndarray, np.random.Generator, torch.Generator, random.Random)):
+    if isinstance(value, _LEAVES):
         return
     if isinstance(value, dict):
-        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), _MOST_VALUES))
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
     elif isinstance(value, functools.partial):
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
-        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, _MOST_VALUES)))
-    elif isinstance(value, (type, ModuleType)):
-        return
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
+    elif isinstance(value, type):
+        known = not _is_installed(value.__module__)
+        items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
         slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
         own = {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
@@ -220,29 +280,65 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             attribute: inner
             for kind in type(value).__mro__[:-1]
             if kind.__module__.partition(".")[0] not in ("torch", "typing", "builtins", "abc", "collections")
-            for attribute, inner in vars(kind).items()
-            if isinstance(inner, (*_PLAIN, list, dict, set)) and not attribute.startswith("__")
+            for attribute, inner in _values_of(kind)
         }
         own |= getattr(value, "__dict__", {})
         items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
     yield from items
 
 
+def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class that its instances share."""
+    for name, value in vars(kind).items():
+        if isinstance(value, (*_PLAIN, list, dict, set)) and not name.startswith("__"):
+            yield name, value
+
+
 def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a function, and the variables of functions around it that it uses."""
+    """Yield what a function holds, and the variables that it uses, global or of functions around it."""
     for attribute, value in vars(function).items():
         yield f"{name}.{attribute}", value
+    yield f"{name}.__defaults__", function.__defaults__
+    yield f"{name}.__kwdefaults__", function.__kwdefaults__
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is not set yet
             yield f"{name}.{variable}", cell.cell_contents
+    if not _is_installed(function.__globals__.get("__name__", "")):
+        yield from _globals_used(function)
 
 
 def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that the methods of a class use."""
     for base in kind.__mro__[:-1]:
-        for function in vars(base).values():
+        for member in vars(base).values():
+            function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
             if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
-                known = function.__globals__
-                for name in function.__code__.co_names:
-                    if name in known and not isinstance(known[name], (type, ModuleType)):
-                        yield f"{base.__module__}.{name}", known[name]
+                yield from _globals_used(function)
+
+
+def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    known, names = function.__globals__, set(_names(function.__code__))
+    for name in names & known.keys():
+        value = known[name]
+        if not isinstance(value, ModuleType):
+            yield f"{known.get('__name__')}.{name}", value
+        elif not _is_installed(value.__name__):
+            yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that code uses, and functions defined in it."""
+    yield from code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _names(value)
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    """Whether a module is part of Python or of an installed package, which keep their own state in order."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names or package in ("foreload", "torch"):
+        return package != "__main__"
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from foreload.cache.opt import leave_stores
@@ -30,7 +32,8 @@ class Fork(NamedTuple):
 def forked(run: Callable[[int], None]) -> Iterator[Fork]:
     """Run a function in a fork of this process, with all objects as they are, until the end of the block.
 
-    Its output goes nowhere. At the end of the block it is killed, with all processes that it started.
+    Its output goes nowhere, and where it reads on in open files is not seen here. At the end of the block it is
+    killed, with all processes that it started.
 
     Args:
         run: the function; takes the descriptor of a pipe to write to.
@@ -76,4 +79,23 @@ def _run(run: Callable[[int], None], into: int) -> None:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     leave_stores()
+    _own_file_positions()
     run(into)
+
+
+def _own_file_positions() -> None:
+    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere."""
+    import fcntl  # which systems without forks do not have
+
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        return
+    for number in map(int, os.listdir(folder)):
+        with suppress(OSError):  # it has been closed, or may not be opened
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                continue
+            how = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+            again = os.open(folder / str(number), how | os.O_CLOEXEC)
+            os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(again, number, inheritable=os.get_inheritable(number))
+            os.close(again)

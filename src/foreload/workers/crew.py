@@ -139,7 +139,7 @@ class Crew:
             # This process pins memory, and the view has the cache in it already.
             batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
             task = WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)
-            pool = ProcessPool(task, spec.context or torch.multiprocessing, self.recorder.spans)
+            pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             self._keep(spec, pool)
             return pool, self._owner
         return self.pool, self._owner

@@ -25,6 +25,7 @@ from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.tune.choose import Choice, choose_workers, remote_threads
 from foreload.tune.costs import WorkerKind
+from foreload.tune.dataset_state import made_of
 from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
@@ -90,7 +91,7 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
         return _remote(spec)
     is_native = _is_native(spec)
     user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
-    if spec.count == 0:
+    if spec.count == 0 and not spec.is_auto:
         return Choice("threads", 0, "as requested")
     if spec.init is not None or (not spec.is_auto and user_code is not None):
         return _processes(spec, "each worker has a copy of the dataset, as in torch")
@@ -118,8 +119,12 @@ def _remote(spec: CrewSpec) -> Choice:
 
 
 def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
-    """Whether threads were chosen, and the dataset has got code of the user's since, such as a transform."""
-    if spec.workers != "auto" or choice.kind != "threads" or choice.count == 0 or holds_values(spec.dataset):
+    """Whether the reasons for a choice have gone: the dataset has got other code since, or holds a file open."""
+    if spec.workers != "auto" or spec.persistent or holds_values(spec.dataset):
+        return False
+    if choice.made_of:
+        return made_of(*_watched(spec)) != choice.made_of
+    if choice.kind != "threads" or choice.count == 0:
         return False
     return find_user_code(spec.dataset, spec.batches, is_native=_is_native(spec)) is not None
 
@@ -177,16 +182,18 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     size = spec.batches.batch_size if spec.batches.auto_collation else None
     key = (size, kinds, start_method(spec.context), spec.prefetch_factor, spec.memory.limit)
     parts = _Parts.of(spec.dataset, spec.batches.collate_fn, spec.batches.transform)
+    watched = _watched(spec) if user_code is not None or is_declared(spec.dataset) else ()
+    present = made_of(*watched)
     known = _chosen.get((parts, key))
-    if known is not None:
+    if known is not None and (not known.made_of or known.made_of == present):
         return replace(known, seconds=0.0)
-    transform, collate = spec.batches.transform, spec.batches.collate_fn
-    own = None if size is None or is_default_collate(collate) else collate
-    applied = [part for part in (transform, own) if part is not None]
-    is_users = user_code is not None or is_declared(spec.dataset)
-    watched = (spec.dataset, *applied) if is_users else ()
+    if known is not None and known.count == 0:  # which is right for any code
+        return replace(known, seconds=0.0, is_pure=False, made_of={})
+    own = None if size is None else _own_collate(spec)
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
+    if choice.is_pure:
+        choice = replace(choice, made_of=present)
     if choice.kind == "processes" and choice.count and start_method(spec.context) != "fork":
         choice = _unless_too_short(spec, choice)
     if trouble is not None:
@@ -196,6 +203,16 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     if parts is not None:
         _chosen[parts, key] = choice
     return choice
+
+
+def _own_collate(spec: CrewSpec) -> Any:
+    return None if is_default_collate(spec.batches.collate_fn) else spec.batches.collate_fn
+
+
+def _watched(spec: CrewSpec) -> tuple[Any, ...]:
+    """Return the dataset and the user's code that is applied to its samples."""
+    own = _own_collate(spec) if spec.batches.auto_collation else None
+    return spec.dataset, *(part for part in (spec.batches.transform, own) if part is not None)
 
 
 def _unless_too_short(spec: CrewSpec, choice: Choice) -> Choice:

@@ -131,7 +131,9 @@ def _is_known_callable(part: Any, kind: Any) -> bool:
         name = owner.__name__.partition(".")[0] if isinstance(owner, ModuleType) else _package(owner)
         return name in _KNOWN_PACKAGES
     if kind is FunctionType:
-        return _package(part) in _KNOWN_PACKAGES and part.__closure__ is None
+        # (By its own name for it: functools.wraps() gives a function of the user's the name of another module.)
+        package = str(part.__globals__.get("__name__")).partition(".")[0]
+        return package in _KNOWN_PACKAGES and part.__closure__ is None
     return isinstance(part, type) and _package(part) in _KNOWN_PACKAGES
 
 

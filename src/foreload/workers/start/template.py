@@ -14,12 +14,11 @@ import os
 import resource
 import sys
 import threading
-from contextlib import suppress
 from multiprocessing import context as contexts
 from multiprocessing import process, reduction, spawn, util
 from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.popen_forkserver import Popen
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["TemplateProcess", "process_class", "template_process_id"]
 
@@ -46,18 +45,18 @@ class _Template(ForkServer):
     def retire(self) -> None:
         """Let it end with the last process that was forked from it."""
         os.close(self._forkserver_alive_fd)  # type: ignore[attr-defined]
-        with suppress(ChildProcessError):
-            os.waitpid(self.process_id or 0, os.WNOHANG)
 
 
 class _Present:
     template: _Template | None = None
-    lock = threading.Lock()
+    lock = threading.RLock()
+    retired: ClassVar[list[int]] = []  # process ids of templates that are to be waited for
 
 
 def _after_fork() -> None:
     """Start with no template: it is no child of this process, which cannot know how it is."""
-    _Present.lock = threading.Lock()
+    _Present.lock = threading.RLock()
+    _Present.retired = []
     if _Present.template is not None:
         _Present.template.retire()
         _Present.template = None
@@ -77,11 +76,11 @@ def _template() -> _Template:
     present = _Present.template
     if present is not None and present.inherited != inherited:
         _retire(present)
-    with _Present.lock:
-        if _Present.template is None:
-            _Present.template = _Template(inherited)
-            _Present.template.ensure_running()
-        return _Present.template
+    _Present.retired = [pid for pid in _Present.retired if not _has_ended(pid)]
+    if _Present.template is None:
+        _Present.template = _Template(inherited)
+        _Present.template.ensure_running()
+    return _Present.template
 
 
 def _retire(template: _Template) -> None:
@@ -89,6 +88,14 @@ def _retire(template: _Template) -> None:
         if _Present.template is template:
             _Present.template = None
             template.retire()
+            _Present.retired += filter(None, [template.process_id])
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # somebody else has waited for it
+        return True
 
 
 def template_process_id() -> int | None:
@@ -112,15 +119,16 @@ class _Popen(Popen):
             reduction.dump(process_obj, data)
         finally:
             contexts.set_spawning_popen(None)
-        template = _template()
         try:
-            self._send(template, data)
-        except (EOFError, ConnectionError):  # it was killed
-            _retire(template)
-            self._send(_template(), data)
+            self._send(data)
+        except (EOFError, ConnectionError, ChildProcessError):  # it was killed
+            _retire(self._template)
+            self._send(data)
 
-    def _send(self, template: _Template, data: io.BytesIO) -> None:
-        self.sentinel, into = template.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+    def _send(self, data: io.BytesIO) -> None:
+        with _Present.lock:  # no other thread retires it meanwhile
+            self._template = _template()
+            self.sentinel, into = self._template.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         # As long as the other end is open, the worker knows that its parent lives.
         self.finalizer = util.Finalize(self, _close, (os.dup(into), self.sentinel))
         try:

@@ -9,12 +9,10 @@ import os
 import pickle
 import re
 import signal
-import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -92,32 +90,12 @@ def _call(function: Callable[[], Any], into: int, stacks: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable(stacks)
-    _own_file_positions({into, stacks.fileno()})
     try:
         ending = Ending(function())
     except Exception as error:
         ending = Ending(trouble=f"{type(error).__name__}: {error}")
     with open(into, "wb") as file:
         pickle.dump(ending, file)
-
-
-def _own_file_positions(besides: set[int]) -> None:
-    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere."""
-    import fcntl
-
-    folder = Path("/proc/self/fd")
-    if not folder.exists():
-        return
-    for number in map(int, os.listdir(folder)):
-        if number in besides:
-            continue
-        with suppress(OSError):  # it has been closed, or may not be opened
-            if not stat.S_ISREG(os.fstat(number).st_mode):
-                continue
-            again = os.open(folder / str(number), fcntl.fcntl(number, fcntl.F_GETFL) | os.O_CLOEXEC)
-            os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(again, number, inheritable=os.get_inheritable(number))
-            os.close(again)
 
 
 def _ending(fork: Fork, stacks: Any, deadline: float) -> Ending:
