@@ -105,13 +105,11 @@ def test_in_a_sample_that_takes_longer_than_the_exit_waits(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [5.1, 5.2, 5.3])
 def test_in_a_sample_that_ends_while_modules_are_taken_apart(seconds: float) -> None:
-    exits(
-        "iterator = iter(loader); threading.Thread(target=next, args=(iterator,), daemon=True).start()",
-        "threads",
-        f"Slow({seconds})",
-        batch_size=1,
-        num_workers=4,
-    )
+    body = """
+        iterator = iter(loader)
+        threading.Thread(target=next, args=(iterator,), daemon=True).start()
+    """
+    exits(body, "threads", f"Slow({seconds})", batch_size=1, num_workers=4)
 
 
 def test_threads_that_share_an_iterator() -> None:
