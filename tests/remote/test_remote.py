@@ -218,7 +218,13 @@ def loaders(way: str, dataset: Any, batch_size: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.slow) if "spawned" in way else way for way in WAYS]
+    "way",
+    [
+        way
+        if way in ("auto", "threads", "processes", "stock, forked")
+        else pytest.param(way, marks=pytest.mark.slow)
+        for way in WAYS
+    ],
 )
 def test_urls_give_what_files_give(way: str, folder: Path, pictures: Path, serve: Any) -> None:
     server = serve(folder)
@@ -454,7 +460,17 @@ def test_indexes_beside_the_shards_and_in_a_folder(folder: Path, serve: Any, tmp
     assert fl.TarDataset(server.url("s-0.tar"), index_folder=kept)[3]["bin"] == noise(3, 2993)
 
 
-@pytest.mark.parametrize("change", ["sizes", "order", "shorter", "longer", "damaged index", "empty index"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sizes",
+        "damaged index",
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in ("order", "shorter", "longer", "empty index")
+        ),
+    ],
+)
 def test_an_old_index_never_gives_a_wrong_sample(change: str, serve: Any, tmp_path: Path) -> None:
     contents = [noise(number, 700 + number % 3) for number in range(9)]
     shard = write_shard(tmp_path / "a.tar", contents)
@@ -839,8 +855,8 @@ SCRIPT = """
     ("end", "workers"),
     [
         ("exit", "threads"),
-        ("interrupt", "threads"),
         ("kill", "processes"),
+        pytest.param("interrupt", "threads", marks=pytest.mark.slow),
         pytest.param("exit", "processes", marks=pytest.mark.slow),
         pytest.param("interrupt", "processes", marks=pytest.mark.slow),
         pytest.param("kill", "threads", marks=pytest.mark.slow),
