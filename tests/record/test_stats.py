@@ -384,7 +384,7 @@ def test_cache_and_transform_have_their_own_times(many: bool) -> None:
 
 
 def own_seconds(spans: Any) -> dict[str, float]:
-    """The seconds of the stages of one thread, but for the loop's waits, and without those of spans within spans."""
+    """The seconds of one thread's stages but the loop's waits, without those of spans within spans."""
     own = dict.fromkeys((stage.name for stage in Stage), 0.0)
     around: list[Any] = []
     for span in sorted(spans[spans["stage"] != Stage.wait], key=lambda span: (span["begin"], -int(span["end"]))):
