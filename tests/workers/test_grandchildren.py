@@ -283,6 +283,30 @@ def test_a_loader_in_a_thread_starts_workers_beside_those_of_another(workers: An
     assert results == [list(range(40))] * 12
 
 
+class Silent(Dataset[Any]):
+    """A worker closes all its files once, as programs do that go on in the background, and lives on."""
+
+    def __init__(self) -> None:
+        self.left = torch.tensor([1]).share_memory_()
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3 and self.left > 0:
+            self.left[0] = 0
+            os.closerange(3, 1 << 10)
+            time.sleep(_LIFE)
+        return index
+
+
+@quietly
+def test_a_worker_that_closes_its_pipes_is_replaced_though_it_lives() -> None:
+    loader = load(Silent())
+    assert torch.cat(list(loader)).tolist() == list(range(16))
+    assert len(loader.restarts) == 1
+
+
 class Talkative(Dataset[Any]):
     """More comes back from a worker than a pipe holds, while as much goes to it."""
 

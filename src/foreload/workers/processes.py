@@ -136,6 +136,11 @@ class Worker:
         """Whether there is an answer that has been read already."""
         return self._channel.is_ready
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has closed its end of the pipe, and so will not answer any more."""
+        return self._channel.has_ended
+
     def answers(self, *, has_ended: bool = False) -> Iterator[Result]:
         """Yield the answers that are there, all that there will be if the process has ended."""
         self._channel.drain() if has_ended else self._channel.fill()
@@ -311,7 +316,7 @@ class ProcessPool:
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:
                 found += [(worker, answer) for answer in worker.answers(has_ended=has_ended)]
-            if has_ended and not worker.is_done:
+            if (has_ended or worker.is_silent) and not worker.is_done:
                 found.append((worker, None))
         return found
 
