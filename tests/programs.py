@@ -50,6 +50,7 @@ def python(
     environment: Mapping[str, str] | None = None,
     stdin: str = "",
     timeout: float = 170,
+    finalize: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGUMENTS`` (``-c code``, ``-m module`` or a script) with torch and foreload imported already.
 
@@ -61,6 +62,7 @@ def python(
         environment: all variables; by default the tests' own.
         stdin: what the program can read.
         timeout: seconds; a program that takes longer is killed, with all in its process group.
+        finalize: whether the interpreter ends as Python does, with all modules taken apart, which takes longer.
 
     Raises:
         subprocess.TimeoutExpired: it took too long.
@@ -70,6 +72,7 @@ def python(
         "arguments": command,
         "folder": str(folder or Path.cwd()),
         "environment": dict(os.environ if environment is None else environment),
+        "finalize": finalize,
     }
     connection = _server()[1]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:

@@ -93,6 +93,8 @@ if __name__ == "__main__":
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
         code = run(found)
+        if found["finalize"]:
+            sys.exit(code)
         # All of Python's end but taking modules apart, which takes longer than most of the programs.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

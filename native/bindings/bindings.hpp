@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "error.hpp"
+#include "gil.hpp"
 #include "lane.hpp"
 
 namespace nb = nanobind;

@@ -35,7 +35,7 @@ class ReadJob : public foreload::Job {
     }
   }
   ~ReadJob() override {
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     out_ = Bytes();
   }
 
@@ -91,7 +91,7 @@ void read_one(FileSource& source, size_t index, const Use& use) {
   check_sample(source, index);
   std::exception_ptr failure;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     const auto done = [&](size_t, std::span<const uint8_t> bytes, std::exception_ptr error) {
       failure = error;
       use(bytes);

@@ -38,7 +38,7 @@ class GatherJob : public foreload::Job {
     }
   }
   ~GatherJob() override {
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     sources_.clear();
     outs_.clear();
   }
@@ -66,7 +66,7 @@ class RowSources {
 
   void gather(const Indices& indices, const std::vector<uintptr_t>& outs) const {
     const size_t count = indices.shape(0);
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     for (const Rows& source : sources_) {
       foreload::check_indices(indices.data(), count, static_cast<int64_t>(source.shape(0)));
     }
@@ -89,7 +89,7 @@ void bind_gather(nb::module_& module) {
       [](const Rows& source, const Indices& indices, const OutRows& out) {
         check_shapes(source, indices.shape(0), out);
         const auto rows = static_cast<int64_t>(source.shape(0));
-        const nb::gil_scoped_release release;
+        const ReleaseGil release;
         foreload::check_indices(indices.data(), indices.shape(0), rows);
         foreload::gather(source.data(), rows, source.shape(1), indices.data(), indices.shape(0), out.data());
       },

@@ -50,11 +50,12 @@ std::string to_path(const nb::str& name) {
 // Calls decode(path, bytes) -> ndarray of height x width x 3 bytes, under the GIL.
 Fallback python_fallback(nb::handle decode) {
   return [decode](const std::string& path, std::span<const uint8_t> bytes) {
-    const nb::gil_scoped_acquire acquire;
-    const nb::object result =
-        decode(to_text(path), nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    const AcquireGil acquire;
+    const nb::object result = sleep_if_exiting([&] {
+      return decode(to_text(path), nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    });
     std::shared_ptr<Decoded> image(new Decoded(nb::cast<Decoded>(result)), [](Decoded* array) {
-      const nb::gil_scoped_acquire acquire;
+      const AcquireGil acquire;
       delete array;
     });
     const uint8_t* pixels = image->data();
@@ -102,7 +103,7 @@ class ImageJob : public foreload::Job {
     }
   }
   ~ImageJob() override {
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     failures_.clear();
     out_ = Bytes();
     given_.clear();
@@ -194,7 +195,7 @@ nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
   nb::capsule owner(image, [](void* pointer) noexcept { delete static_cast<DecodedImage*>(pointer); });
   const Fallback decode = python_fallback(fallback);
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     try {
       *image = this_threads_loader().decode(path, span, decode);
     } catch (Error& error) {
@@ -222,7 +223,7 @@ nb::bytes tile(nb::bytes jpeg, int interval) {
   const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(jpeg.c_str()), jpeg.size());
   std::vector<uint8_t> tiled;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     tiled = foreload::tile_jpeg(span, interval);
   }
   return to_bytes(std::span<const uint8_t>(tiled));
@@ -234,7 +235,7 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
                              nullptr};
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
   uint8_t* const to = out.data();
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   this_threads_loader().show(decoded, 0, transform, {seed, 0}, to);
 }
 

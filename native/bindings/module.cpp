@@ -15,7 +15,7 @@ NB_MODULE(_native, module) {
   module.def("end_with", &foreload::end_with, nb::arg("process"), nb::arg("pipe"),
              "End this process, whatever it is doing, as soon as another one has ended.");
   module.def(
-      "release_freed", &foreload::release_freed, nb::call_guard<nb::gil_scoped_release>(),
+      "release_freed", &foreload::release_freed, nb::call_guard<ReleaseGil>(),
       "Return memory that this process has freed to the system; the C library would keep it for later.");
   module.def(
       "reuse_freed", &foreload::reuse_freed,

@@ -9,7 +9,7 @@ void bind_order(nb::module_& module) {
          nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
         int64_t* const to = out.data();
         const size_t count = out.shape(0);
-        const nb::gil_scoped_release release;
+        const ReleaseGil release;
         foreload::Permutation(n, {seed, epoch}).fill(start, count, to);
       },
       nb::arg("n"), nb::arg("seed"), nb::arg("epoch"), nb::arg("start"), nb::arg("out"),

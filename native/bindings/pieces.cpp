@@ -33,7 +33,7 @@ nb::tuple encode(const PieceTable& table, const nb::list& texts, const PieceTabl
   std::vector<int64_t> ids, counts;
   std::vector<std::string> missing;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     for (const std::string_view text : views) {
       const size_t before = ids.size();
       const PieceTable::Outcome outcome = table.encode(text, more, ids, missing);

@@ -43,7 +43,7 @@ void compile(const Indices& accesses, size_t samples, const std::optional<Indice
   check_length(retained.shape(0), samples, "retained");
   const foreload::Plan plan{hits.data(), keep.data(), retained.data()};
   const foreload::Policy compiler = policy_named(policy);
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   foreload::compile(trace, compiler, budget, tail, seed, plan);
 }
 

@@ -32,32 +32,36 @@ class PythonJob : public Job {
         samples_(samples == 0 ? count : samples),
         is_whole_(count == 1) {}
   ~PythonJob() override {
-    const nb::gil_scoped_acquire acquire;
-    run_.reset();
-    finish_.reset();
+    const AcquireGil acquire;
+    sleep_if_exiting([this] {
+      run_.reset();
+      finish_.reset();
+    });
   }
 
   void run(size_t begin, size_t end, size_t) override {
     std::optional<PacedMeasure> measure;
     if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
     std::optional<PacedMeasure> measure;
     if (stage_) measure.emplace(Stage::batch, samples_);
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     call([&] { finish_(); });
   }
 
  private:
   template <typename Function>
   void call(Function function) {
-    try {
-      function();
-    } catch (nb::python_error& error) {
-      error.discard_as_unraisable("foreload worker");
-    }
+    sleep_if_exiting([&] {
+      try {
+        function();
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("foreload worker");
+      }
+    });
   }
 
   nb::object run_, finish_;
@@ -92,7 +96,7 @@ class LockWatch {
   void look() {
     const Clock::time_point begin = Clock::now();
     {
-      const nb::gil_scoped_acquire acquire;
+      const AcquireGil acquire;
     }
     const Clock::time_point end = Clock::now();
     ++looks_;
@@ -135,7 +139,7 @@ nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
     std::shared_ptr<Job> job;
     Completions::Wait outcome;
     {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       outcome = wait_and_look(completions, seconds, job, watch);
     }
     if (outcome == Completions::Wait::done) return nb::cast(std::move(job));
@@ -148,10 +152,9 @@ nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
 
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch to be made.")
-      .def("run_here", &Job::run_here, nb::call_guard<nb::gil_scoped_release>(),
-           "Make all of it in the calling thread.")
+      .def("run_here", &Job::run_here, nb::call_guard<ReleaseGil>(), "Make all of it in the calling thread.")
       // (Arguments without names are taken faster, here and below.)
-      .def("run_in", &Job::run_in, nb::call_guard<nb::gil_scoped_release>(),
+      .def("run_in", &Job::run_in, nb::call_guard<ReleaseGil>(),
            "run_in(lane, number): the same as batch `number` of an epoch; the thread's spans are written to "
            "the "
            "lane.");
@@ -182,10 +185,10 @@ void bind_pool(nb::module_& module) {
       .def(nb::init<>())
       .def("submit", &Pool::submit,
            "submit(job, completions, number): add the job of batch `number` of an epoch.")
-      .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<nb::gil_scoped_release>())
+      .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<ReleaseGil>())
       .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("limit", &Pool::limit, nb::arg("workers"), nb::call_guard<nb::gil_scoped_release>(),
+           nb::call_guard<ReleaseGil>())
+      .def("limit", &Pool::limit, nb::arg("workers"), nb::call_guard<ReleaseGil>(),
            "Let only the first `workers` threads take jobs from here on.")
-      .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Pool::close, nb::call_guard<ReleaseGil>());
 }

@@ -36,14 +36,14 @@ void follow_accesses(SampleStore& store, const Indices& accesses, const ConstByt
                      const ConstBytes& retained) {
   check_length(keep.shape(0), accesses.shape(0), "keep");
   check_length(retained.shape(0), store.samples(), "retained");
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   for (size_t t = 0; t < accesses.shape(0); ++t) checked(store, static_cast<size_t>(accesses.data()[t]));
   store.follow(accesses.data(), accesses.shape(0), keep.data(), retained.data());
 }
 
 void follow_members(SampleStore& store, const ConstBytes& members) {
   check_length(members.shape(0), store.samples(), "members");
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   store.follow(members.data());
 }
 
@@ -57,7 +57,7 @@ nb::object request(SampleStore& store, size_t sample, bool wait) {
   std::unique_ptr<uint8_t[]> copy;
   SampleStore::Found found;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     SampleStore::Section section(store);
     found = store.request(section, sample, wait);
     if (found.outcome == SampleStore::Outcome::hit) {
@@ -78,7 +78,7 @@ bool put(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts
   size_t size = 0;
   for (const ConstBytes& part : parts) size += part.shape(0);
   checked(store, sample);
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   uint8_t* to = store.reserve(sample, size, foreload::Form::packed);
   if (to == nullptr) return false;
   for (const ConstBytes& part : parts) {
@@ -99,7 +99,7 @@ nb::object spilled(SampleStore& store, size_t sample) {
   uint32_t form = 0;
   bool found = false;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     found = store.spill() != nullptr && store.spill()->read(sample, *bytes, size, form) &&
             static_cast<foreload::Form>(form) == foreload::Form::packed;
   }
@@ -112,7 +112,7 @@ int spill(SampleStore& store, size_t sample, const std::vector<ConstBytes>& part
   checked(store, sample);
   std::vector<std::span<const uint8_t>> spans;
   for (const ConstBytes& part : parts) spans.emplace_back(part.data(), part.shape(0));
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   if (store.spill() == nullptr) return 0;
   store.spill()->write(sample, static_cast<uint32_t>(foreload::Form::packed), spans);
   return store.spill()->failure();
@@ -206,7 +206,7 @@ void bind_store(nb::module_& module) {
            "Return whether `owner` is the first that this was called with.")
       .def("first_to_tell", &SampleStore::first_to_tell, "Return True for the first call in any process.")
       .def("spill_to", &SampleStore::spill_to, nb::arg("folder"), nb::arg("first"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<ReleaseGil>())
       .def("spilled", &spilled, nb::arg("sample"))
       .def(
           "is_spilled",
@@ -218,8 +218,8 @@ void bind_store(nb::module_& module) {
       .def("spill", &spill, nb::arg("sample"), nb::arg("parts"))
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
-      .def("clear", &SampleStore::clear, nb::call_guard<nb::gil_scoped_release>())
-      .def("limit", &SampleStore::limit, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+      .def("clear", &SampleStore::clear, nb::call_guard<ReleaseGil>())
+      .def("limit", &SampleStore::limit, nb::arg("bytes"), nb::call_guard<ReleaseGil>(),
            "Limit what the samples may take from now on, at most to what the store was created with. What is "
            "over is dropped.")
       .def("counts", &counts);

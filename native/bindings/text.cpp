@@ -66,7 +66,7 @@ class CharacterJob : public foreload::Job {
     }
   }
   ~CharacterJob() override {
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     failures_.clear();
     out_ = Rows();
     lengths_ = Lengths();
@@ -103,7 +103,7 @@ nb::object read_texts(TextSource& source, const Indices& indices) {
   std::vector<std::string> texts(samples.size());
   Failures failures;
   {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     read_all(
         source, samples, SIZE_MAX,
         [&](size_t position, std::span<const uint8_t> text) {
@@ -137,11 +137,11 @@ void init_lines(LineFile* lines, const nb::bytes& path, const std::string& split
                 size_t threads, const nb::callable& scanned) {
   const std::string name = to_string(path);
   const Split how = split_named(split);
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   new (lines) LineFile(name, how, delimiter, threads, [&](uint64_t done) {
-    const nb::gil_scoped_acquire acquire;
+    const AcquireGil acquire;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    scanned(done);
+    sleep_if_exiting([&] { scanned(done); });
   });
 }
 
@@ -214,9 +214,9 @@ void bind_text(nb::module_& module) {
            "Return a view of which the first bytes are kept in shared memory, of this process or an open "
            "file of "
            "it.")
-      .def("load", &LineFile::load, nb::arg("number"), nb::arg("parts"),
-           nb::call_guard<nb::gil_scoped_release>(), "Fill a part of the shared memory.")
-      .def("line_of", &LineFile::line_of, nb::arg("index"), nb::call_guard<nb::gil_scoped_release>())
+      .def("load", &LineFile::load, nb::arg("number"), nb::arg("parts"), nb::call_guard<ReleaseGil>(),
+           "Fill a part of the shared memory.")
+      .def("line_of", &LineFile::line_of, nb::arg("index"), nb::call_guard<ReleaseGil>())
       .def_prop_ro("size", [](const LineFile& lines) { return lines.file()->stamp.size; })
       .def_prop_ro("modified", [](const LineFile& lines) { return lines.file()->stamp.modified; })
       .def_prop_ro(

@@ -13,6 +13,7 @@ import torch
 from foreload import _native
 from foreload._torch import TorchIterator
 from foreload.epochs.base import Epoch
+from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
 from foreload.record.spans import Stage
 
@@ -182,6 +183,7 @@ class MovedAhead(TorchIterator, Iterator[Any]):
     def __init__(self, batches: Iterator[Any], stream: SideStream, state: Callable[[], Any] | None = None) -> None:
         self._batches = batches
         self._stream = stream
+        self._turn = Turn()
         self._state_of_loader = state
         self.state: Any = None if state is None else state()
         self._ahead: _Moved | Exception | None = None
@@ -196,6 +198,11 @@ class MovedAhead(TorchIterator, Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch, after queueing the copy of the one after it."""
+        with self._turn.lock:
+            self._turn.begin()
+            return self._deliver()
+
+    def _deliver(self) -> Any:
         if self._watch is not None:
             self._watch.loop.mark_requested()
         now = self._fetch() if self._ahead is None else self._ahead

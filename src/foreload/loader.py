@@ -268,7 +268,7 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_running", "_begun")
+        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_running", "_begun", "_turn")
         state = {name: value for name, value in self.__dict__.items() if name not in anew}
         choice = self._crew.choice
         return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     "options",
     [
         {"num_workers": 0},
-        {"num_workers": 1, "workers": "threads"},
+        pytest.param({"num_workers": 1, "workers": "threads"}, marks=pytest.mark.slow),
         {"num_workers": 1, "workers": "processes"},
         pytest.param(
             {"num_workers": 1, "workers": "processes", "multiprocessing_context": "spawn"}, marks=pytest.mark.slow

@@ -83,7 +83,14 @@ def test_samples_order_and_generators_are_torchs(workers: str, order: str, polic
         loader.close()
 
 
-@pytest.mark.parametrize("order", ["replacement", "one by one, shuffled", "distributed", "more than there are"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "replacement",
+        "one by one, shuffled",
+        *(pytest.param(order, marks=pytest.mark.slow) for order in ("distributed", "more than there are")),
+    ],
+)
 @pytest.mark.parametrize(
     "processes",
     [pytest.param(name, marks=pytest.mark.slow) if name.startswith("spawn") else name for name in PROCESSES],

@@ -72,7 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", sorted(CASES))
 @every_kind
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3, pytest.param(2, marks=pytest.mark.slow)])
 def test_streams_are_torchs(case: str, workers: int, kind: Any) -> None:
     for dataset in (Numbers(0, 25), Numbers(0, 7, split=False), Numbers(0, 0), Stateful(10)):
         arguments = {**CASES[case], "num_workers": workers}

@@ -408,7 +408,8 @@ class StreamOfIterators(IterableDataset[int]):
     ("kind", "workers"),
     [
         *cases([Stream, StatefulStream, StreamOfIterators], (StatefulStream,)),
-        *((kind, "three") for kind in (Stream, StatefulStream, StreamOfIterators)),
+        (StatefulStream, "three"),
+        *(pytest.param(kind, "three", marks=pytest.mark.slow) for kind in (Stream, StreamOfIterators)),
     ],
 )
 @pytest.mark.parametrize("batch_size", [3, None])

@@ -149,8 +149,8 @@ SCRIPT = """
     ("end", "workers"),
     [
         ("exit", "threads"),
-        ("interrupt", "threads"),
         ("kill", "processes"),
+        pytest.param("interrupt", "threads", marks=pytest.mark.slow),
         pytest.param("exit", "processes", marks=pytest.mark.slow),
         pytest.param("interrupt", "processes", marks=pytest.mark.slow),
         pytest.param("kill", "threads", marks=pytest.mark.slow),

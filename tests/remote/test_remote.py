@@ -36,7 +36,13 @@ pytest.importorskip("obstore")
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.slow) if "spawned" in way else way for way in WAYS]
+    "way",
+    [
+        way
+        if way in ("auto", "threads", "processes", "stock, forked")
+        else pytest.param(way, marks=pytest.mark.slow)
+        for way in WAYS
+    ],
 )
 def test_urls_give_what_files_give(way: str, folder: Path, pictures: Path, serve: Any) -> None:
     server = serve(folder)

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -536,7 +537,7 @@ def test_a_worker_killed_amid_an_answer_is_noticed_while_a_child_of_its_own_live
     )
     iterator = iter(loader)
     (worker,) = iterator._pool.workers
-    assert worker.results.poll(60)  # it cannot end its answer until the loop reads it
+    assert select.select([worker], [], [], 60)[0]  # it cannot end its answer until the loop reads it
     os.kill(worker.process.pid, signal.SIGKILL)
     assert [len(batch) for batch in iterator] == [1000]
     assert len(loader.restarts) == 1

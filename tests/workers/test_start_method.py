@@ -219,10 +219,10 @@ AGAIN = "would be run again by each of them"
     ("script", "method", "loads", "why"),
     [
         ("no guard", "spawn", "calling thread", AGAIN),
-        ("no guard", "fork", "processes", ""),
+        pytest.param("no guard", "fork", "processes", "", marks=pytest.mark.slow),
         ("guard", "spawn", "processes", ""),
-        ("not pickled", "spawn", "calling thread", "Slow cannot be pickled"),
         ("under the guard", "spawn", "calling thread", "Mine is defined under"),
+        pytest.param("not pickled", "spawn", "calling thread", "Slow cannot be pickled", marks=pytest.mark.slow),
         pytest.param("no guard", "forkserver", "calling thread", AGAIN, marks=pytest.mark.slow),
         pytest.param("guard", "forkserver", "processes", "", marks=pytest.mark.slow),
         pytest.param("under the guard", "fork", "processes", "", marks=pytest.mark.slow),
@@ -236,7 +236,11 @@ def test_scripts(script: str, method: str, loads: str, why: str, tmp_path: Path)
     check(done, loads, why, has_imports=loads == "processes" and method != "fork")
 
 
-@pytest.mark.parametrize("arguments", [["-"], ["-i"], ["-c"]], ids=["stdin", "interactive", "command"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["-"], *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in (["-i"], ["-c"]))],
+    ids=["stdin", "interactive", "command"],
+)
 def test_sessions(arguments: list[str]) -> None:
     code = SCRIPTS["no guard"].format(method="spawn").replace("foreload as fl\n", "foreload as fl\n\n", 1)
     if arguments == ["-i"]:  # a block ends with an empty line

@@ -217,9 +217,9 @@ STUCK = """
     ("dataset", "workers"),
     [
         ("Stuck", "threads"),
-        ("StuckStream", "threads"),
+        pytest.param("StuckStream", "threads", marks=pytest.mark.slow),
         # A process gets five seconds to end by itself, as in torch; then it is killed.
-        ("Stuck", "processes"),
+        pytest.param("Stuck", "processes", marks=pytest.mark.slow),
         pytest.param("StuckStream", "processes", marks=pytest.mark.slow),
     ],
 )
@@ -246,7 +246,7 @@ def child(action: Any) -> int:
 
 
 @every_worker
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool, workers: Any) -> None:
     dataset: Any = Endless() if stream else Slow(10_000, 0)
     loader = fl.DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True, workers=workers)
@@ -334,7 +334,9 @@ def test_a_worker_computes_with_one_core(workers: Any) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("pauses", [[0.1], [0.1, 0.0], [0.1, 0.0005], [0.0002]])
+@pytest.mark.parametrize(
+    "pauses", [[0.1, 0.0005], *(pytest.param(p, marks=pytest.mark.slow) for p in ([0.1], [0.1, 0.0], [0.0002]))]
+)
 def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: list[float]) -> None:
     completions, watch, over = _native.Completions(), _native.LockWatch(), threading.Event()
 

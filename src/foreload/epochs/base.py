@@ -15,6 +15,7 @@ from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.store import SampleStore
 from foreload.epochs.cursor import Cursor
+from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
 
@@ -67,6 +68,8 @@ class Epoch(TorchIterator, Iterator[Any]):
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
+        self._turn = Turn(self.wake)
+        self._is_closed = False
         self._cursor = spec.cursor
         self._order = spec.cursor.order
         self._mark_delivered = spec.cursor.mark_delivered
@@ -87,11 +90,16 @@ class Epoch(TorchIterator, Iterator[Any]):
         return len(self._order)
 
     def __next__(self) -> Any:
-        """Return the next batch.
+        """Return the next batch. Of several threads that ask, each gets other batches.
 
         Raises:
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
+        with self._turn.lock:
+            self._turn.begin()
+            return self._deliver()
+
+    def _deliver(self) -> Any:
         failures = self._failures
         self._loop.mark_requested()
         while True:
@@ -150,6 +158,19 @@ class Epoch(TorchIterator, Iterator[Any]):
         """Let a wrapper (the device copier) count batches instead of this epoch."""
         self._loop = self._watch.count_at_consumer()
         return self._watch
+
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+
+    def _check_open(self) -> None:
+        """Call it after each wait for a batch, while which other threads run.
+
+        Raises:
+            RuntimeError: one of them has closed the epoch.
+        """
+        self._turn.check()
+        if self._is_closed:
+            raise RuntimeError("another thread closed this epoch while this one waited for a batch of it")
 
     def close(self) -> None:
         """End the epoch early: its workers end, unless they persist, and its buffers are free."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
-from foreload.workers.processes import ProcessPool, Restart, Worker, death
+from foreload.workers.processes import ProcessPool, Restart, Worker
 from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch"]
@@ -58,7 +59,7 @@ class ProcessEpoch(Epoch):
         self._errors = spec.batches.errors
         self._restarts = restarts
         self._restarts_left = self._max_restarts = max_restarts
-        self._first = pool.next_number
+        self._first = pool.begin()
         turn = cursor.turn % len(pool.workers)  # there may have been more workers
         self._turns = cycle([*range(turn, len(pool.workers)), *range(turn)])
         self._active = [True] * len(pool.workers)
@@ -76,7 +77,6 @@ class ProcessEpoch(Epoch):
         self._progress = dict(cursor.streams)
         self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
         self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
-        pool.first = self._first
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker))
@@ -142,8 +142,11 @@ class ProcessEpoch(Epoch):
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
-        if self._pool.closed or not any(self._active):
-            return
+        with self._pool.dealing:
+            if not self._pool.closed and self._pool.first == self._first and any(self._active):
+                self._deal()
+
+    def _deal(self) -> None:
         try:
             indices = None if self._is_stream else self._draw()
         except StopIteration:
@@ -197,9 +200,9 @@ class ProcessEpoch(Epoch):
 
     def _receive(self, wanted: list[Worker]) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
-        in_time = False
-        for worker, result in self._pool.wait(wanted, self._spec.timeout):
-            in_time = True
+        answers = self._pool.wait(wanted, self._spec.timeout)
+        self._check_open()
+        for worker, result in answers or ():
             name = worker.number
             if result is None:
                 self._replace(worker)
@@ -213,12 +216,12 @@ class ProcessEpoch(Epoch):
                 if self._tells:
                     indices = self._indices.get(result.number)
                     self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
-        return in_time
+        return answers is not None
 
     def _replace(self, worker: Worker) -> None:
         process = worker.end()
         if self._restarts_left == 0:
-            message = death(process)
+            message = _death(process)
             if self._max_restarts:
                 asked = list(worker.asked.values())
                 message += (
@@ -237,7 +240,7 @@ class ProcessEpoch(Epoch):
         self._restarts.append(restart)
         if len(self._restarts) == 1:
             warn_user(
-                f"{death(process).rstrip()} It is replaced and its batches are loaded again; see "
+                f"{_death(process).rstrip()} It is replaced and its batches are loaded again; see "
                 "loader.stats()['restarts']"
             )
         other = self._pool.replace(worker)
@@ -255,11 +258,29 @@ class ProcessEpoch(Epoch):
         self._pool.close(wait=False)
         return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
 
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        self._pool.wake()
+
     def close(self) -> None:
         """End the epoch early; its workers end, unless they persist."""
-        self._asked.clear()
-        self._answers.clear()
+        self._is_closed = True
         self._close()
+        self.wake()
+        with self._turn.lock:
+            self._asked.clear()
+            self._answers.clear()
+
+
+def _death(process: Any) -> str:
+    """Describe how a process ended, in torch's words."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code)}. "
+    return (
+        f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}. Details are lost due "
+        "to multiprocessing. Rerunning with num_workers=0 may give better error trace."
+    )
 
 
 def _shown(indices: Any) -> str:

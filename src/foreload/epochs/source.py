@@ -23,6 +23,7 @@ from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
 from foreload.epochs.open import open_epoch
+from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache
@@ -89,6 +90,7 @@ class EpochSource(LoaderOrder[T_co]):
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
         self._cursor: Cursor | None = None  # of the latest epoch
+        self._turn = Turn()
         self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _on_resize(self) -> Callable[[int], None]:
@@ -124,15 +126,17 @@ class EpochSource(LoaderOrder[T_co]):
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
-        watch = self.recorder.begin()
-        try:
-            epoch = self._begin_epoch(watch)
-        except BaseException:
-            watch.end()
-            raise
-        watch.begun(epoch)
-        self._running.add(epoch)
-        return epoch
+        with self._turn.lock:
+            self._turn.begin_epoch()
+            watch = self.recorder.begin()
+            try:
+                epoch = self._begin_epoch(watch)
+            except BaseException:
+                watch.end()
+                raise
+            watch.begun(epoch)
+            self._running.add(epoch)
+            return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         self._set_keyed_epoch()

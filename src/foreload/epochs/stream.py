@@ -142,7 +142,7 @@ class StreamEpoch(Epoch):
         self._count = len(copies)
         self._process = os.getpid()
         self._spans = spans
-        self._turn = 0
+        self._place = 0
         # With a seed, the stream draws apart from the loop; otherwise from its generators, as in torch.
         self._drawing = StreamGenerators(spec.cursor.key).active if spec.cursor.is_seeded else nullcontext
         if identity is None or spans is None:
@@ -221,7 +221,7 @@ class StreamEpoch(Epoch):
                 raise RuntimeError(
                     "this epoch was begun before a fork, and its threads belong to the parent; begin another epoch"
                 )
-            worker = self._workers[self._turn % len(self._workers)]
+            worker = self._workers[self._place % len(self._workers)]
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
             except queue.Empty:
@@ -229,10 +229,13 @@ class StreamEpoch(Epoch):
                 _stop(self._workers, self._process, self._spans, wait=False)
                 self._workers = []
                 raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds") from None
+            self._check_open()
+            if item is None:
+                continue
             if isinstance(item, _End):
                 position = self._workers.index(worker)
                 self._workers.pop(position)
-                self._turn = position
+                self._place = position
                 if isinstance(item.error, StopIteration):
                     raise stop_error(item.error) from item.error
                 if item.error is not None:
@@ -241,16 +244,24 @@ class StreamEpoch(Epoch):
                     self._cursor.streams[worker.number] = Progress(0, item.state)
                 continue
             worker.permits.release()
-            self._turn = self._workers.index(worker) + 1
-            self._cursor.turn = self._workers[self._turn % len(self._workers)].number
+            self._place = self._workers.index(worker) + 1
+            self._cursor.turn = self._workers[self._place % len(self._workers)].number
             return worker.number, *item
         self.close()
         raise StopIteration
 
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        for worker in list(self._workers):
+            worker.batches.put(None)
+
     def close(self) -> None:
         """End the epoch early; its threads end."""
-        self._workers = []
+        self._is_closed = True
+        self.wake()
         self._close()
+        with self._turn.lock:
+            self._workers = []
 
 
 def _stop(workers: list[_Worker], process: int, spans: Spans | None, *, wait: bool = True) -> None:

@@ -114,6 +114,7 @@ class ThreadEpoch(Epoch):
                     "this epoch's threads have ended, or belong to the parent of a fork; begin another epoch"
                 )
             job = self._completions.wait(self._timeout, self._watch.lock)
+            self._check_open()
             if self._pool.failure is not None:
                 self.close()
                 raise self._pool.failure
@@ -142,12 +143,18 @@ class ThreadEpoch(Epoch):
             if thread in stacks
         )
 
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        self._completions.push(no_job())
+
     def close(self) -> None:
         """End the epoch early; its threads end and its buffers are free."""
-        self._exhausted = True
-        self._making.clear()
-        self._finished.clear()
+        self._is_closed = self._exhausted = True
         self._close()
+        self.wake()
+        with self._turn.lock:
+            self._making.clear()
+            self._finished.clear()
 
 
 class TunedEpoch(ThreadEpoch):

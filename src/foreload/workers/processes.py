@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import signal
 import socket
 import sys
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,21 +21,18 @@ from foreload.machine import open_memory
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
 from foreload.workers import blas
-from foreload.workers.descriptors import Descriptor, open_process
+from foreload.workers.pipes import Alarm, Channel, Descriptor, open_process
 from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
-__all__ = ["ProcessPool", "Restart", "Worker", "death"]
+__all__ = ["ProcessPool", "Restart", "Worker"]
 
 # Seconds for a worker to end by itself, as in torch.
 _END_SECONDS = 5.0
 
 # Seconds for a worker to begin writing its stacks, and the pause after which they are taken to be complete.
 _STACKS_SECONDS, _STACKS_PAUSE_SECONDS = 2.0, 0.1
-
-# The capacity of a pipe, if the system allows it.
-_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,10 @@ class Worker:
         self._slots, send_slots = socket.socketpair()
         self._lent = ConsumerSlots(self._slots)
         self._header = SharedHeader(self._file)
-        read_jobs, self._jobs = context.Pipe(duplex=False)
-        self.results, send_results = context.Pipe(duplex=False)
+        read_jobs, jobs = context.Pipe(duplex=False)
+        results, send_results = context.Pipe(duplex=False)
         self._stacks, send_stacks = context.Pipe(duplex=False)
-        for pipe in (self._jobs, self.results):
-            _widen(pipe.fileno())
+        self._channel = Channel(jobs, results)
         self.process = process_class(context)(
             target=work,
             args=(
@@ -112,33 +108,47 @@ class Worker:
         # A server knows the ends of its children before others do.
         if context.get_start_method() != "forkserver" and not isinstance(self.process, TemplateProcess):
             self._pidfd = open_process(self.process.pid)
-        self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
+        self._channel.ended = self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
 
     @property
     def is_done(self) -> bool:
         """Whether it may end, as it has answered all that it will be asked."""
         return self.is_last and not self.asked and not self._owes_state
 
-    def tell(self, message: Begin | None) -> None:
-        """Send a message: begin an epoch, or end."""
+    def tell(self, message: Begin | None, seconds: float | None = None) -> None:
+        """Send a message: begin an epoch, or end. One that takes longer than ``seconds`` is given up."""
         self.is_last = message is None
         if message is not None:
             self._owes_state = message.snapshots is not None
-        with suppress(OSError):  # if it is gone, the wait for its answers notices
-            self._jobs.send_bytes(pickle.dumps(message, protocol=5))
+        self._channel.send(pickle.dumps(message, protocol=5), seconds)
 
     def ask(self, number: int, indices: Any) -> None:
-        """Send a job."""
+        """Send a job. If the worker has ended, its replacement does it."""
         self.asked[number] = indices
-        with suppress(OSError):  # as above; its replacement does the job again
-            self._jobs.send_bytes(pickle.dumps((number, indices, self._lent.returned()), protocol=5))
+        self._channel.send(pickle.dumps((number, indices, self._lent.returned()), protocol=5))
 
-    def receive(self) -> Result | None:
-        """Return its next answer; None if it is gone."""
-        try:
-            result: Result = pickle.loads(self.results.recv_bytes())
-        except (EOFError, OSError):
-            return None
+    def fileno(self) -> int:
+        """Return a descriptor that can be read from when :meth:`answers` may have more of them."""
+        return self._channel.fileno()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there is an answer that has been read already."""
+        return self._channel.is_ready
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has closed its end of the pipe, and so will not answer any more."""
+        return self._channel.has_ended
+
+    def answers(self, *, has_ended: bool = False) -> Iterator[Result]:
+        """Yield the answers that are there, all that there will be if the process has ended."""
+        self._channel.drain() if has_ended else self._channel.fill()
+        while (message := self._channel.take()) is not None:
+            yield self._answer(message)
+
+    def _answer(self, message: bytes) -> Result:
+        result: Result = pickle.loads(message)
         self.asked.pop(result.number, None)
         if result.begun is not None:
             self._owes_state = False
@@ -153,11 +163,11 @@ class Worker:
             return self.process
         poll = select.poll()
         poll.register(self.ended, select.POLLIN)
-        poll.poll(max(0.0, seconds) * 1000)
+        has_ended = poll.poll(max(0.0, seconds) * 1000)
         queued = queued_seconds(self.process.pid)  # before anybody waits for it, which forgets that
-        if self.process.is_alive():
+        if not has_ended and self.process.is_alive():
             self.process.kill()
-            self.process.join()
+        self.process.join()
         self._has_ended = True
         self._spans.add_queued(queued)
         return self.process
@@ -186,7 +196,7 @@ class Worker:
 
     def close(self) -> None:
         """Close the pipes; memory that batches hold stays."""
-        for pipe in (self._jobs, self.results, self._stacks, self._slots):
+        for pipe in (self._channel, self._stacks, self._slots):
             pipe.close()
         if self._file >= 0:
             os.close(self._file)
@@ -203,14 +213,6 @@ def _sample(indices: Any, position: int) -> str:
     return "a batch of its stream" if indices is None else f"sample {indices!r}"
 
 
-def _widen(pipe: int) -> None:
-    import fcntl
-
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
 class ProcessPool:
     """Worker processes, and the wait for their answers.
 
@@ -220,6 +222,7 @@ class ProcessPool:
         spans: where they record spans.
 
     Attributes:
+        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
         next_number: the number of the next job.
         first: the first job of the present epoch.
     """
@@ -230,6 +233,9 @@ class ProcessPool:
         self._context = context
         self._process = os.getpid()
         self._closed = False
+        self._waiting = threading.RLock()
+        self._alarm = Alarm()
+        self.dealing = threading.RLock()
         self.next_number = 0
         self.first = 0
         self.workers: list[Worker] = []
@@ -263,56 +269,78 @@ class ProcessPool:
         self.workers[worker.number] = other
         return other
 
-    def wait(self, wanted: Iterable[Worker], timeout: float | None) -> Iterator[tuple[Worker, Result | None]]:
-        """Wait for answers of ``wanted``, or the end of any worker; yield the answers, and None for an end.
+    def begin(self) -> int:
+        """Begin an epoch; return the number of its first job."""
+        with self.dealing:
+            self.first = self.next_number
+        self.wake()
+        return self.first
 
-        Workers that were told to end may do so when they have answered. After ``timeout`` seconds, nothing is
-        yielded.
+    def wake(self) -> None:
+        """Let a thread that is in :meth:`wait` return."""
+        self._alarm.ring()
+
+    def wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
+
+        Workers that were told to end may do so when they have answered.
+
+        Returns:
+            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._waiting:
+            while not self.closed:
+                found = self._look(wanted, deadline)
+                if found is None or found:
+                    return found
+                if self._alarm.has_rung():
+                    break
+            return []
+
+    def _look(self, wanted: list[Worker], deadline: float | None) -> list[tuple[Worker, Result | None]] | None:
         poll = select.poll()
-        found: dict[int, Worker] = {}
+        poll.register(self._alarm, select.POLLIN)
+        wanted = [worker for worker in wanted if not worker.is_done]
         for worker in wanted:
-            if not worker.is_done:
-                found[worker.results.fileno()] = worker
-                poll.register(worker.results.fileno(), select.POLLIN)
-        ends: dict[int, Worker] = {}
-        for worker in self.workers:
-            if not worker.is_done:
-                ends[worker.ended] = worker
-                poll.register(worker.ended, select.POLLIN)
-        events = poll.poll(None if timeout is None else timeout * 1000)
-        answered = [found[file] for file, _ in events if file in found]
-        for worker in answered:
-            yield worker, worker.receive()
-        for file, _ in events:
-            # Answers that it sent before come first.
-            if file in ends and ends[file] not in answered:
-                worker = ends[file]
-                while worker.results.poll():
-                    result = worker.receive()
-                    if result is None:
-                        break
-                    yield worker, result
-                if not worker.is_done:
-                    yield worker, None
+            poll.register(worker.fileno(), select.POLLIN)
+        watched = [worker for worker in self.workers if not worker.is_done]
+        for worker in watched:
+            poll.register(worker.ended, select.POLLIN)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        files = {file for file, _ in poll.poll(0 if any(worker.has_answered for worker in wanted) else left)}
+        if not files and not any(worker.has_answered for worker in wanted):
+            return None
+        found: list[tuple[Worker, Result | None]] = []
+        for worker in dict.fromkeys([*wanted, *watched]):
+            has_ended = worker.ended in files
+            if has_ended or worker.has_answered or worker.fileno() in files:
+                found += [(worker, answer) for answer in worker.answers(has_ended=has_ended)]
+            if (has_ended or worker.is_silent) and not worker.is_done:
+                found.append((worker, None))
+        return found
 
     def close(self, *, wait: bool = True) -> None:
         """End the workers, after their present batches; ``wait=False`` kills them at once."""
         if self.closed:
             return
         self._closed = True
+        self.wake()
+        deadline = time.monotonic() + (_END_SECONDS if wait else 0)
         for worker in self.workers:
             worker.skip_to(sys.maxsize)
-            worker.tell(None)
-        deadline = time.monotonic() + (_END_SECONDS if wait else 0)
+            worker.tell(None, max(0.0, deadline - time.monotonic()))
         try:
             for worker in self.workers:
                 worker.end(deadline - time.monotonic())
         finally:  # an interrupt leaves none behind
             for worker in self.workers:
                 worker.end(0)
-                worker.close()
-                self._spans.give_back([worker.lane])
+            with self._waiting:  # another thread may just leave its wait for them
+                for worker in self.workers:
+                    worker.close()
+                    self._spans.give_back([worker.lane])
+                self._alarm.close()
 
 
 def _prepare_forks() -> None:
@@ -320,14 +348,3 @@ def _prepare_forks() -> None:
     import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
 
     blas.find_libraries()
-
-
-def death(process: Any) -> str:
-    """Describe how a process ended, in torch's words."""
-    code = process.exitcode
-    if code is not None and code < 0:
-        return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code)}. "
-    return (
-        f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}. Details are lost due "
-        "to multiprocessing. Rerunning with num_workers=0 may give better error trace."
-    )

@@ -93,8 +93,11 @@ class ThreadPool:
 
     def _fail(self, error: BaseException) -> None:
         error.add_note(f"foreload: in worker_init_fn of {threading.current_thread().name}")
+        self.failure = error
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
-            self.failure = error
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher.push(no_job())
@@ -136,6 +139,7 @@ class ThreadPool:
             return
         self._closed = True
         self._native.close()
+        self._wake()  # other threads, which wait for batches that do not come any more
         if wait:
             join(self._threads)
         self._spans.give_back(

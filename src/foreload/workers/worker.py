@@ -35,6 +35,7 @@ from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
 from foreload.protocol import EpochListener
 from foreload.workers import blas
+from foreload.workers.pipes import Inbox, send
 from foreload.workers.slots import Returned, SharedHeader, Slots
 from foreload.workers.surroundings import ProcessSurroundings
 
@@ -160,8 +161,6 @@ def work(
         parent: the process that started it, with which it ends.
     """
     _native.end_with(parent, jobs.fileno())
-    # Or half an answer of a worker that was killed would be waited for until the last of its own children ends.
-    os.register_at_fork(after_in_child=results.close)
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
     header = SharedHeader(file)
@@ -171,16 +170,17 @@ def work(
     os.close(spans)
     _set_up_process(worker, task)
     state = _WorkerState(worker, task, header, slots, own_lane)
+    inbox = Inbox(jobs.fileno())
     while True:
         try:
-            message = pickle.loads(jobs.recv_bytes())
+            message = pickle.loads(inbox.receive())
         except EOFError:
             return
         if message is None:
             return
         result = state.begin(message) if isinstance(message, Begin) else state.load(*message)
         if result is not None:
-            results.send_bytes(pickle.dumps(result, protocol=5))
+            send(results.fileno(), pickle.dumps(result, protocol=5))
 
 
 def _set_up_process(worker: int, task: WorkerTask) -> None:

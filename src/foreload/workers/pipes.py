@@ -1,0 +1,260 @@
+"""Messages between the loop and a worker process, through pipes whose ends others may hold too.
+
+The children of a worker, and workers that another thread starts at that moment, inherit the ends of its pipes. So
+its pipes need not end with it: whoever waits for a worker here watches the process too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.reduction
+import os
+import select
+import struct
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "open_process", "send"]
+
+_LENGTH = struct.Struct("<Q")
+
+# The bytes that are read at once: a few short messages, or a part of one that is known to be long.
+_SHORT_BYTES, _LONG_BYTES = 1 << 16, 1 << 20
+
+# The capacity of a pipe, if the system allows it.
+_PIPE_BYTES = 1 << 20
+
+
+def _framed(message: bytes) -> memoryview:
+    return memoryview(_LENGTH.pack(len(message)) + message)
+
+
+def send(file: int, message: bytes) -> None:
+    """Write a message to a pipe, as fast as the other side reads."""
+    left = _framed(message)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+class Inbox:
+    """The messages that come through a pipe.
+
+    Args:
+        file: the end of the pipe to read.
+
+    >>> read, write = os.pipe()
+    >>> send(write, b"one"); send(write, b"two")
+    >>> inbox = Inbox(read)
+    >>> inbox.receive(), inbox.is_ready, inbox.take(), inbox.take()
+    (b'one', True, b'two', None)
+    >>> os.close(read); os.close(write)
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._read = bytearray()
+        self._end: int | None = None  # of the next message, if its length has been read
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a whole message has been read."""
+        if self._end is None and len(self._read) >= _LENGTH.size:
+            self._end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
+        return self._end is not None and len(self._read) >= self._end
+
+    def fill(self) -> bool:
+        """Read once; return whether the pipe goes on."""
+        left = 0 if self._end is None else self._end - len(self._read)
+        part = os.read(self._file, min(max(left, _SHORT_BYTES), _LONG_BYTES))
+        self._read += part
+        return bool(part)
+
+    def take(self) -> bytes | None:
+        """Return the next message if all of it has been read."""
+        if not self.is_ready:
+            return None
+        message = bytes(memoryview(self._read)[_LENGTH.size : self._end])
+        del self._read[: self._end]
+        self._end = None
+        return message
+
+    def receive(self) -> bytes:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: the pipe has ended.
+        """
+        while (message := self.take()) is None:
+            if not self.fill():
+                raise EOFError
+        return message
+
+
+class Channel:
+    """The loop's ends of the pipes to and from a worker process; nothing here waits for one that has ended.
+
+    Args:
+        jobs: the pipe to the worker.
+        results: the pipe from the worker.
+
+    Attributes:
+        ended: a descriptor that can be read from once the process has ended; to be set before the first message.
+        has_ended: whether the worker will send nothing more than what has been read.
+    """
+
+    def __init__(self, jobs: Any, results: Any) -> None:
+        self._jobs, self._results = jobs, results
+        self._inbox = Inbox(results.fileno())
+        self._sending = threading.Lock()
+        self.ended = -1
+        self.has_ended = False
+        for pipe in (jobs, results):
+            os.set_blocking(pipe.fileno(), False)
+            _widen(pipe.fileno())
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read from when there is something to :meth:`fill`."""
+        file: int = self._results.fileno()
+        return file
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether :meth:`take` returns a message."""
+        return self._inbox.is_ready
+
+    def fill(self) -> bool:
+        """Read what there is; return whether there was anything."""
+        try:
+            self.has_ended = not self._inbox.fill()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.has_ended = True
+        return not self.has_ended
+
+    def drain(self) -> None:
+        """Read all that a process that has ended has sent."""
+        while self.fill():
+            pass
+        self.has_ended = True
+
+    def take(self) -> bytes | None:
+        """Return the next message if all of it has been read."""
+        return self._inbox.take()
+
+    def send(self, message: bytes, seconds: float | None = None) -> None:
+        """Send a message, unless the worker has ended, or reads nothing for so long.
+
+        What the worker sends meanwhile is read: it may have to get rid of that first.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        if not self._sending.acquire(timeout=-1 if seconds is None else seconds):
+            return
+        try:
+            self._send(_framed(message), deadline)
+        finally:
+            self._sending.release()
+
+    def _send(self, left: memoryview, deadline: float | None) -> None:
+        while left and not self.has_ended:
+            try:
+                left = left[os.write(self._jobs.fileno(), left) :]
+            except BlockingIOError:
+                if not self._wait_to_send(deadline):
+                    return
+            except OSError:  # the pipe is broken; the wait for answers notices
+                return
+
+    def _wait_to_send(self, deadline: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._jobs.fileno(), select.POLLOUT)
+        poll.register(self._results.fileno(), select.POLLIN)
+        poll.register(self.ended, select.POLLIN)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        files = [file for file, _ in poll.poll(left)]
+        if self._results.fileno() in files:
+            self.fill()
+        return bool(files) and self.ended not in files
+
+    def close(self) -> None:
+        """Close the pipes."""
+        self._jobs.close()
+        self._results.close()
+
+
+class Alarm:
+    """Wakes a thread that polls; any thread may ring.
+
+    >>> alarm = Alarm()
+    >>> alarm.ring(); alarm.has_rung(), alarm.has_rung()
+    (True, False)
+    >>> alarm.close(); alarm.ring()
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._lock = threading.RLock()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read from once it has rung."""
+        return self._read
+
+    def ring(self) -> None:
+        """Wake the thread that polls, or the next one that will."""
+        with self._lock, suppress(BlockingIOError):
+            if self._write >= 0:
+                os.write(self._write, b"!")
+
+    def has_rung(self) -> bool:
+        """Whether it has rung since the last call."""
+        with suppress(BlockingIOError):
+            return bool(os.read(self._read, 4096))
+        return False
+
+    def close(self) -> None:
+        """Close it; it does not ring any more."""
+        with self._lock:
+            os.close(self._read)
+            os.close(self._write)
+            self._read = self._write = -1
+
+
+def _widen(pipe: int) -> None:
+    import fcntl
+
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+class Descriptor:
+    """A file descriptor for a worker: the same number after a fork, a duplicate otherwise."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def detach(self) -> int:
+        return self._file
+
+    def __reduce__(self) -> Any:
+        if get_spawning_popen() is None:
+            raise TypeError("a descriptor can only be sent to a process while it is started")
+        return _received, (multiprocessing.reduction.DupFd(self._file),)
+
+
+def _received(descriptor: Any) -> Any:
+    return descriptor
+
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor that can be read from once the process has ended; None if the system has no such thing.
+
+    The sentinel of ``multiprocessing`` is a pipe, which also stays open in processes that the worker forks.
+    """
+    with suppress(AttributeError, OSError):
+        return os.pidfd_open(pid)
+    return None
