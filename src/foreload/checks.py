@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Indices", "check_bool", "check_int", "check_seed", "check_share", "optional"]
+__all__ = [
+    "Array",
+    "Indices",
+    "check_bool",
+    "check_int",
+    "check_seed",
+    "check_share",
+    "check_state_int",
+    "optional",
+]
 
 Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -45,6 +54,18 @@ def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str
     if least is not None and number < least:
         raise ValueError(f"{name} must be {least} or more, got {number}")
     return number
+
+
+def check_state_int(name: str, value: Any, least: int, end: int) -> int:
+    """Return a field of a state; raise ValueError unless it is an int from ``least`` to below ``end``.
+
+    >>> check_state_int("turn", [1], 0, 3)
+    Traceback (most recent call last):
+    ValueError: the state's 'turn' must be an int from 0 to 2, got [1]
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < end:
+        raise ValueError(f"the state's {name!r} must be an int from {least} to {end - 1}, got {repr(value)[:100]}")
+    return value
 
 
 def check_seed(seed: Any) -> int:
