@@ -150,10 +150,12 @@ class DataLoaderConfig:
     @classmethod
     def _read(cls, source: str | Path, parse: Callable[[str], Any], language: str) -> Self:
         is_file = isinstance(source, Path) or os.path.isfile(source)
-        text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
         where = repr(str(source)) if is_file else "the text"
         try:
+            text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
             values = parse(text)
+        except RecursionError:
+            raise ValueError(f"{where} is no configuration: it is nested too deeply") from None
         except ValueError as error:
             if not is_file and "\n" not in text and "{" not in text:
                 raise FileNotFoundError(f"there is no file {source!r}, and it is no {language} either") from None

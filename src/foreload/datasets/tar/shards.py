@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import tarfile
 import warnings
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.checks import Array
+from foreload.datasets.tar.arrays import read_arrays
 from foreload.errors import DecodeError
 from foreload.remote.fetch import is_remote, local_path
 
@@ -84,10 +86,10 @@ class ShardIndex:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file; a reader sees all of it or none."""
-        temporary = Path(f"{path}.{os.getpid()}.part")
+        temporary = Path(f"{path}.{secrets.token_hex(8)}.part")
         values = {field.name: _flat(getattr(self, field.name)) for field in fields(self)}
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:  # not through a link that somebody has put there
                 np.savez(file, version=_VERSION, **values)
             temporary.replace(path)
         except BaseException:
@@ -98,18 +100,33 @@ class ShardIndex:
     def load(cls, path: str | Path | IO[bytes]) -> ShardIndex | None:
         """Read it from a file; None if that is missing, damaged, or of another version."""
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                # Check all of it; reading a part might skip the checksums.
-                if stored.zip.testzip() is not None or int(stored["version"]) != _VERSION:
-                    return None
-                values = {field.name: stored[field.name] for field in fields(cls)}
-            return cls(
+            values: dict[str, Any] = read_arrays(path, ["version", *(field.name for field in fields(cls))])
+            if int(values.pop("version")) != _VERSION:
+                return None
+            index = cls(
                 **values
                 | {name: int(values[name]) for name in ("size", "modified")}
                 | {name: _text(values[name]).split("\0") for name in ("keys", "names")}
             )
+            return index if index._is_sound() else None
         except Exception:  # a damaged file may raise anything
             return None
+
+    def _is_sound(self) -> bool:
+        """Whether its parts belong together, and lie within the shard, one after the other."""
+        members, samples = (len(self.names),), (len(self.keys),)
+        if any(values.shape != members or values.dtype != np.int64 for values in (self.offsets, self.lengths)):
+            return False
+        if self.labels.shape != samples or self.first.shape != (len(self.keys) + 1,):
+            return False
+        if self.labels.dtype != np.int64 or self.first.dtype != np.int64:
+            return False
+        is_split = self.first[0] == 0 and self.first[-1] == len(self.names) and (np.diff(self.first) > 0).all()
+        # Compared without adding: the sum of two large numbers is negative.
+        is_within = (self.offsets >= _BLOCK).all() and (self.offsets <= self.size).all()
+        is_within &= (self.lengths >= 0).all() and (self.lengths <= self.size - self.offsets).all()
+        is_rising = (self.offsets[1:] - self.lengths[:-1] - self.offsets[:-1] >= _BLOCK).all()
+        return bool(is_split and is_within and is_rising)
 
 
 def _flat(value: Any) -> Any:
