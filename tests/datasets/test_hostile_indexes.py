@@ -269,3 +269,30 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"finished": True}))
     with pytest.raises(ValueError, match="unknown field 'finished'"):
         fl.DataLoaderConfig.from_json(path)
+
+
+@pytest.mark.parametrize("language", ["json", "yaml"])
+def test_a_configuration_is_written_whole_or_not_at_all(tmp_path: Path, language: str) -> None:
+    import resource
+    import signal
+
+    if language == "yaml":
+        pytest.importorskip("yaml")
+    target, link = tmp_path / "config", tmp_path / "link"
+    write = getattr(fl.DataLoaderConfig(batch_size=7), f"to_{language}")
+    write(target)
+    link.symlink_to(target)
+    good = target.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write(link)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert target.read_bytes() == good
+    write(link)
+    assert link.is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["config", "link"]

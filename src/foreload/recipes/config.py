@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,8 +179,19 @@ class DataLoaderConfig:
 
 
 def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+    if path is None:
+        return text
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):  # a pipe, for example
+        Path(target).write_text(text, encoding="utf-8")
+        return text
+    part = Path(f"{target}.{secrets.token_hex(8)}.part")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            file.write(text)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
     return text
 
 
