@@ -219,6 +219,33 @@ def test_any_answer_leaves_the_other_loaders_shown(page: Page, document: dict[st
     assert page.process.poll() is None
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file", "link to nowhere", "loop", "no utf-8", "dots"])
+def test_odd_entries_among_the_sockets_are_passed_over(page: Page, document: dict[str, Any], kind: str) -> None:
+    name = os.fsencode(page.folder) + {"no utf-8": b"/\xff-1.sock", "dots": b"/a.b.c.sock"}.get(
+        kind, b"/9-odd.sock"
+    )
+    try:
+        if kind == "folder":
+            os.mkdir(name)
+        elif kind == "pipe":
+            os.mkfifo(name)
+        elif kind in ("link to nowhere", "loop"):
+            os.symlink(b"nowhere" if kind == "link to nowhere" else name, name)
+        elif kind == "file":
+            Path(os.fsdecode(name)).touch()
+        else:
+            with socket.socket(socket.AF_UNIX) as unheard:
+                unheard.bind(name)
+        with page.answering(sends(changed(document))) as good:
+            page.until(lambda state: any(one["id"] == f"{good}.1" for one in state["loaders"]))
+    finally:
+        if kind == "folder":
+            os.rmdir(name)
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
 KINDS = [
     None,
     True,

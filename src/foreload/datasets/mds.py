@@ -126,9 +126,7 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
         if version != 2:
             raise DecodeError(f"{path}: version {version!r} of MDS is not known, only 2")
         readers = [reader_from_json(folder, None, shard) for shard in about["shards"]]
-    except OSError:
-        raise
-    except Exception as error:  # MosaicML's readers take what is in the index as it is
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r}") from error
     for reader in readers:
         reader.validate(unsafe)
