@@ -89,6 +89,14 @@ bool put(SampleStore& store, size_t sample, const std::vector<ConstBytes>& parts
   return true;
 }
 
+size_t spill_to(SampleStore& store, int folder, const nb::bytes& key, bool first) {
+  foreload::Blake2::Key copy;
+  check_length(key.size(), copy.size(), "key");
+  std::memcpy(copy.data(), key.data(), copy.size());
+  const ReleaseGil release;
+  return store.spill_to(folder, copy, first);
+}
+
 // Returns what was spilled of a sample, or None.
 nb::object spilled(SampleStore& store, size_t sample) {
   checked(store, sample);
@@ -205,8 +213,10 @@ void bind_store(nb::module_& module) {
       .def("belongs_to", &SampleStore::belongs_to, nb::arg("owner"),
            "Return whether `owner` is the first that this was called with.")
       .def("first_to_tell", &SampleStore::first_to_tell, "Return True for the first call in any process.")
-      .def("spill_to", &SampleStore::spill_to, nb::arg("folder"), nb::arg("first"),
-           nb::call_guard<ReleaseGil>())
+      .def(
+          "spill_to", &spill_to, nb::arg("folder"), nb::arg("key"), nb::arg("first"),
+          "Spill to the folder that has this descriptor, with a secret key of 32 bytes. Return the number of "
+          "samples in it if this is the `first` process.")
       .def("spilled", &spilled, nb::arg("sample"))
       .def(
           "is_spilled",
@@ -216,6 +226,10 @@ void bind_store(nb::module_& module) {
           },
           nb::arg("sample"))
       .def("spill", &spill, nb::arg("sample"), nb::arg("parts"))
+      .def(
+          "spill_rejected",
+          [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->rejected(); },
+          "Return how many files and records of the folder were damaged, or not written with the key.")
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
       .def("clear", &SampleStore::clear, nb::call_guard<ReleaseGil>())

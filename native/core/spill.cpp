@@ -10,27 +10,31 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "checksum.hpp"
-
 namespace foreload {
+
+struct Spill::Head {
+  uint32_t magic, form;
+  uint64_t sample, size;
+  Blake2::Tag own;    // of what is above
+  Blake2::Tag bytes;  // of what is above, and of the bytes
+};
 
 namespace {
 
-struct Head {
-  uint32_t magic, form;
-  uint64_t sample, size, sum;
-};
 constexpr uint32_t kMagic = 0x4C495053;  // "SPIL"
 
 // A place: the number of the file in the upper bits, the offset of the record + 1 in the lower ones.
 constexpr int kOffsetBits = 48;
+constexpr uint32_t kMaxFiles = 1 << 16;
+constexpr int kRejected = -1, kFailed = -2;  // in place of a descriptor
 constexpr uint64_t place_of(uint32_t number, uint64_t offset) {
   return (uint64_t{number} << kOffsetBits) | (offset + 1);
 }
 
-// The header is part of the checksum, so that a record never passes for another sample's.
-uint64_t sum_of(const Head& head, std::span<const uint8_t> bytes) {
-  return checksum(bytes, head.sample * 0x9E3779B97F4A7C15 + head.size * 4 + head.form);
+std::string name_of(uint32_t number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%05u.spill", number);
+  return text;
 }
 
 bool read_all(int file, void* to, size_t size, uint64_t offset) {
@@ -61,60 +65,92 @@ int write_all(int file, const uint8_t* from, size_t size, uint64_t offset) {
 
 }  // namespace
 
-Spill::Spill(std::string folder, std::atomic<uint64_t>* places, size_t samples, std::atomic<uint32_t>* files)
-    : folder_(std::move(folder)), places_(places), samples_(samples), files_(files) {}
+Spill::Spill(int folder, const Blake2::Key& key, std::atomic<uint64_t>* places, size_t samples,
+             Counts* counts)
+    : folder_(fcntl(folder, F_DUPFD_CLOEXEC, 0)),
+      key_(key),
+      places_(places),
+      samples_(samples),
+      counts_(counts) {}
 
 Spill::~Spill() {
-  for (const auto& [number, file] : open_) close(file);
+  for (const auto& [number, file] : open_) {
+    if (file >= 0) close(file);
+  }
   if (own_ >= 0) close(own_);
+  if (folder_ >= 0) close(folder_);
 }
 
-std::string Spill::name(uint32_t number) const {
-  char text[32];
-  std::snprintf(text, sizeof(text), "/%05u.spill", number);
-  return folder_ + text;
+// The sample is part of both tags, so that a record never passes for another sample's.
+Blake2::Tag Spill::tag_of_head(const Head& head) const {
+  return Blake2(key_).add({reinterpret_cast<const uint8_t*>(&head), offsetof(Head, own)}).tag();
+}
+
+Blake2::Tag Spill::tag_of_bytes(const Head& head, std::span<const uint8_t> bytes) const {
+  return Blake2(key_).add({reinterpret_cast<const uint8_t*>(&head), offsetof(Head, bytes)}).add(bytes).tag();
 }
 
 size_t Spill::scan() {
   std::vector<uint32_t> numbers;
-  if (DIR* const folder = opendir(folder_.c_str())) {
+  const int listed = openat(folder_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (DIR* const folder = listed >= 0 ? fdopendir(listed) : nullptr) {
     while (const dirent* const entry = readdir(folder)) {
       unsigned number = 0;
-      char rest[8] = {};
-      if (std::sscanf(entry->d_name, "%5u.%5s", &number, rest) == 2 && std::string(rest) == "spill") {
+      if (std::sscanf(entry->d_name, "%5u.", &number) == 1 && entry->d_name == name_of(number)) {
         numbers.push_back(number);
       }
     }
     closedir(folder);
   }
   std::sort(numbers.begin(), numbers.end());
-  if (!numbers.empty()) files_->store(numbers.back() + 1);
   size_t found = 0;
-  for (const uint32_t number : numbers) found += scan_file(number);
-  return found;
-}
-
-size_t Spill::scan_file(uint32_t number) {
-  const int file = file_for_reading(number);
-  struct stat about{};
-  if (file < 0 || fstat(file, &about) != 0) return 0;
-  const auto end = static_cast<uint64_t>(about.st_size);
-  size_t found = 0;
-  Head head;
-  for (uint64_t at = 0; at + sizeof(head) <= end && read_all(file, &head, sizeof(head), at);) {
-    if (head.magic != kMagic || head.sample >= samples_ || head.size > end - at - sizeof(head)) break;
-    places_[head.sample].store(place_of(number, at));
-    at += sizeof(head) + head.size;
-    ++found;
+  for (const uint32_t number : numbers) {
+    if (number < kMaxFiles) counts_->files.store(number + 1);
+    found += scan_file(number);
   }
   return found;
 }
 
+size_t Spill::scan_file(uint32_t number) {
+  const int file = number < kMaxFiles ? file_for_reading(number) : kRejected;
+  struct stat about{};
+  if (file == kFailed || (file >= 0 && fstat(file, &about) != 0)) return 0;
+  const auto end = static_cast<uint64_t>(about.st_size);
+  bool is_rejected = file == kRejected;
+  size_t found = 0;
+  Head head;
+  // A process that was killed leaves a record that is cut off, and a hole where another thread was to write.
+  for (uint64_t at = 0; at + sizeof(head) <= end;) {
+    if (!read_all(file, &head, sizeof(head), at)) return found;
+    if (!same(head.own, tag_of_head(head)) || head.magic != kMagic || head.sample >= samples_) {
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(&head);
+      is_rejected = std::any_of(bytes, bytes + sizeof(head), [](uint8_t byte) { return byte != 0; });
+      break;
+    }
+    if (head.size > end - at - sizeof(head)) break;
+    places_[head.sample].store(place_of(number, at));
+    at += sizeof(head) + head.size;
+    ++found;
+  }
+  if (is_rejected) counts_->rejected.fetch_add(1);
+  if (found == 0) unlinkat(folder_, name_of(number).c_str(), 0);
+  return found;
+}
+
+// Returns kRejected for what is no file of this user's (a link is not followed, nor a pipe waited for), and
+// kFailed if it cannot be opened now, as with too many open files.
 int Spill::file_for_reading(uint32_t number) {
   const std::lock_guard lock(mutex_);
-  const auto [entry, added] = open_.try_emplace(number, -1);
-  if (added) entry->second = open(name(number).c_str(), O_RDONLY | O_CLOEXEC);
-  return entry->second;
+  if (const auto known = open_.find(number); known != open_.end()) return known->second;
+  const int file =
+      openat(folder_, name_of(number).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (file < 0 && errno != ELOOP && errno != ENXIO && errno != ENOENT) return kFailed;
+  struct stat about{};
+  if (file >= 0 && (fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != geteuid())) {
+    close(file);
+    return open_[number] = kRejected;
+  }
+  return open_[number] = file < 0 ? kRejected : file;
 }
 
 // Under the lock. A forked process writes to a file of its own.
@@ -123,8 +159,16 @@ int Spill::file_for_writing() {
   if (own_ >= 0) close(own_);
   owner_ = getpid();
   end_ = 0;
-  own_number_ = files_->fetch_add(1);
-  own_ = open(name(own_number_).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  do {
+    own_number_ = counts_->files.fetch_add(1);
+    if (own_number_ >= kMaxFiles) {
+      own_ = -1;
+      errno = EMFILE;
+      break;
+    }
+    own_ = openat(folder_, name_of(own_number_).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                  0600);
+  } while (own_ < 0 && errno == EEXIST);
   return own_;
 }
 
@@ -133,8 +177,9 @@ bool Spill::write(size_t sample, uint32_t form, std::span<const std::span<const 
   if (places_[sample].load() != 0) return true;
   std::vector<uint8_t> record(sizeof(Head));
   for (const auto& part : parts) record.insert(record.end(), part.begin(), part.end());
-  Head head{kMagic, form, sample, record.size() - sizeof(Head), 0};
-  head.sum = sum_of(head, std::span(record).subspan(sizeof(Head)));
+  Head head{kMagic, form, sample, record.size() - sizeof(Head), {}, {}};
+  head.own = tag_of_head(head);
+  head.bytes = tag_of_bytes(head, std::span(record).subspan(sizeof(Head)));
   std::memcpy(record.data(), &head, sizeof(head));
   int file = -1;
   uint32_t number = 0;
@@ -158,26 +203,32 @@ bool Spill::write(size_t sample, uint32_t form, std::span<const std::span<const 
   return true;
 }
 
+bool Spill::read_at(int file, uint64_t offset, size_t sample, std::vector<uint8_t>& buffer, Head& head) {
+  if (file < 0 || !read_all(file, &head, sizeof(head), offset) || !same(head.own, tag_of_head(head)) ||
+      head.magic != kMagic || head.sample != sample) {
+    return false;
+  }
+  struct stat about{};
+  if (fstat(file, &about) != 0 || head.size > static_cast<uint64_t>(about.st_size)) return false;
+  if (buffer.size() < head.size) buffer.resize(head.size);
+  return read_all(file, buffer.data(), head.size, offset + sizeof(head)) &&
+         same(head.bytes, tag_of_bytes(head, {buffer.data(), head.size}));
+}
+
 bool Spill::read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form) {
   uint64_t place = places_[sample].load();
   if (place == 0) return false;
   const int file = file_for_reading(static_cast<uint32_t>(place >> kOffsetBits));
+  if (file == kFailed) return false;
   const uint64_t offset = (place & ((uint64_t{1} << kOffsetBits) - 1)) - 1;
   Head head;
-  if (file >= 0 && read_all(file, &head, sizeof(head), offset) && head.magic == kMagic &&
-      head.sample == sample) {
-    struct stat about{};
-    if (fstat(file, &about) == 0 && head.size <= static_cast<uint64_t>(about.st_size)) {
-      if (buffer.size() < head.size) buffer.resize(head.size);
-      if (read_all(file, buffer.data(), head.size, offset + sizeof(head)) &&
-          sum_of(head, {buffer.data(), head.size}) == head.sum) {
-        size = head.size;
-        form = head.form;
-        return true;
-      }
-    }
+  if (read_at(file, offset, sample, buffer, head)) {
+    size = head.size;
+    form = head.form;
+    return true;
   }
-  places_[sample].compare_exchange_strong(place, 0);  // damaged: it is written anew
+  // It is written anew.
+  if (places_[sample].compare_exchange_strong(place, 0)) counts_->rejected.fetch_add(1);
   return false;
 }
 

@@ -1,7 +1,8 @@
 // Samples on a local disk, for what memory does not hold and for the next run.
 //
 // Each process appends to a file of its own; a record is a header and the bytes, and counts once it is whole.
-// A record that was cut off, or damaged since, is found by its checksum, and treated as missing.
+// Header and bytes are each followed by a tag that needs the folder's key. A record whose tag is wrong was
+// damaged, or not written by this user: it is treated as missing, and counted.
 #pragma once
 
 #include <atomic>
@@ -13,37 +14,53 @@
 #include <string>
 #include <vector>
 
+#include "blake2.hpp"
+
 namespace foreload {
 
 class Spill {
  public:
-  // `places`: where each sample's record is, shared by all processes; `files`: counts the files.
-  Spill(std::string folder, std::atomic<uint64_t>* places, size_t samples, std::atomic<uint32_t>* files);
+  // What processes share: the number of the next file, and how many files and records were rejected.
+  struct Counts {
+    std::atomic<uint32_t> files{0}, rejected{0};
+  };
+
+  // `folder`: a descriptor, which is copied; `places`: where each sample's record is, shared by all
+  // processes.
+  Spill(int folder, const Blake2::Key& key, std::atomic<uint64_t>* places, size_t samples, Counts* counts);
   ~Spill();
   Spill(const Spill&) = delete;
   Spill& operator=(const Spill&) = delete;
 
-  // Finds the records that earlier runs left. Once, before anything else. Returns how many samples there are.
+  // Finds the records that earlier runs left, and removes files without any. Once, before anything else.
+  // Returns how many there are.
   size_t scan();
   // Appends a record. Returns false if the disk is full or fails; then nothing more is written.
   bool write(size_t sample, uint32_t form, std::span<const std::span<const uint8_t>> parts);
-  // Reads a record into `buffer`. Returns false if there is none, or it is damaged.
+  // Reads a record into `buffer`. Returns false if there is none, or its tag is wrong.
   bool read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form);
   // The errno of the failure; 0 if there was none.
   int failure() const { return failure_.load(); }
+  // How many files and records were rejected so far, by any process.
+  uint32_t rejected() const { return counts_->rejected.load(); }
   // Whether a sample was written, by any process; the record may turn out to be damaged.
   bool holds(size_t sample) const { return places_[sample].load() != 0; }
 
  private:
+  struct Head;
+
   int file_for_reading(uint32_t number);
   int file_for_writing();
-  std::string name(uint32_t number) const;
   size_t scan_file(uint32_t number);
+  Blake2::Tag tag_of_head(const Head& head) const;
+  Blake2::Tag tag_of_bytes(const Head& head, std::span<const uint8_t> bytes) const;
+  bool read_at(int file, uint64_t offset, size_t sample, std::vector<uint8_t>& buffer, Head& head);
 
-  const std::string folder_;
+  const int folder_;
+  const Blake2::Key key_;
   std::atomic<uint64_t>* const places_;
   const size_t samples_;
-  std::atomic<uint32_t>* const files_;
+  Counts* const counts_;
   std::mutex mutex_;  // guards what follows
   std::map<uint32_t, int> open_;
   int own_ = -1;

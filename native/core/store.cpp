@@ -26,7 +26,7 @@ struct SampleStore::Header {
   std::atomic<uint64_t> kept, refused, waits, entries;
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> told;
-  std::atomic<uint32_t> spill_files;
+  Spill::Counts spill;
   // A process died while it held the mutex. What is cached stays good, but nothing new is kept, since the
   // arena's free lists may be half changed.
   std::atomic<uint32_t> frozen;
@@ -277,8 +277,8 @@ bool SampleStore::first_to_tell() {
   return header_->told.exchange(1) == 0;
 }
 
-size_t SampleStore::spill_to(const std::string& folder, bool first) {
-  spill_ = std::make_unique<Spill>(folder, spilled_, header_->samples, &header_->spill_files);
+size_t SampleStore::spill_to(int folder, const Blake2::Key& key, bool first) {
+  spill_ = std::make_unique<Spill>(folder, key, spilled_, header_->samples, &header_->spill);
   return first ? spill_->scan() : 0;
 }
 

@@ -93,9 +93,9 @@ class SampleStore {
   // True for the first call in any process, so that a warning is given once.
   bool first_to_tell();
 
-  // Spills what memory does not hold to a folder. `first`: look for what earlier runs left there; returns how
-  // many samples that is.
-  size_t spill_to(const std::string& folder, bool first);
+  // Spills what memory does not hold to a folder, of which this is a descriptor. `first`: look for what
+  // earlier runs left there; returns how many samples that is.
+  size_t spill_to(int folder, const Blake2::Key& key, bool first);
   Spill* spill() const { return spill_.get(); }
 
   // Records what loading a sample took, for the next plan.

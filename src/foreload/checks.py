@@ -18,6 +18,7 @@ __all__ = [
     "check_regular_file",
     "check_seed",
     "check_share",
+    "check_state_int",
     "first_beyond_int64",
     "fits_int64",
     "optional",
@@ -95,6 +96,18 @@ def check_regular_file(path: str) -> None:
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "not a regular file but a FIFO, device or socket", path)
+
+
+def check_state_int(name: str, value: Any, least: int, end: int) -> int:
+    """Return a field of a state; raise ValueError unless it is an int from ``least`` to below ``end``.
+
+    >>> check_state_int("turn", [1], 0, 3)
+    Traceback (most recent call last):
+    ValueError: the state's 'turn' must be an int from 0 to 2, got [1]
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < end:
+        raise ValueError(f"the state's {name!r} must be an int from {least} to {end - 1}, got {repr(value)[:100]}")
+    return value
 
 
 def check_seed(seed: Any) -> int:

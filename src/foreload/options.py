@@ -94,7 +94,8 @@ class Cache:
         keep: whether to keep images as the bytes of their file or as pixels; ``"auto"`` decides for each image by
             the time that it saves per byte.
         spill: a folder on a local disk for samples that memory does not hold. The next run with the same dataset
-            uses what is left there.
+            uses what is left there. It is created for its user alone; one of another user, or that others can
+            write to, is refused when the loader is first used (PermissionError), and so is a link (OSError).
         route: let ranks swap samples within each global batch, so that each sample goes to a rank that keeps it.
             Needs ``torch.utils.data.DistributedSampler``.
         share: whether all ranks of a machine share one cache.

@@ -94,7 +94,11 @@ def opened(browser: Any, address: str, width: int, scheme: str) -> Iterator[Any]
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on(
         "request",
-        lambda request: trouble.append(request.url) if not request.url.startswith((address, "data:")) else None,
+        lambda request: (
+            trouble.append(request.url)
+            if not request.url.startswith((address.partition("?")[0], "data:"))
+            else None
+        ),
     )
     page.goto(address)
     try:

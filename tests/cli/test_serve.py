@@ -79,6 +79,10 @@ class Client:
         finally:
             connection.close()
 
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], str]:
+        """Ask for a change, with the token."""
+        return self.ask("POST", f"{path}?{self.address.partition('?')[2]}", body, **headers)
+
     @contextmanager
     def events(self) -> Iterator[Iterator[Any]]:
         """What a browser is told, as it comes."""
@@ -164,7 +168,7 @@ def test_ctrl_c_ends_it_at_once_with_viewers_and_a_benchmark(folder: Path) -> No
         client = Client(line)
         with client.events() as events:
             next(events)
-            assert client.ask("POST", "/bench", {"kind": "tensors"}, content_type="application/json")[0] == 202
+            assert client.post("/bench", {"kind": "tensors"}, content_type="application/json")[0] == 202
             process.send_signal(signal.SIGINT)
             _, wrong = process.communicate(timeout=PATIENCE)
             assert "Traceback" not in wrong
@@ -184,12 +188,12 @@ def test_strangers_are_refused(server: Client) -> None:
         {**as_json, "Origin": "null"},
         {**as_json, "Sec_Fetch_Site": "cross-site"},
     ):
-        assert server.ask("POST", "/bench", {"kind": "tensors"}, **headers)[0] == 403
+        assert server.post("/bench", {"kind": "tensors"}, **headers)[0] == 403
     own = {**as_json, "Origin": f"http://127.0.0.1:{server.port}", "Sec_Fetch_Site": "same-origin"}
-    status, headers, text = server.ask("POST", "/bench", {"kind": "nonsense"}, **own)
+    status, headers, text = server.post("/bench", {"kind": "nonsense"}, **own)
     assert (status, json.loads(text)["error"]) == (400, "kind must be one of photos, folder, tensors")
     assert "default-src 'self'" in headers["content-security-policy"]
-    assert server.ask("POST", "/bench", "x" * 20_000, **own)[0] == 400
+    assert server.post("/bench", "x" * 20_000, **own)[0] == 413
     assert server.ask("GET", "/../app.py")[0] == 404
 
 
@@ -213,13 +217,13 @@ def test_a_token_is_asked_for_where_it_must_be(folder: Path) -> None:
 def test_a_benchmark_runs_once_at_a_time_and_can_be_stopped(server: Client) -> None:
     headers = {"content_type": "application/json"}
     wish = {"kind": "tensors", "rows": 640, "columns": 4, "seeds": 1}
-    assert server.ask("POST", "/bench", {**wish, "rows": 10**7, "seeds": 100}, **headers)[0] == 202
-    status, _, text = server.ask("POST", "/bench", wish, **headers)
+    assert server.post("/bench", {**wish, "rows": 10**7, "seeds": 100}, **headers)[0] == 202
+    status, _, text = server.post("/bench", wish, **headers)
     assert (status, json.loads(text)["error"]) == (409, "a benchmark is running already")
-    assert server.ask("POST", "/bench/stop", {}, **headers)[0] == 200
+    assert server.post("/bench/stop", {}, **headers)[0] == 200
     with server.events() as events:
         assert next(event for event in events if "bench" in event)["bench"]["state"] == "stopped"
-        assert server.ask("POST", "/bench", wish, **headers)[0] == 202
+        assert server.post("/bench", wish, **headers)[0] == 202
         done = next(event["bench"] for event in events if event["bench"]["state"] not in ("running", "stopped"))
     assert done["state"] == "done", done
     assert "times what stock torch" in done["sentence"]

@@ -102,6 +102,7 @@ class LoaderCache:
         self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
+        self._has_warned_of_rejected = False
 
     @property
     def room(self) -> int:
@@ -114,7 +115,7 @@ class LoaderCache:
         For an epoch that is resumed, only a plan that is the same in every epoch is made.
         """
         self._epochs += 1
-        self._warn_of_spill_failure()
+        self._warn_of_spill()
         if not self._plans:
             return  # the rank that made the store plans
         samples = len(self.store)
@@ -151,10 +152,19 @@ class LoaderCache:
             return indices
         return places[indices]
 
-    def _warn_of_spill_failure(self) -> None:
+    def _warn_of_spill(self) -> None:
+        if self.store.spill is None:
+            return
+        folder, rejected = self.store.spill.path, self.store.native.spill_rejected()
+        if rejected and not self._has_warned_of_rejected:
+            self._has_warned_of_rejected = True
+            warn_user(
+                f"{rejected} samples or files in the spill folder {folder!r} are not used: they are damaged, "
+                "or were not written by this user; these samples are loaded from the dataset, and written anew"
+            )
         failure = self.store.native.spill_failure()
         if failure and self.store.native.first_to_tell():
-            warn_user(f"nothing more is written to the spill folder {self.store.spill!r}: {os.strerror(failure)}")
+            warn_user(f"nothing more is written to the spill folder {folder!r}: {os.strerror(failure)}")
 
     def _ranks(self) -> list[int]:
         """Return the ranks that share the store; empty if it is this rank's alone."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.cache.serialize import deserialize, serialize
-from foreload.cache.spill import SpillFolder
+from foreload.cache.spill import SpillFolder, SpillTarget
 from foreload.checks import Array
 from foreload.errors import warn_user
 
@@ -47,7 +47,7 @@ class SampleStore:
     def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
         self.arguments = (samples, room, accesses, most)
         self._has_warned = False
-        self.spill: str | None = None
+        self.spill: SpillTarget | None = None
         self._checks_left = 0
         self._ahead: dict[int, Any] = {}
         self._uncacheable: set[int] = set()  # samples that cannot be pickled or unpickled
@@ -61,8 +61,8 @@ class SampleStore:
     def spill_to(self, folder: SpillFolder) -> None:
         """Use a folder for samples that do not fit into memory, beginning with those in it."""
         self._folder = folder
-        self.spill = str(folder.path)
-        found = self.native.spill_to(self.spill, True)
+        self.spill = folder.target
+        found = self.native.spill_to(self.spill.descriptor, self.spill.key, True)
         self._checks_left = _SPILL_CHECKS if found else 0
 
     def __len__(self) -> int:
@@ -126,15 +126,19 @@ class SampleStore:
                 self._spill(index, serialize(sample))
             return sample
         if self._checks_left <= 0:
-            return deserialize(kept)
+            try:
+                return deserialize(kept)
+            except Exception as error:  # as in load
+                self._mark_uncacheable(index, f"comes back from the spill folder as {error!r}")
+                return read(index)
         # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
         self._checks_left -= 1
         sample = read(index)
         with suppress(Exception):
-            if not np.array_equal(np.concatenate(serialize(sample)), kept):
+            if self.spill is not None and not np.array_equal(np.concatenate(serialize(sample)), kept):
                 self._warn_once(
-                    f"sample {index} in the spill folder {self.spill!r} is not what the dataset gives now; the "
-                    "folder is not used. If the dataset is random, give what is random to "
+                    f"sample {index} in the spill folder {self.spill.path!r} is not what the dataset gives now; "
+                    "the folder is not used. If the dataset is random, give what is random to "
                     "DataLoader(transform=...); if it has changed, empty the folder"
                 )
                 self.spill = None
@@ -142,10 +146,10 @@ class SampleStore:
 
     def _spill(self, index: int, parts: list[Array]) -> None:
         failure = self.native.spill(index, parts)
-        if failure:
+        if failure and self.spill is not None:
             self._warn_once(
-                f"nothing more is written to the spill folder {self.spill!r}: {os.strerror(failure)}; samples "
-                "that are neither in it nor in memory are loaded each time"
+                f"nothing more is written to the spill folder {self.spill.path!r}: {os.strerror(failure)}; "
+                "samples that are neither in it nor in memory are loaded each time"
             )
 
     def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
@@ -302,7 +306,9 @@ class SampleStore:
             os.close(own)
 
     @classmethod
-    def _opened(cls, file: int, arguments: tuple[int, int, int, int], spill: str | None = None) -> SampleStore:
+    def _opened(
+        cls, file: int, arguments: tuple[int, int, int, int], spill: SpillTarget | None = None
+    ) -> SampleStore:
         store = cls.__new__(cls)
         store.arguments = arguments
         store._has_warned = False
@@ -312,7 +318,7 @@ class SampleStore:
         store._uncacheable = set()
         store.native = _native.Store.open(file)
         if spill is not None:
-            store.native.spill_to(spill, False)
+            store.native.spill_to(spill.descriptor, spill.key, False)
         return store
 
 
@@ -321,7 +327,7 @@ def block_size(size: int) -> int:
     return -(-size // 64) * 64 + 64
 
 
-def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: str | None) -> SampleStore:
+def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: SpillTarget | None) -> SampleStore:
     file = descriptor.detach()
     try:
         return SampleStore._opened(file, arguments, spill)

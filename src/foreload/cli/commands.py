@@ -219,10 +219,11 @@ def doctor(
 def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; beyond this machine, a token is required.")
+        str, typer.Option(help="The address to listen on; beyond this machine, the page needs the token.")
     ] = "127.0.0.1",
     token: Annotated[
-        bool, typer.Option("--token", help="Require a token here too, if others use this machine.")
+        bool,
+        typer.Option("--token", help="Show the page only with the token here too, if others use this machine."),
     ] = False,
 ) -> None:
     """Show the published loaders of this machine (loader.publish()) on a live page."""

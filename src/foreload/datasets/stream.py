@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from foreload.checks import Indices
+from foreload.checks import Indices, check_state_int
 from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import BlockStorage, UserCode
@@ -176,10 +176,14 @@ class _Blocks:
 
     def restore(self, state: list[int], names: list[int]) -> list[Any]:
         """Resume there."""
+        if not isinstance(state, (list, tuple)) or len(state) != 2:
+            raise ValueError(f"the state's 'at' must be [position, samples], got {repr(state)[:100]}")
         at, count = state
         if count != self._count:
             raise ValueError(f"the state is of a dataset of {count} samples, but this one has {self._count}")
-        self._at = at
+        self._at = check_state_int("at", at, self._at, self._until + 1)
+        for name in names:
+            check_state_int("held", name, 0, count)
         found: dict[int, Any] = {}
         stored = sorted(names)
         for begin in range(0, len(stored), self._together):

@@ -70,11 +70,14 @@ def resume(spec: OrderSpec, state: Any, *, chooses: bool = False) -> Resumption:
     Raises:
         ValueError: the state is not one of a loader like this one; the message names the field.
     """
-    if not isinstance(state, dict) or state.get("foreload") != _VERSION:
+    if not isinstance(state, dict) or not _is_int(state.get("foreload")) or state["foreload"] != _VERSION:
         raise ValueError("state_dict must come from foreload.DataLoader.state_dict()")
     _check_values(state)
     _check_kind(spec, state)
-    state = copy.deepcopy(state)
+    try:
+        state = copy.deepcopy(state)
+    except RecursionError:
+        raise ValueError("the state is nested too deeply: it does not come from a loader like this one") from None
     workers = _check_workers(spec, state, chooses=chooses)
     _check_given(spec, state)
     _check_drawn(spec, state)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from socketserver import BaseRequestHandler, TCPServer
 from typing import Any, Self
+from urllib.parse import urlsplit
 
+from foreload.export.hosts import is_addressed
 from foreload.export.loaders import LoaderRefs
 
 __all__ = ["LoaderCollector", "MetricsServer", "serve_metrics"]
@@ -116,15 +118,14 @@ class MetricsServer:
 
     def __init__(self, loaders: Any, *, port: int, host: str) -> None:
         try:
-            from prometheus_client import CollectorRegistry, MetricsHandler
+            from prometheus_client import CollectorRegistry
         except ImportError as error:
             raise ImportError("serve_metrics needs prometheus_client: pip install 'foreload[metrics]'") from error
         self._loaders = LoaderRefs(loaders, self._over)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(LoaderCollector(self._loaders))
-        handler = type("Handler", (MetricsHandler,), {"registry": registry, "timeout": _CLIENT_TIMEOUT})
         try:
-            self._server = _Server(host, port, handler)
+            self._server = _Server(host, port, _handler(host, registry))
         except OSError as error:
             self._loaders.release()
             raise OSError(
@@ -156,6 +157,31 @@ class MetricsServer:
     def __exit__(self, *_: object) -> None:
         """Close the server."""
         self.close()
+
+
+def _handler(host: str, collected: Any) -> type[BaseRequestHandler]:
+    from prometheus_client import MetricsHandler
+    from prometheus_client.exposition import choose_encoder
+
+    class Handler(MetricsHandler):
+        """Answers requests that are meant for this server, and whose address and headers can be parsed."""
+
+        registry = collected
+        timeout = _CLIENT_TIMEOUT
+
+        def do_GET(self) -> None:
+            if not is_addressed(host, self.headers.get("Host")):
+                self.send_error(400, explain=f"The host must be a name of this machine, as in http://{host}")
+                return
+            try:
+                urlsplit(self.path)
+                choose_encoder(self.headers.get("Accept") or "")
+            except Exception:  # these parsers may raise anything
+                self.send_error(400)
+                return
+            super().do_GET()
+
+    return Handler
 
 
 class _Server(TCPServer):
@@ -213,8 +239,9 @@ def serve_metrics(loaders: Any, *, port: int = 9464, host: str = "127.0.0.1") ->
     Args:
         loaders: a loader, or a dict of names and loaders.
         port: the port to listen on; 0: any free one (see the server's ``port`` and ``url``).
-        host: the address to listen on. Beyond loopback (``"0.0.0.0"`` is every interface), anyone who reaches it
-            can read the metrics.
+        host: the address to listen on. On loopback, requests under another name than this machine's are refused:
+            they are a foreign web page's (DNS rebinding). Beyond loopback (``"0.0.0.0"`` is every interface),
+            anyone who reaches it can read the metrics.
 
     Returns:
         The server: ``close()`` it, or use it as a context manager. It also ends by itself when the loaders are

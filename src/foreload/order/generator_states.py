@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import random
 import zlib
@@ -23,6 +22,9 @@ __all__ = [
     "set_generator",
     "set_sampler_states",
 ]
+
+# More than the states of all generators together take.
+_MAX_BYTES = 1 << 20
 
 
 @contextmanager
@@ -57,7 +59,7 @@ def set_generator(generator: torch.Generator, text: Any) -> None:
     """
     try:
         generator.set_state(torch.frombuffer(bytearray(_unpacked(text)), dtype=torch.uint8))
-    except (TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"not the state of a generator like this one: {str(text)[:40]!r}...") from error
 
 
@@ -99,7 +101,7 @@ def check_sampler_states(text: Any) -> None:
         np.random.RandomState().set_state(_numpy_state(states))
         if states["own"] is not None:
             _unpacked(states["own"])
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not the states of generators: {str(text)[:40]!r}...") from error
 
 
@@ -120,6 +122,10 @@ def _unpacked(text: Any) -> bytes:
     if not isinstance(text, str):
         raise ValueError(f"not the state of a generator: {type(text).__name__}")
     try:
-        return zlib.decompress(base64.b64decode(text, validate=True))
-    except (binascii.Error, zlib.error) as error:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
+    except (ValueError, zlib.error) as error:
         raise ValueError(f"not the state of a generator: {text[:40]!r}") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"not the state of a generator: {text[:40]!r}, which is cut short, or too long")
+    return data

@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from foreload import _native
-from foreload.checks import Indices, check_int, check_seed
+from foreload.checks import Indices, check_int, check_seed, check_state_int
 from foreload.order.ranks import assign_ranks
 from foreload.order.resume import BEGINNING
 from foreload.order.samplers import Blocks
@@ -154,12 +154,23 @@ class MixtureSampler(Sampler[int], ArraySampler):
         """
         if not isinstance(drawn, dict) or "next_shares" not in drawn:
             raise ValueError("the state is of a loader whose sampler was no MixtureSampler")
+        for name, length in (("sizes", None), ("shares", len(self.data_source.sizes)), ("dealt", 2)):
+            values = drawn.get(name)
+            if not isinstance(values, (list, tuple)) or length not in (None, len(values)):
+                raise ValueError(f"the state's {name!r} of a mixture must be a list, got {repr(values)[:100]}")
+            for value in values:
+                check_state_int(name, value, 1 if name == "shares" else 0, 1 << 63)
+        if drawn["dealt"][1] < 1:
+            raise ValueError(f"the state's 'dealt' must have a number of ranks, got {drawn['dealt']!r}")
         if list(drawn["sizes"]) != self.data_source.sizes:
             raise ValueError(
                 f"the state is of a mixture of datasets with {list(drawn['sizes'])} samples, but these have "
                 f"{self.data_source.sizes}"
             )
-        self.data_source.set_weights(drawn["next_shares"])
+        try:
+            self.data_source.set_weights(drawn["next_shares"])
+        except (TypeError, ArithmeticError) as error:
+            raise ValueError(f"the state's 'next_shares' makes no sense: {error}") from error
 
     def order_blocks(self, start: OrderStart) -> Blocks | None:
         """Return this epoch's indices as arrays."""

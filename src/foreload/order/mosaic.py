@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from foreload.checks import check_state_int
+
 __all__ = ["is_streaming", "load_streaming_state", "streaming_state"]
 
 
@@ -38,6 +40,9 @@ def streaming_state(dataset: Any, samples: int, epoch: int) -> dict[str, Any]:
 
 def load_streaming_state(dataset: Any, state: dict[str, Any], *, finished: bool) -> None:
     """Resume the next iteration at this state, or begin the next epoch if that one is ``finished``."""
+    if not isinstance(state, dict):
+        raise ValueError(f"the state's 'dataset' must be that of a StreamingDataset, got {type(state).__name__}")
     if finished:
-        state = {**state, "epoch": state["epoch"] + 1, "sample_in_epoch": 0}
+        epoch = check_state_int("epoch", state.get("epoch"), -1, 1 << 63)
+        state = {**state, "epoch": epoch + 1, "sample_in_epoch": 0}
     dataset.load_state_dict(state)

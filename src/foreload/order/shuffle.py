@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from foreload import _native
 from foreload._torch import draw_seed
-from foreload.checks import Indices, check_int, check_seed
+from foreload.checks import Indices, check_int, check_seed, check_state_int
 from foreload.order.ranks import present_rank
 
 __all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
@@ -142,18 +142,35 @@ class Shuffled(Iterator[Any]):
         Raises:
             ValueError: the state is of another reader, or of other data.
         """
-        for name in ("rank", "ranks", "worker", "workers", "buffer", "shuffle"):
-            if state[name] != getattr(self._reading, name):
-                raise ValueError(
-                    f"the state is of a stream with {name} = {state[name]!r}, but this one has "
-                    f"{getattr(self._reading, name)!r}"
-                )
+        self._check(state)
         self._reading = replace(self._reading, seed=state["seed"], epoch=state["epoch"])
         self._source = self._open(self._reading)
         names = state["held"]
         self._held = list(zip(names, self._source.restore(state["at"], names), strict=True))
         self._num_given, self._is_over = state["given"], state["over"]
         self._random = self._numbers(self._num_given // _NUM_DRAWN)
+
+    def _check(self, state: Any) -> None:
+        if not isinstance(state, dict):
+            raise ValueError(f"the state of a stream must be a dict, got {type(state).__name__}")
+        for name in (*asdict(self._reading), "given", "over", "at", "held"):
+            if name not in state:
+                raise ValueError(f"the state of a stream has no field {name!r}")
+        for name in ("rank", "ranks", "worker", "workers", "buffer", "shuffle"):
+            own = getattr(self._reading, name)
+            if type(state[name]) is not type(own) or state[name] != own:
+                raise ValueError(
+                    f"the state is of a stream with {name} = {state[name]!r}, but this one has {own!r}"
+                )
+        for name, least, end in (("seed", 0, 1 << 64), ("epoch", -(1 << 63), 1 << 63), ("given", 0, 1 << 63)):
+            check_state_int(name, state[name], least, end)
+        if not isinstance(state["over"], bool):
+            raise ValueError(f"the state's 'over' must be True or False, got {state['over']!r}")
+        if not isinstance(state["held"], (list, tuple)) or len(state["held"]) > self._reading.buffer:
+            shown = repr(state["held"])[:100]
+            raise ValueError(
+                f"the state's 'held' must be a list of up to {self._reading.buffer} samples, got {shown}"
+            )
 
 
 class ShuffledStream(IterableDataset[Any]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,10 +151,12 @@ class DataLoaderConfig:
     @classmethod
     def _read(cls, source: str | Path, parse: Callable[[str], Any], language: str) -> Self:
         is_file = isinstance(source, Path) or os.path.isfile(source)
-        text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
         where = repr(str(source)) if is_file else "the text"
         try:
+            text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
             values = parse(text)
+        except RecursionError:
+            raise ValueError(f"{where} is no configuration: it is nested too deeply") from None
         except ValueError as error:
             if not is_file and "\n" not in text and "{" not in text:
                 raise FileNotFoundError(f"there is no file {source!r}, and it is no {language} either") from None
@@ -176,8 +179,19 @@ class DataLoaderConfig:
 
 
 def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+    if path is None:
+        return text
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):  # a pipe, for example
+        Path(target).write_text(text, encoding="utf-8")
+        return text
+    part = Path(f"{target}.{secrets.token_hex(8)}.part")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            file.write(text)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
     return text
 
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -19,23 +20,27 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from foreload.cli.serve.guard import guards, is_loopback
+from foreload.cli.serve.guard import MAX_HEAD_BYTES, guards
 from foreload.cli.serve.trial import BenchRun, arguments
 from foreload.cli.serve.watch import LoaderDiscovery
+from foreload.export.hosts import is_loopback
 from foreload.export.publisher import runtime_folder
 
 __all__ = ["serve"]
 
-_MAX_REQUEST_BYTES = 10_000
+# The longest body of a request, and the seconds for it to come.
+_MAX_BODY_BYTES = 10_000
+_BODY_TIMEOUT = 10.0
 
 
 def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) -> None:
     """Serve the page until the process is asked to end.
 
     Args:
-        host: a name or address of this machine; beyond loopback, a token is always required.
+        host: a name or address of this machine.
         port: the port to listen on; 0: any free one.
-        token: require a token on loopback too.
+        token: require the token to see the page on loopback too, as beyond loopback. It is always required to
+            start a benchmark.
         say: called with the address to open.
 
     Raises:
@@ -45,11 +50,12 @@ def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) ->
     runtime_folder()
     with _bind(host, port) as listener:
         port = listener.getsockname()[1]
-        secret = secrets.token_urlsafe(24) if token or not is_loopback(host) else None
+        secret = secrets.token_urlsafe(24)
         say(_address(host, port, secret))
+        guarded = guards(host, secret, f"foreload-{port}", private=token or not is_loopback(host))
         # The signal that ends it, such as SIGINT, is raised again when everything is closed.
         with suppress(KeyboardInterrupt):
-            _Server(guards(host, secret, f"foreload-{port}")).run([listener])
+            _Server(guarded).run([listener])
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -71,9 +77,9 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _address(host: str, port: int, secret: str | None) -> str:
+def _address(host: str, port: int, secret: str) -> str:
     name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/" + (f"?token={secret}" if secret else "")
+    return f"http://{name}:{port}/?token={secret}"
 
 
 class _Server(uvicorn.Server):
@@ -95,7 +101,15 @@ class _Server(uvicorn.Server):
             lifespan=self._while_up,
         )
         super().__init__(
-            uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app,
+                http="h11",  # which limits what comes before the body
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                ws="none",
+                log_level="warning",
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -118,13 +132,15 @@ class _Server(uvicorn.Server):
         return StreamingResponse(self._discovery.events(), media_type="text/event-stream")
 
     async def _state(self, _: Request) -> Response:
-        return Response(self._discovery.text, media_type="application/json")
+        return Response(await self._discovery.state(), media_type="application/json")
 
     async def _bench(self, request: Request) -> Response:
         if self._bench_run.running:
             return JSONResponse({"error": "a benchmark is running already"}, 409)
         try:
             wanted = arguments(json.loads(await _body(request)))
+        except RecursionError:
+            return JSONResponse({"error": "the request is nested too deeply"}, 400)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
         self._bench_run.start(wanted)
@@ -138,8 +154,12 @@ class _Server(uvicorn.Server):
 
 async def _body(request: Request) -> bytes:
     read = b""
-    async for part in request.stream():
-        read += part
-        if len(read) > _MAX_REQUEST_BYTES:
-            raise ValueError(f"the request is longer than {_MAX_REQUEST_BYTES:,} bytes")
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            async for part in request.stream():
+                read += part
+                if len(read) > _MAX_BODY_BYTES:
+                    raise HTTPException(413, f"The request is longer than {_MAX_BODY_BYTES:,} bytes.\n")
+    except TimeoutError:
+        raise HTTPException(408, f"The request has not come within {_BODY_TIMEOUT:.0f} seconds.\n") from None
     return read

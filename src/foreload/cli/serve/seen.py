@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from foreload.cli.serve.snapshot import Snapshot
 from foreload.report.report import Report
 
 __all__ = ["POINTS", "LoaderView", "Point"]
@@ -51,7 +54,11 @@ class _Totals(NamedTuple):
             hits,
             hits + (cache.get("misses") or 0),
             stats.get("bytes_read") or 0,
-            {name: stage["seconds"] for name, stage in (stats.get("stages") or {}).items() if name != "wait"},
+            {
+                name: stage.get("seconds") or 0
+                for name, stage in (stats.get("stages") or {}).items()
+                if name != "wait"
+            },
         )
 
 
@@ -68,11 +75,11 @@ class LoaderView:
         self.state = "running"
         self.until = time.time()
         self.points: deque[Point] = deque(maxlen=POINTS)
-        self._about: dict[str, Any] = {}
+        self._about: Snapshot = {}
         self._totals: deque[_Totals] = deque(maxlen=120)
         self._verdict: dict[str, Any] | None = None
 
-    def update(self, about: dict[str, Any]) -> None:
+    def update(self, about: Snapshot) -> None:
         """Take in a snapshot of the loader."""
         self._about, self.state, self.until = about, "running", time.time()
         stats = about.get("stats")
@@ -80,11 +87,13 @@ class LoaderView:
             return
         now = _Totals.of(self.until, stats)
         # Long enough for several batches, or slow ones would make the curve jagged.
-        window = max(2.0, 4 * (stats.get("batch_seconds") or {}).get("median", 0.0))
+        batch_seconds: Mapping[str, Any] = stats.get("batch_seconds") or {}
+        window = max(2.0, 4 * batch_seconds.get("median", 0.0))
         while len(self._totals) > 1 and now.time - self._totals[1].time >= window:
             self._totals.popleft()
         if self._totals:
-            self.points.append(_point(self._totals[0], now, (stats.get("memory") or {}).get("tree_bytes")))
+            memory: Mapping[str, Any] = stats.get("memory") or {}
+            self.points.append(_point(self._totals[0], now, memory.get("tree_bytes")))
         self._totals.append(now)
         self._verdict = _judge(stats)
 
@@ -117,12 +126,14 @@ def _point(past: _Totals, now: _Totals, memory: float | None) -> Point:
 
 
 def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+    share = part / whole if whole > 0 else math.inf
+    return share if math.isfinite(share) else None
 
 
-def _judge(stats: dict[str, Any]) -> dict[str, Any] | None:
+def _judge(stats: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = Report(stats).to_dict()["verdict"]
-    except (KeyError, TypeError, ZeroDivisionError):  # the loader runs another version of foreload
+        json.dumps(found, allow_nan=False)
+    except Exception:  # figures of another version of foreload, or that cannot be, may raise anything
         return None
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import shlex
@@ -19,6 +20,14 @@ __all__ = ["BenchRun", "arguments"]
 
 _DATA_KINDS = ("photos", "folder", "tensors")
 _STOP_TIMEOUT = 2.0  # seconds for a stopped benchmark to end
+
+# Limits of what fields ask for together: numbers of the data and of a batch, each of which several processes hold,
+# and samples and numbers loaded in all.
+_MAX_DATA = 10**8
+_MAX_BATCH = 2 * 10**8
+_MAX_SAMPLES_LOADED = 10**9
+_MAX_IMAGES_LOADED = 10**6
+_IMAGE = 3 * 224 * 224
 
 
 def arguments(wish: Any) -> list[str]:
@@ -36,26 +45,52 @@ def arguments(wish: Any) -> list[str]:
     """
     if not isinstance(wish, dict) or wish.get("kind") not in _DATA_KINDS:
         raise ValueError(f"kind must be one of {', '.join(_DATA_KINDS)}")
+    batch_size, seeds = _count(wish, "batch_size", 64, 10**6), _count(wish, "seeds", 3, 100)
     if wish["kind"] == "folder":
-        folder = wish.get("folder")
-        if not isinstance(folder, str) or not folder.strip():
-            raise ValueError("folder is missing: give the path of the images")
-        path = Path(folder.strip()).expanduser()
-        if not path.is_dir():
-            raise ValueError(f"folder {str(path)!r} does not exist on the machine of the server")
-        what = [str(path.absolute())]
+        what = [_folder(wish)]
     elif wish["kind"] == "photos":
-        what = ["--images", _count(wish, "images", 400, 100_000)]
+        images = _count(wish, "images", 400, 100_000)
+        _check_product({"images": images, "seeds": seeds}, _MAX_IMAGES_LOADED)
+        what = ["--images", str(images)]
     else:
-        what = ["--dataset-size", f"{_count(wish, 'rows', 10_000, 10**8)},{_count(wish, 'columns', 100, 10**6)}"]
-    return [*what, "--batch-size", _count(wish, "batch_size", 64, 10**6), "--seeds", _count(wish, "seeds", 3, 100)]
+        rows, columns = _count(wish, "rows", 10_000, 10**8), _count(wish, "columns", 100, 10**6)
+        _check_product({"rows": rows, "columns": columns}, _MAX_DATA)
+        _check_product({"rows": rows, "seeds": seeds}, _MAX_SAMPLES_LOADED)
+        _check_product({"batch_size": batch_size, "columns": columns}, _MAX_BATCH)
+        what = ["--dataset-size", f"{rows},{columns}"]
+    if wish["kind"] != "tensors":
+        _check_product({"batch_size": batch_size, "numbers per image": _IMAGE}, _MAX_BATCH)
+    return [*what, "--batch-size", str(batch_size), "--seeds", str(seeds)]
 
 
-def _count(wish: dict[str, Any], name: str, usual: int, most: int) -> str:
+def _folder(wish: dict[str, Any]) -> str:
+    folder = wish.get("folder")
+    if not isinstance(folder, str) or not folder.strip():
+        raise ValueError("folder is missing: give the path of the images")
+    try:
+        path = Path(folder.strip()).expanduser().absolute()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError) as error:  # too long, forbidden, or of no such user
+        raise ValueError(f"folder {folder[:100]!r} cannot be looked at: {error}") from None
+    if not is_folder:
+        raise ValueError(f"folder {str(path)!r} does not exist on the machine of the server")
+    return str(path)
+
+
+def _count(wish: dict[str, Any], name: str, usual: int, most: int) -> int:
     value = wish.get(name, usual)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {value!r}")
-    return str(value)
+        got = repr(value) if isinstance(value, (int, float, str)) else type(value).__name__
+        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {got[:100]}")
+    return value
+
+
+def _check_product(counts: dict[str, int], most: int) -> None:
+    product = math.prod(counts.values())
+    if product > most:
+        raise ValueError(
+            f"{' x '.join(counts)} must be at most {most:,}, got {product:,}; give less of one of them"
+        )
 
 
 class BenchRun:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from foreload.cli.serve.seen import LoaderView
-from foreload.export.publisher import FORMAT, runtime_folder
+from foreload.cli.serve.snapshot import MAX_BYTES, Snapshot, parse
+from foreload.export.publisher import runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
 __all__ = ["LoaderDiscovery"]
@@ -24,12 +25,12 @@ _POLL_SECONDS = 1.0
 _ANSWER_TIMEOUT = 3.0
 _MAX_ENDED = 6  # ended loaders that are still shown
 
-# The snapshot from a process; empty: it is gone; None: it has not answered yet.
-Answer = dict[str, Any] | None
+# The loaders of a process; empty: it is gone; None: it has not answered yet.
+Answer = list[Snapshot] | None
 
 
 class LoaderDiscovery:
-    """Reads all published loaders once a second while there are viewers.
+    """Reads all published loaders once a second while there are viewers, or when it is asked for its state.
 
     Events are not queued: a slow viewer skips some, and costs no memory.
 
@@ -38,7 +39,6 @@ class LoaderDiscovery:
 
     Attributes:
         viewers: number of viewers.
-        text: the latest state, as JSON.
     """
 
     def __init__(self, also: Callable[[], dict[str, Any]]) -> None:
@@ -47,8 +47,10 @@ class LoaderDiscovery:
         self._news = asyncio.Condition()
         self._ended = False
         self._asked: dict[Path, asyncio.Task[Answer]] = {}
+        self._reading = asyncio.Lock()
+        self._read_at = -_POLL_SECONDS
+        self._text = "{}"
         self.viewers = 0
-        self.text = "{}"
 
     async def run(self) -> None:
         """Read loaders until cancelled."""
@@ -57,12 +59,21 @@ class LoaderDiscovery:
                 async with self._news:
                     await self._news.wait_for(lambda: self.viewers > 0)
                 began = time.monotonic()
-                await self._read_all()
+                async with self._reading:
+                    await self._read_all()
                 await self.notify()
                 await asyncio.sleep(_POLL_SECONDS - (time.monotonic() - began))
         finally:
             for task in self._asked.values():
                 task.cancel()
+
+    async def state(self) -> str:
+        """Return the state as JSON, at most a second old."""
+        async with self._reading:
+            if time.monotonic() - self._read_at >= _POLL_SECONDS:
+                await self._read_all()
+                await self.notify()
+        return self._text
 
     async def notify(self) -> None:
         """Send the present state to the viewers."""
@@ -73,7 +84,7 @@ class LoaderDiscovery:
             "viewers": self.viewers,
             **self._also(),
         }
-        self.text = json.dumps(state)
+        self._text = json.dumps(state)
         await self._wake_viewers()
 
     async def end(self) -> None:
@@ -92,7 +103,7 @@ class LoaderDiscovery:
             await self._wake_viewers()
             past = {key: [point._asdict() for point in view.points] for key, view in self._views.items()}
             yield f"retry: 2000\nevent: past\ndata: {json.dumps(past)}\n\n"
-            sent = self.text
+            sent = self._text
             while not self._ended:
                 sent = await self._newer_than(sent)
                 yield f"data: {sent}\n\n"
@@ -101,8 +112,8 @@ class LoaderDiscovery:
 
     async def _newer_than(self, sent: str) -> str:
         async with self._news:
-            await self._news.wait_for(lambda: self._ended or self.text is not sent)
-        return self.text
+            await self._news.wait_for(lambda: self._ended or self._text is not sent)
+        return self._text
 
     async def _read_all(self) -> None:
         try:
@@ -110,11 +121,10 @@ class LoaderDiscovery:
         except OSError:  # removed since the server began
             sockets = []
         answers = await self._ask_all(sockets)
-        found: dict[str, dict[str, Any]] = {}
-        for path, answer in answers.items():
-            for about in (answer or {}).get("loaders", ()):
-                process = {key: answer[key] for key in ("pid", "script", "rank")} if answer else {}
-                found[f"{path.stem}.{about['number']}"] = {**process, **about}
+        self._read_at = time.monotonic()
+        found = {
+            f"{path.stem}.{about['number']}": about for path, answer in answers.items() for about in answer or ()
+        }
         for key, about in found.items():
             self._views.setdefault(key, LoaderView()).update(about)
         silent = {path.stem for path, answer in answers.items() if answer is None}
@@ -135,7 +145,7 @@ class LoaderDiscovery:
         """Mark loaders without a snapshot as ended or silent, and drop those that ended first."""
         for key in missing:
             view = self._views[key]
-            if key.partition(".")[0] not in silent:
+            if key.rpartition(".")[0] not in silent:
                 view.state = "ended"
             elif time.time() - view.until > _ANSWER_TIMEOUT:
                 view.state = "silent"
@@ -149,20 +159,20 @@ async def _ask(path: Path) -> Answer:
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT):
             reader, writer = await asyncio.open_unix_connection(path)
-            text = await reader.read()
+            text = bytearray()
+            while part := await reader.read(1 << 20):
+                text += part
+                if len(text) > MAX_BYTES:
+                    return []
     except (ConnectionRefusedError, FileNotFoundError):
         with suppress(OSError):
             path.unlink()  # the process was killed before it could
-        return {}
+        return []
     except TimeoutError:
         return None
     except OSError as error:
-        return None if error.errno == errno.EAGAIN else {}  # EAGAIN: its queue of connections is full
+        return None if error.errno == errno.EAGAIN else []  # EAGAIN: its queue of connections is full
     finally:
         if writer is not None:
             writer.close()
-    try:
-        answer: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)  # browsers cannot parse NaN
-    except ValueError:  # the process ended while it answered
-        return {}
-    return answer if answer.get("foreload") == FORMAT else {}
+    return parse(bytes(text))

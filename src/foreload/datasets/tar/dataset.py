@@ -104,11 +104,16 @@ class Shards:
     def _read_manifest(self) -> dict[str, Any]:
         try:
             manifest = json.loads(self._beside("pack.json") or b"{}")
-        except ValueError as error:
+            if not isinstance(manifest, dict):
+                return {}
+            classes = manifest.get("classes", [])
+            if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+                raise ValueError("'classes' must be a list of names")
+        except (ValueError, RecursionError) as error:
             raise DecodeError(
                 f"the pack.json beside {self.shown[0]!r} is damaged: {error}; pack again, or remove it"
             ) from error
-        return manifest if isinstance(manifest, dict) else {}
+        return manifest
 
     def _beside(self, name: str) -> bytes:
         """Read a small file beside the shards; empty if there is none."""

@@ -175,7 +175,7 @@ def _check_plan(target: Path, plan: dict[str, Any]) -> None:
     if path.exists():
         try:
             before = dict(json.loads(path.read_bytes()))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             before = {}
         if any(before.get(name) != value for name, value in plan.items()):
             raise ValueError(

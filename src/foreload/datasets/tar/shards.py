@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import tarfile
 import warnings
 import zlib
@@ -16,6 +17,7 @@ import numpy as np
 
 from foreload.checks import Array
 from foreload.datasets.folders import is_special
+from foreload.datasets.tar.arrays import read_arrays
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
 
@@ -102,10 +104,10 @@ class ShardIndex:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file; a reader sees all of it or none."""
-        temporary = Path(f"{path}.{os.getpid()}.part")
+        temporary = Path(f"{path}.{secrets.token_hex(8)}.part")
         values = {field.name: _flat(getattr(self, field.name)) for field in fields(self)}
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:  # not through a link that somebody has put there
                 np.savez(file, version=_VERSION, **values)
             temporary.replace(path)
         except BaseException:
@@ -116,11 +118,9 @@ class ShardIndex:
     def load(cls, path: str | Path | IO[bytes]) -> ShardIndex | None:
         """Read it from a file; None if that is missing, damaged, or of another version."""
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                # Check all of it; reading a part might skip the checksums.
-                if stored.zip.testzip() is not None or int(stored["version"]) != _VERSION:
-                    return None
-                values = {field.name: stored[field.name] for field in fields(cls)}
+            values: dict[str, Any] = read_arrays(path, ["version", *(field.name for field in fields(cls))])
+            if int(values.pop("version")) != _VERSION:
+                return None
             index = cls(
                 **values
                 | {name: int(values[name]) for name in ("size", "modified")}
@@ -131,17 +131,24 @@ class ShardIndex:
             return None
 
     def _is_sound(self) -> bool:
-        """Whether its parts belong together, and lie within the shard."""
+        """Whether its parts belong together, and lie within the shard, one after the other."""
         members, samples = (len(self.names),), (len(self.keys),)
-        per_member = (self.offsets, self.lengths, self.header_lengths, self.header_checks)
-        if any(values.shape != members or values.dtype.kind not in "iu" for values in per_member):
+        per_member = (self.offsets, self.lengths, self.header_lengths)
+        if any(values.shape != members or values.dtype != np.int64 for values in per_member):
+            return False
+        if self.header_checks.shape != members or self.header_checks.dtype != np.uint32:
             return False
         if self.labels.shape != samples or self.first.shape != (len(self.keys) + 1,):
             return False
+        if self.labels.dtype != np.int64 or self.first.dtype != np.int64:
+            return False
         is_split = self.first[0] == 0 and self.first[-1] == len(self.names) and (np.diff(self.first) > 0).all()
-        begins = self.offsets - self.header_lengths
-        lies_within = begins.min() >= 0 and (self.lengths >= 0).all() and (self.header_lengths >= _BLOCK).all()
-        return bool(is_split and lies_within and (self.offsets + self.lengths <= self.size).all())
+        # Compared without adding: the sum of two large numbers is negative.
+        is_within = (self.header_lengths >= _BLOCK).all() and (self.header_lengths <= self.offsets).all()
+        is_within &= (self.offsets <= self.size).all()
+        is_within &= (self.lengths >= 0).all() and (self.lengths <= self.size - self.offsets).all()
+        is_rising = (self.offsets[1:] - self.lengths[:-1] - self.offsets[:-1] >= _BLOCK).all()
+        return bool(is_split and is_within and is_rising)
 
 
 def _flat(value: Any) -> Any:

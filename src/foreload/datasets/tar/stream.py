@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
+from foreload.checks import check_state_int
 from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, samples_of
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import UserCode
@@ -151,11 +152,20 @@ class _Shards:
 
     def restore(self, state: list[int], names: list[Any]) -> list[Any]:
         """Resume there; each shard is opened once."""
+        if not isinstance(state, (list, tuple)) or len(state) not in (3, 4):
+            raise ValueError(f"the state's 'at' must be [turn, given, shards, sum], got {repr(state)[:100]}")
         turn, given, shards, *sums = state  # earlier releases had no checksum
         if shards != len(self._stream.shards):
             raise ValueError(
                 f"the state is of a stream of {shards} shards, but this one has {len(self._stream.shards)}"
             )
+        check_state_int("at", turn, 0, len(self._own) + 1)
+        check_state_int("at", given, 0, 1 << 63)
+        for name in names:
+            if not isinstance(name, (list, tuple)) or len(name) != 2:
+                raise ValueError(f"the state's 'held' must be a list of [shard, number], got {repr(name)[:100]}")
+            check_state_int("held", name[0], 0, shards)
+            check_state_int("held", name[1], 0, 1 << 63)
         wanted = {(shard, number) for shard, number in names}
         found: dict[tuple[int, int], Any] = {}
         present = self._own[turn] if turn < len(self._own) else None

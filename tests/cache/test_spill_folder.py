@@ -1,0 +1,532 @@
+"""The spill folder belongs to one user; what this user did not write there is not used, and does no harm."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+import stat
+import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foreload as fl
+from foreload.cache import spill
+from foreload.cache.spill import SpillFolder
+from tests.programs import python
+
+ROOT = str(Path(__file__).parents[2])
+HEAD = 56  # bytes of a record's header: magic, form, sample, size, and two tags
+_loaded: list[int] = []
+_pickled: dict[str, Any] = {"path": None}
+
+
+class Trap:
+    """A sample that creates a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
+
+
+class Words:
+    """Samples that anyone can check; those from the 10th on are traps if someone sets them."""
+
+    def __init__(self, length: int = 24, text: str = "meow") -> None:
+        self.length, self.text = length, text
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        _loaded.append(index)
+        if _pickled["path"] and index >= 10:
+            return Trap(_pickled["path"])
+        return f"{self.text} {index} " + "." * (37 * index % 300)
+
+
+def one(samples: list[Any]) -> Any:
+    return samples[0]
+
+
+def loader_of(dataset: Any, folder: Path, **arguments: Any) -> Any:
+    cache = fl.Cache(512, spill=folder)
+    return fl.DataLoader(dataset, batch_size=1, collate_fn=one, cache=cache, **arguments)
+
+
+def run(dataset: Any, folder: Path, **arguments: Any) -> tuple[list[int], list[str]]:
+    """Iterate twice; return which samples the dataset loaded, and the warnings."""
+    del _loaded[:]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader = loader_of(dataset, folder, **arguments)
+        for _ in range(2):
+            samples = list(loader)
+        del loader
+        gc.collect()
+    loaded = list(_loaded)
+    if _pickled["path"] is None:
+        assert samples == [dataset[index] for index in range(len(dataset))]
+    return loaded, [str(one.message) for one in said if one.category is UserWarning]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "spill"
+
+
+@pytest.fixture
+def filled(folder: Path) -> Path:
+    """A folder that an earlier run has filled."""
+    loaded, said = run(Words(), folder)
+    assert sorted(loaded) == list(range(24)), said
+    assert not said
+    return folder
+
+
+def test_a_folder_is_reused_without_loading_or_warnings(filled: Path) -> None:
+    loaded, said = run(Words(), filled)
+    assert loaded == list(range(8))  # which are compared
+    assert said == []
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_everything_is_made_for_the_user_alone(folder: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        run(Words(), folder)
+    finally:
+        os.umask(before)
+    assert mode(folder) == 0o700
+    assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
+        ("lock", "key", "foreload.json", "00000.spill"), 0o600
+    )
+
+
+@pytest.mark.parametrize("bits", [0o720, 0o702, 0o770, 0o777, 0o1777])
+def test_a_folder_that_others_can_write_is_refused(folder: Path, bits: int) -> None:
+    folder.mkdir()
+    folder.chmod(bits)
+    with pytest.raises(PermissionError, match="chmod 700") as raised:
+        loader_of(Words(), folder).__iter__()
+    assert str(folder) in str(raised.value)
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_others_can_only_read_is_used(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+    assert run(Words(), folder)[1] == []
+
+
+def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o700)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(PermissionError, match=f"belongs to user {user}.*{user + 1}.*of your own") as raised:
+        loader_of(Words(), folder).__iter__()
+    assert str(folder) in str(raised.value)
+
+
+def test_a_folder_that_is_a_link_is_refused_with_the_place_it_leads_to(tmp_path: Path, folder: Path) -> None:
+    there = tmp_path / "elsewhere"
+    there.mkdir(mode=0o700)
+    folder.symlink_to(there)
+    with pytest.raises(OSError, match="is a link") as raised:
+        loader_of(Words(), folder).__iter__()
+    assert str(there) in str(raised.value)
+    assert not list(there.iterdir())
+    with pytest.raises(OSError, match="is a link"):
+        loader_of(Words(), Path(f"{folder}/")).__iter__()
+
+
+def test_a_link_to_nowhere_is_refused_and_makes_nothing(tmp_path: Path, folder: Path) -> None:
+    folder.symlink_to(tmp_path / "not there")
+    with pytest.raises(OSError, match="is a link"):
+        loader_of(Words(), folder).__iter__()
+    assert not (tmp_path / "not there").exists()
+
+
+def test_parents_may_be_links_as_tmp_is_on_some_systems(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "tmp").symlink_to(tmp_path / "private")
+    assert run(Words(), tmp_path / "tmp" / "a" / "spill")[1] == []
+    assert (tmp_path / "private" / "a" / "spill" / "00000.spill").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_an_error_with_its_path(folder: Path) -> None:
+    folder.write_text("")
+    with pytest.raises(OSError, match=r"spill"):
+        loader_of(Words(), folder).__iter__()
+
+
+@pytest.mark.parametrize("name", ["lock", "key", "foreload.json", "00000.spill", "00001.spill"])
+def test_links_in_the_folder_are_not_followed(tmp_path: Path, filled: Path, name: str) -> None:
+    victim = tmp_path / "thesis.tex"
+    victim.write_bytes(b"years of work, exactly 32 bytes!")
+    (filled / name).unlink(missing_ok=True)
+    (filled / name).symlink_to(victim)
+    before = victim.stat()
+    if name == "lock":
+        with pytest.raises(OSError, match="lock"):
+            loader_of(Words(), filled).__iter__()
+    else:
+        run(Words(), filled)
+    assert victim.read_bytes() == b"years of work, exactly 32 bytes!"
+    assert (victim.stat().st_mode, victim.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+@contextmanager
+def trap(path: Path) -> Iterator[None]:
+    _pickled["path"] = str(path)
+    try:
+        yield
+    finally:
+        _pickled["path"] = None
+
+
+@pytest.mark.parametrize("takes", ["spill", "spill and description", "spill after ours"])
+def test_pickles_of_somebody_else_are_never_loaded(tmp_path: Path, filled: Path, takes: str) -> None:
+    sprung, theirs = tmp_path / "sprung", tmp_path / "theirs"
+    with trap(sprung):
+        run(Words(), theirs)
+    sprung.unlink(missing_ok=True)
+    if takes == "spill after ours":
+        shutil.copy(theirs / "00000.spill", filled / "00007.spill")
+    else:
+        shutil.copy(theirs / "00000.spill", filled / "00000.spill")
+    if takes == "spill and description":
+        shutil.copy(theirs / "foreload.json", filled / "foreload.json")
+    loaded, said = run(Words(), filled)
+    assert not sprung.exists()
+    assert len(said) == 1
+    assert "not written by this user" in said[0]
+    assert str(filled) in said[0]
+    if takes != "spill after ours":
+        assert sorted(loaded) == list(range(24))  # and are written anew
+    assert run(Words(), filled) == (list(range(8)), [])
+
+
+def test_samples_of_another_dataset_do_not_pass_with_the_same_key(tmp_path: Path, filled: Path) -> None:
+    other = tmp_path / "other"
+    run(Words(text="woof"), other)
+    for name in ("foreload.json", "key"):
+        shutil.copy(filled / name, other / name)
+    loaded, said = run(Words(), other)
+    assert sorted(loaded) == list(range(24))
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "long", "empty", "open", "folder", "pipe"])
+def test_a_key_that_is_not_secret_or_whole_is_replaced(filled: Path, damage: str) -> None:
+    key = filled / "key"
+    content = key.read_bytes()
+    assert len(content) == 32
+    if damage == "open":
+        key.chmod(0o644)
+    else:
+        key.unlink()
+    if damage in ("short", "long", "empty"):
+        key.touch(0o600)
+        key.write_bytes({"short": content[:31], "long": content + b".", "empty": b""}[damage])
+    if damage == "pipe":
+        os.mkfifo(key, 0o600)
+    if damage == "folder":
+        key.mkdir()
+        with pytest.raises(OSError, match="key"), pytest.warns(UserWarning, match="'key'"):
+            loader_of(Words(), filled).__iter__()
+        return
+    loaded, said = run(Words(), filled)
+    assert sorted(loaded) == list(range(24))
+    assert len(said) == 1
+    assert "'key'" in said[0]
+    assert mode(key) == 0o600
+    assert key.read_bytes() != content
+    assert run(Words(), filled) == (list(range(8)), [])
+
+
+def test_keys_differ_between_folders(tmp_path: Path) -> None:
+    keys = []
+    for name in "ab":
+        run(Words(), tmp_path / name)
+        keys.append((tmp_path / name / "key").read_bytes())
+    assert keys[0] != keys[1]
+
+
+def test_records_have_the_tags_of_keyed_blake2b(filled: Path) -> None:
+    known = json.loads((filled / "foreload.json").read_text())["fingerprint"]
+    secret = (filled / "key").read_bytes()
+    key = hashlib.blake2b(known.encode(), key=secret, digest_size=32).digest()
+    content, at, seen = (filled / "00000.spill").read_bytes(), 0, []
+    while at < len(content):
+        _, _, sample, size = struct.unpack_from("<IIQQ", content, at)
+        head, data = content[at : at + HEAD], content[at + HEAD : at + HEAD + size]
+        assert hashlib.blake2b(head[:24], key=key, digest_size=16).digest() == head[24:40]
+        assert hashlib.blake2b(head[:40] + data, key=key, digest_size=16).digest() == head[40:]
+        assert f"meow {sample} ".encode() in data
+        at += HEAD + size
+        seen.append(sample)
+    assert sorted(seen) == list(range(24))
+
+
+def _flip(content: bytearray, random: random.Random) -> None:
+    for _ in range(random.randint(1, 30)):
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+
+
+def _swap(content: bytearray, random: random.Random) -> None:
+    """Exchange two records of the same or another size."""
+    records, at = [], 0
+    while at < len(content):
+        size = struct.unpack_from("<Q", content, at + 16)[0]
+        records.append(bytes(content[at : at + HEAD + size]))
+        at += HEAD + size
+    a, b = random.sample(range(len(records)), 2)
+    # Keep each header in its place, and exchange the bytes; then the headers' samples as well.
+    if random.random() < 0.5:
+        records[a], records[b] = records[a][:HEAD] + records[b][HEAD:], records[b][:HEAD] + records[a][HEAD:]
+    else:
+        number = records[a][8:16]
+        records[a] = records[a][:8] + records[b][8:16] + records[a][16:]
+        records[b] = records[b][:8] + number + records[b][16:]
+    content[:] = b"".join(records)
+
+
+def _number(value: int) -> Callable[[bytearray, random.Random], None]:
+    def change(content: bytearray, random: random.Random) -> None:
+        struct.pack_into("<Q", content, random.choice((8, 16)), value)
+
+    return change
+
+
+def _cut(content: bytearray, random: random.Random) -> None:
+    del content[random.randrange(len(content)) :]
+
+
+def _fill(content: bytearray, random: random.Random) -> None:
+    begin = random.randrange(len(content))
+    content[begin : begin + 200] = random.randbytes(len(content[begin : begin + 200]))
+
+
+CHANGES = {
+    "flip": _flip,
+    "swap": _swap,
+    "fill": _fill,
+    "huge": _number(1 << 62),
+    "negative": _number((1 << 64) - 1),
+    "large": _number(1 << 40),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_samples_are_loaded_anew_with_one_warning(filled: Path, change: str) -> None:
+    path = filled / "00000.spill"
+    good = {file.name: file.read_bytes() for file in filled.iterdir()}
+    for seed in range(12):
+        content = bytearray(good["00000.spill"])
+        CHANGES[change](content, random.Random(seed))
+        if bytes(content) == good["00000.spill"]:
+            continue
+        path.write_bytes(content)
+        loaded, said = run(Words(), filled)
+        assert set(loaded) >= set(range(8))
+        # One that is compared may differ in nothing but its tag; then the dataset's own is used.
+        assert len(said) <= 1, said
+        assert not said or "damaged" in said[0], said
+        assert len(set(loaded)) == 24 or said or change == "flip"
+        for file in filled.glob("*.spill"):
+            file.unlink()
+        path.write_bytes(good["00000.spill"])
+
+
+def test_what_a_killed_run_left_is_no_reason_to_warn(filled: Path) -> None:
+    path = filled / "00000.spill"
+    content = path.read_bytes()
+    for length in (0, 10, HEAD - 1, HEAD, HEAD + 5, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert run(Words(), filled)[1] == []
+        for file in filled.glob("*.spill"):
+            file.unlink()
+    path.write_bytes(content + bytes(1000))  # where another thread was to write
+    assert run(Words(), filled)[1] == []
+
+
+@pytest.mark.parametrize("size", [1 << 36, 1 << 43])
+def test_a_file_with_holes_is_not_taken_into_memory(filled: Path, size: int) -> None:
+    content = (filled / "00000.spill").read_bytes()
+    with (filled / "00001.spill").open("wb") as file:
+        file.write(content[:8] + struct.pack("<QQ", 9, size - HEAD) + content[24:HEAD])
+        file.truncate(size)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 35, 1 << 35))\n"
+        f"sys.path.insert(0, {ROOT!r})\n"
+        "from tests.cache.test_spill_folder import *\n"
+        f"print(run(Words(), Path({str(filled)!r})))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "not written by this user" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device", "loop"])
+def test_what_is_no_file_is_not_waited_for(
+    filled: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled / "00000.spill"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "socket":
+        monkeypatch.chdir(filled)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path.name)
+    loaded, said = run(Words(), filled)
+    assert sorted(loaded) == list(range(24))
+    assert len(said) == 1
+    if kind != "folder":
+        assert run(Words(), filled) == (list(range(8)), [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"1e999",
+        b"NaN",
+        b'{"version": []}',
+        b"0" * 5000,
+        b" " * 10**6,
+    ],
+    ids=["empty", "half", "null", "no utf-8", "deep", "infinite", "nan", "list", "digits", "long"],
+)
+def test_a_damaged_description_makes_the_folder_new(filled: Path, text: bytes) -> None:
+    (filled / "foreload.json").write_bytes(text)
+    loaded, _ = run(Words(), filled)
+    assert sorted(loaded) == list(range(24))
+    assert run(Words(), filled) == (list(range(8)), [])
+
+
+def test_the_folder_of_an_older_version_is_emptied_unread(filled: Path) -> None:
+    about = json.loads((filled / "foreload.json").read_text())
+    (filled / "foreload.json").write_text(json.dumps({**about, "version": 1}))
+    (filled / "key").unlink()
+    loaded, said = run(Words(), filled)
+    assert sorted(loaded) == list(range(24))
+    assert said == []
+
+
+def test_processes_that_start_at_once_have_one_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "_locked", lambda file: True)  # as on a file system without locks
+    start = threading.Barrier(8)
+    folders: list[SpillFolder] = []
+
+    def begin() -> None:
+        start.wait()
+        folders.append(SpillFolder(folder, Words()))
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one.target.key for one in folders}) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["foreload.json", "key", "lock"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_worker_processes_use_the_folder(folder: Path, start: str) -> None:
+    arguments = {"num_workers": 2, "workers": "processes", "multiprocessing_context": start}
+    _, said = run(Words(), folder, **arguments)
+    assert said == []
+    assert len(list(folder.glob("*.spill"))) == 2
+    assert run(Words(), folder) == (list(range(8)), [])
+
+
+def test_a_folder_that_is_exchanged_for_a_link_gets_nothing(tmp_path: Path, folder: Path) -> None:
+    loader = loader_of(Words(), folder, num_workers=1, workers="processes", multiprocessing_context="spawn")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(elsewhere)
+    list(loader)
+    assert not list(elsewhere.iterdir())
+    assert list((tmp_path / "moved").glob("*.spill"))
+
+
+class Old:
+    """A sample of a class that the next version of a program no longer has."""
+
+    def __reduce__(self) -> Any:
+        return _old, ()
+
+
+def _old() -> str:
+    if _pickled["path"] == "gone":
+        raise AttributeError("Can't get attribute 'Old'")
+    return "old"
+
+
+class Olds(Words):
+    """Samples of that class."""
+
+    def __getitem__(self, index: int) -> Any:
+        _loaded.append(index)
+        return Old()
+
+
+def test_samples_that_no_longer_unpickle_are_loaded_from_the_dataset(folder: Path) -> None:
+    with trap(Path("old")):
+        run(Olds(), folder)
+    _pickled["path"] = "gone"
+    try:
+        loaded, said = run(Olds(), folder)
+    finally:
+        _pickled["path"] = None
+    assert set(loaded) == set(range(24))
+    assert len(said) == 1
+    assert "cannot be cached" in said[0]
+
+
+def test_no_more_open_files_is_no_reason_to_delete_samples(filled: Path) -> None:
+    code = (
+        "import resource, sys\n"
+        f"sys.path.insert(0, {ROOT!r})\n"
+        "from tests.cache.test_spill_folder import *\n"
+        "from foreload.cache.store import SampleStore\n"
+        f"folder = SpillFolder(Path({str(filled)!r}), Words())\n"
+        "store = SampleStore(24, 0)\n"
+        "spare = os.open('/', os.O_RDONLY)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 3, spare + 3))\n"
+        "store.spill_to(folder)\n"
+        "print(store.native.spill_rejected())"
+    )
+    done = python("-c", code)
+    assert done.stdout.split() == ["0"], done.stderr
+    assert run(Words(), filled) == (list(range(8)), [])
