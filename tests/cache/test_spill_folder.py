@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import foreload as fl
 from foreload.cache import spill
@@ -530,3 +531,37 @@ def test_no_more_open_files_is_no_reason_to_delete_samples(filled: Path) -> None
     done = python("-c", code)
     assert done.stdout.split() == ["0"], done.stderr
     assert run(Words(), filled) == (list(range(8)), [])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_of_images_that_were_exchanged_are_read_from_the_dataset(
+    photos: Path, folder: Path, workers: int
+) -> None:
+    def epochs() -> tuple[list[torch.Tensor], list[str]]:
+        dataset = fl.ImageDataset(photos, transform=fl.transforms.val(32))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            cache = fl.Cache(1, keep="encoded", spill=folder)
+            loader = fl.DataLoader(dataset, batch_size=4, num_workers=workers, cache=cache)
+            for _ in range(2):
+                batches = [images.clone() for images, _ in loader]
+            loader.close()
+            del loader
+            gc.collect()
+        return batches, [str(one.message) for one in said if "spill folder" in str(one.message)]
+
+    good, said = epochs()
+    assert not said
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("*.spill")))
+    assert content.count(b"\xff\xd8\xff") >= 4
+    again, said = epochs()
+    assert not said
+    assert all(map(torch.equal, good, again))
+    for path in folder.glob("*.spill"):
+        records = bytearray(path.read_bytes())
+        size = struct.unpack_from("<Q", records, 16)[0]
+        records[HEAD + size // 2] ^= 1  # which many decoders take for another picture
+        path.write_bytes(records)
+    again, said = epochs()
+    assert len(said) == 1
+    assert all(map(torch.equal, good, again))
