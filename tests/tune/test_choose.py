@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pathlib
 import random
@@ -484,3 +485,29 @@ def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(
 
     monkeypatch.setattr(measure, "_cost", lambda *_: (3e-4, 3e-4))
     assert chosen(Large(1000))["count"] == 0
+
+
+class CountsForAll(Dataset[int]):
+    """A dataset that counts what all processes load."""
+
+    def __init__(self, calls: Any) -> None:
+        self.calls = calls
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        if isinstance(self.calls, torch.Tensor):
+            self.calls += 1
+            return int(self.calls)
+        with self.calls.get_lock():
+            self.calls.value += 1
+            return int(self.calls.value)
+
+
+@pytest.mark.parametrize("calls", [torch.zeros(1).share_memory_(), multiprocessing.Value("i", 0)])
+def test_measuring_is_not_seen_in_shared_memory(calls: Any) -> None:
+    """A counter that processes share counts what the loop gets, as in torch, and no copies load by it."""
+    loader = fl.DataLoader(CountsForAll(calls), 32)
+    assert torch.cat(list(loader)).tolist() == list(range(1, 65))
+    assert "changes 'calls" in loader.stats()["workers"]["why"]

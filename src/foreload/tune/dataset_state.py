@@ -5,6 +5,7 @@ Copies of a dataset are as good as the dataset only if they cannot go different 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import logging
@@ -38,18 +39,22 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 # The most values that are looked at in each epoch.
 _MOST_PARTS = 2_000
 
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 
-# What is compared as a whole, and loggers, whose state is in no sample.
-_LEAVES = (
-    *_PLAIN,
-    *_GENERATORS,
-    torch.Tensor,
-    np.ndarray,
-    logging.Logger,
-    ModuleType,
-)
+# A number of ctypes; numbers, arrays and structures of its may lie in shared memory.
+_NUMBER: Any = ctypes.c_int.__base__
+
+
+@functools.cache
+def _generators() -> tuple[Any, ...]:
+    # When it is first needed: NumPy imports its generators then.
+    return random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+
+
+@functools.cache
+def _leaves() -> tuple[Any, ...]:
+    """Return the types that are compared as a whole, and loggers, whose state is in no sample."""
+    return *_PLAIN, *_generators(), torch.Tensor, np.ndarray, logging.Logger, ModuleType
 
 
 def snapshot(dataset: Any) -> dict[str, Any]:
@@ -65,10 +70,7 @@ def snapshot(dataset: Any) -> dict[str, Any]:
     >>> changed(before, snapshot(counter))
     'calls'
     """
-    found: dict[str, Any] = {}
-    for name, value in walk(dataset):
-        found[name] = digest(value)
-    return found
+    return {name: digest(value) for name, value in walk(dataset)}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
@@ -179,6 +181,8 @@ def digest(value: Any) -> Any:
         return "generator", repr(value.get_state(legacy=False))
     if _is_iterator(value):
         return "generator", id(value)
+    if isinstance(value, (ctypes.Array, ctypes.Structure, _NUMBER)):
+        return "array", zlib.crc32(bytes(value))
     if isinstance(value, (bytearray, array)):
         return "array", id(value), len(value), _checksum(memoryview(value))
     if isinstance(value, _CONTAINERS):
@@ -213,9 +217,9 @@ def made_of(*parts: Any) -> dict[str, Any]:
     for position, part in enumerate(parts):
         found[str(position)] = type(part), id(part)
         for name, value in walk(part, _holds_leaves, _MOST_PARTS):
-            if isinstance(value, _GENERATORS):
+            if isinstance(value, _generators()):
                 found[f"{position}.{name}"] = type(value)
-            elif not isinstance(value, (*_LEAVES, *_CONTAINERS)):
+            elif not isinstance(value, (*_leaves(), *_CONTAINERS)):
                 found[f"{position}.{name}"] = type(value), id(value), _is_open(value)
     return found
 
@@ -225,7 +229,7 @@ def _holds_leaves(value: Any) -> bool:
     if not isinstance(value, _CONTAINERS):
         return False
     values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
-    return all(issubclass(kind, _LEAVES) for kind in set(map(type, values)))
+    return all(issubclass(kind, _leaves()) for kind in set(map(type, values)))
 
 
 def walk(
@@ -260,7 +264,7 @@ def walk(
 def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if _is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
-    if isinstance(value, _LEAVES):
+    if isinstance(value, _leaves()):
         return
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))

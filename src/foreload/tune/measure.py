@@ -22,6 +22,7 @@ from foreload.record.units import workers
 from foreload.record.usage import queued_seconds
 from foreload.tune.dataset_state import StateWatch, find_open_file
 from foreload.tune.fork import forked
+from foreload.tune.unshare import unshare
 from foreload.tune.workload import STRIDE, Candidate, Turns, Workload
 
 __all__ = [
@@ -167,6 +168,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the fork; yield names and values, the rate of a candidate after each turn."""
     began = time.monotonic()
     size = len(work.view)
+    for part in work.watched:
+        unshare(part)
     watch = StateWatch(*work.watched)
     state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
     if state and "threads" not in work.kinds:
