@@ -77,6 +77,29 @@ def test_what_a_new_process_would_inherit_is_that_of_now(monkeypatch: pytest.Mon
     assert all(sample["cores"] == sorted(cores) for sample in epoch("spawn"))
 
 
+def imported(into: Any) -> None:
+    import helper_beside_the_script
+
+    into.send((sys.path, Path(helper_beside_the_script.__file__)))
+
+
+def test_modules_come_from_where_the_program_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "numpy.py").write_text("raise ImportError('not this one')")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "helper_beside_the_script.py").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "there")
+    out, into = multiprocessing.Pipe(duplex=False)
+    process = template.process_class(multiprocessing.get_context("spawn"))(target=imported, args=(into,))
+    process.start()
+    into.close()
+    path, found = out.recv()
+    process.join()
+    assert path[0] == str(tmp_path / "there")
+    assert found.parent == tmp_path / "there"
+
+
 def draw(into: Any) -> None:
     into.send((np.random.rand(), torch.initial_seed()))
 

@@ -11,6 +11,14 @@ import foreload.workers.worker  # noqa: F401
 
 __all__: list[str] = []
 
-# Each process that imports NumPy and torch has random numbers of its own, and so has each forked from this one.
-os.register_at_fork(after_in_child=np.random.seed)
-os.register_at_fork(after_in_child=torch.default_generator.seed)
+_template = os.getpid()
+
+
+def _after_fork() -> None:
+    """Have random numbers of its own, as each process that imports NumPy and torch has."""
+    if os.getppid() == _template:
+        np.random.seed()
+        torch.default_generator.seed()
+
+
+os.register_at_fork(after_in_child=_after_fork)

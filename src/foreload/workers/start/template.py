@@ -22,11 +22,22 @@ from typing import Any, ClassVar
 
 __all__ = ["TemplateProcess", "process_class", "template_process_id"]
 
-# What a template imports.
-_PRELOADED = "foreload.workers.start.preloaded"
-
 # What a process inherits from the one that starts it, besides its environment.
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_STACK)
+
+
+class _Preloaded(list[str]):
+    """The modules that a template imports, from where this process would: servers have another ``sys.path``.
+
+    They are part of a server's command line, as text.
+    """
+
+    def __repr__(self) -> str:
+        return f"[__import__('sys').path.__setitem__(slice(None), {_paths()!r}) or name for name in {[*self]!r}]"
+
+
+def _paths() -> list[str]:
+    return [path or process.ORIGINAL_DIR or "" for path in sys.path]  # type: ignore[attr-defined]
 
 
 class _Template(ForkServer):
@@ -35,7 +46,7 @@ class _Template(ForkServer):
     def __init__(self, inherited: Any) -> None:
         super().__init__()
         self.inherited = inherited
-        self.set_forkserver_preload([_PRELOADED])
+        self.set_forkserver_preload(_Preloaded(["foreload.workers.start.preloaded"]))
 
     @property
     def process_id(self) -> int | None:
@@ -71,6 +82,8 @@ def _template() -> _Template:
         dict(os.environ),
         os.sched_getaffinity(0),
         spawn.get_executable(),
+        _paths(),
+        [_file_identity(descriptor) for descriptor in range(3)],
         [resource.getrlimit(which) for which in _LIMITS],
     )
     present = _Present.template
@@ -81,6 +94,14 @@ def _template() -> _Template:
         _Present.template = _Template(inherited)
         _Present.template.ensure_running()
     return _Present.template
+
+
+def _file_identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        about = os.fstat(descriptor)
+    except OSError:  # it is closed
+        return None
+    return about.st_dev, about.st_ino
 
 
 def _retire(template: _Template) -> None:
@@ -162,6 +183,7 @@ _CLASSES = {"spawn": _Spawned, "forkserver": _Served}
 def process_class(context: Any) -> Any:
     """Return the class of worker processes for a context of ``multiprocessing``.
 
+    >>> import multiprocessing
     >>> process_class(multiprocessing.get_context("fork")).__name__
     'ForkProcess'
     """
