@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import foreload as fl
-from foreload.datasets.tar.shards import ShardIndex, index_of
+from foreload.datasets.tar.index import index_of
+from foreload.datasets.tar.shards import ShardIndex
 
 
 @pytest.fixture
