@@ -27,6 +27,14 @@ class Tiff {
   bool little_;
 };
 
+// The bytes of a number of a TIFF type that Pillow takes an orientation from; 0 for the others.
+size_t number_size(uint32_t type) {
+  constexpr uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9, kFolder = 13;
+  if (type == kSignedByte) return 1;
+  if (type == kShort || type == kSignedShort) return 2;
+  return type == kLong || type == kSignedLong || type == kFolder ? 4 : 0;
+}
+
 int tiff_orientation(std::span<const uint8_t> bytes) {
   const Tiff tiff(bytes);
   const size_t directory = tiff.number(4, 4);
@@ -36,7 +44,10 @@ int tiff_orientation(std::span<const uint8_t> bytes) {
     if (entry + 12 > bytes.size()) break;
     constexpr uint32_t kOrientation = 0x0112;
     if (tiff.number(entry, 2) != kOrientation) continue;
-    const uint32_t value = tiff.number(entry + 8, 2);
+    const size_t size = number_size(tiff.number(entry + 2, 2)), total = size * tiff.number(entry + 4, 4);
+    const size_t at = total <= 4 ? entry + 8 : tiff.number(entry + 8, 4);
+    if (total == 0 || at > bytes.size() || bytes.size() - at < total) return 1;
+    const uint32_t value = tiff.number(at, static_cast<int>(size));
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
   return 1;

@@ -316,3 +316,22 @@ def test_more_scans_than_any_picture_has_are_refused() -> None:
     last = places(data, SCAN)[-1]
     with pytest.raises(DecodeError, match="more than 500 scans"):
         decode_image(data[:last] + data[last:-2] * 600 + data[-2:])
+
+
+def with_exif(data: bytes, order: str, kind: int, count: int, value: bytes) -> bytes:
+    """A JPEG with one entry for its orientation, and a number behind it that the entry may lead to."""
+    begin = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "IH", 8, 1)
+    entry = struct.pack(order + "HHI", 0x0112, kind, count) + value.ljust(4, b"\0")
+    tiff = b"Exif\0\0" + begin + entry + b"\0" * 4 + struct.pack(order + "HHHHHH", 8, 3, 3, 3, 3, 3)
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(tiff) + 2) + tiff + data[2:]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_orientations_of_any_type_are_read_as_pillow_reads_them(order: str) -> None:
+    for kind, count in itertools.product([*range(14), 99], [0, 1, 2, 3]):
+        size = {1: "B", 2: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}.get(kind, "H")
+        inline = count * struct.calcsize(size) <= 4
+        value = struct.pack(order + size, 6) * max(1, count) if inline else struct.pack(order + "I", 26)
+        data = with_exif(SOUND["baseline"], order, kind, count, value)
+        assert np.array_equal(decode_image(data), by_pillow(data)), (kind, count)  # type: ignore[arg-type]
