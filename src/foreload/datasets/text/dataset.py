@@ -27,21 +27,24 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     r"""Texts in files as token ids: ``ids``, or ``(ids, label)`` where there are labels.
 
     ``data_path`` is a file of lines (each one a sample, empty ones too); JSON lines (``.jsonl``, ``.ndjson``,
-    ``.json``); a table with a header (``.csv``, ``.tsv``, fields as Python's csv module reads them); or a folder
-    of class folders of ``.txt`` files, each of which is one sample. All in UTF-8, with or without a byte-order
-    mark. Of a file of many samples only the places at which they begin are held, in 4 bytes each; samples are
-    read when they are asked for.
+    ``.json``); a table with a header (``.csv``, ``.tsv``, records and fields of any length as Python's csv module
+    reads them, without the empty ones); or a folder of class folders of ``.txt`` files, each of which is one
+    sample. All in UTF-8, with or without a byte-order mark. Lines end in ``\n`` or ``\r\n``, records
+    in ``\r`` too. Of a file of many samples only the places at which they begin are held, in 4 bytes each; samples
+    are read when they are asked for.
 
     A sample is an int64 tensor of ``max_length`` ids. A tokenizer of ``transformers`` gives a dict of them
-    (``input_ids``, ``attention_mask``, ...), padded on its own ``padding_side``. Labels that are numbers stay
-    what they are (of tables too, where all of them are), names become the position among the sorted names.
+    (``input_ids``, ``attention_mask``, ...). Labels that are numbers stay what they are (of tables too, where all
+    of them are), names become the position among the sorted names. A label or token that int64 does not hold is an
+    error.
 
     Args:
         data_path: the file or folder.
         tokenizer: None for characters: the Unicode code point of each, padded with 0; a callable from text to
-            ints; a tokenizer of Hugging Face ``tokenizers``, or of ``transformers``. Padding is with the
-            tokenizer's own padding id, if it has one, else with 0.
-        max_length: how many ids a sample has at most; the rest is cut off.
+            ints; a tokenizer of Hugging Face ``tokenizers``, or of ``transformers``. It pads on its own side, with
+            its own padding id, if it has one, else with 0; and cuts on its own side, so that special tokens stay.
+        max_length: how many ids a sample has at most; the rest is cut off. A tokenizer that is set to fewer gives
+            fewer, and one of ``transformers`` takes no more than its ``model_max_length``.
         loading_mode: ``LAZY`` reads samples when they are asked for; ``EAGER`` holds all of the text in memory
             that workers share, ``CACHED`` what fits into half of the memory that this process may use;
             ``STREAMING`` is as ``LAZY``: nothing is kept (see also :meth:`stream`).
