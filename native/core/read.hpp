@@ -46,12 +46,12 @@ struct ReadRange {
 std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
                                        std::vector<size_t>& order);
 
-// Flags that open a file for reading, past the page cache if `direct`. They never wait: what has no end, or begins
-// only once somebody writes to it, is opened at once, and is then refused by regular_status().
+// Flags that open a file for reading, past the page cache if `direct`. They never wait: what has no end, or
+// begins only once somebody writes to it, is opened at once, and is then refused by regular_status().
 int open_flags(bool direct);
 
-// Opens a file with these flags, without `direct` if the file system cannot. The descriptor is the caller's. Throws
-// Error(system).
+// Opens a file with these flags, without `direct` if the file system cannot. The descriptor is the caller's.
+// Throws Error(system).
 int open_file(const std::string& path, bool direct);
 
 // Returns the status of an open file. Throws Error(system) if it is a FIFO, device, socket or folder.

@@ -126,8 +126,7 @@ void test_records() {
 void test_records_end_in_any_line_end_and_quotes_in_the_file() {
   const TemporaryFile file("a,b\r\"c\rd\",e\r\r\n\nf,g\r\nh,\"i\r\n");
   LineFile records(file.path, Split::records, ',', 1);
-  const std::vector<std::vector<std::string>> expected{
-      {"a", "b"}, {"c\rd", "e"}, {"f", "g"}, {"h", "i\r\n"}};
+  const std::vector<std::vector<std::string>> expected{{"a", "b"}, {"c\rd", "e"}, {"f", "g"}, {"h", "i\r\n"}};
   CHECK(records.size() == expected.size());
   std::vector<std::string> fields;
   const std::vector<std::string> all = read_all(records);
