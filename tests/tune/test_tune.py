@@ -244,7 +244,11 @@ def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> N
 def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
     loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="20MiB")
-    depths = [loader.recorder.last.depth for _ in loader]
+    depths: list[int] = []
+    for _ in range(5):  # on a busy machine it takes longer to see that more threads are faster
+        depths += [loader.recorder.last.depth for _ in loader]
+        if loader.num_workers > 2:
+            break
     # Samples and batch are there at a time, two batches are with the loop, and each new thread may keep one.
     assert max(depths[5:]) * 2 + 2 + (loader.num_workers - 2) <= 20
     assert loader.num_workers > 2

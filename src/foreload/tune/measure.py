@@ -278,7 +278,7 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
     watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:
         started, busy, done = time.perf_counter(), _busy_seconds(), 0
-    while done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS:
+    while not done or (done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS):
         if done and taken > _SHORT_COST_SECONDS and taken / done * size < _MIN_EPOCH_SECONDS / 4:
             break
         done += 1
