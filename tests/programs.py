@@ -40,7 +40,11 @@ def stop() -> None:
     while _servers:
         process, connection = _servers.pop()
         connection.close()
-        process.wait()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # a fork that a test left behind has the other end too
+            process.kill()
+            process.wait()
         lasting.discard(process.pid)
 
 

@@ -200,7 +200,7 @@ class ProcessEpoch(Epoch):
 
     def _receive(self, wanted: list[Worker]) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
-        answers = self._pool.wait(wanted, self._spec.timeout)
+        answers = self._pool.wait(wanted, self._spec.timeout, self._first)
         self._check_open()
         for worker, result in answers or ():
             name = worker.number

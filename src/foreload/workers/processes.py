@@ -234,6 +234,7 @@ class ProcessPool:
         self._process = os.getpid()
         self._closed = False
         self._waiting = threading.RLock()
+        self._found: list[tuple[Worker, Result | None]] = []  # by an epoch that they were not for
         self._alarm = Alarm()
         self.dealing = threading.RLock()
         self.next_number = 0
@@ -280,18 +281,24 @@ class ProcessPool:
         """Let a thread that is in :meth:`wait` return."""
         self._alarm.ring()
 
-    def wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+    def wait(
+        self, wanted: list[Worker], timeout: float | None, first: int
+    ) -> list[tuple[Worker, Result | None]] | None:
         """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
 
-        Workers that were told to end may do so when they have answered.
+        Workers that were told to end may do so when they have answered. Nothing is waited for once another epoch
+        has begun than the one with job ``first``.
 
         Returns:
             None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
-            while not self.closed:
-                found = self._look(wanted, deadline)
+            while not self.closed and self.first == first:
+                found, self._found = self._found or self._look(wanted, deadline), []
+                if found and self.first != first:
+                    self._found = found  # answers for the epoch that has begun meanwhile may be among them
+                    break
                 if found is None or found:
                     return found
                 if self._alarm.has_rung():
