@@ -518,3 +518,20 @@ def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeyp
     dataset = Rows(97)
     seconds, _ = measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, StateWatch(dataset))
     assert seconds > 0
+
+
+class AsksWhere(Rows):
+    """Waits, and says which worker it is in."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.001)
+        info = torch.utils.data.get_worker_info()
+        return -1 if info is None else info.id
+
+
+@pytest.mark.parametrize("size", [300, 1_000, 100_000])
+def test_samples_that_ask_which_worker_they_are_in_are_loaded_as_in_torch(size: int) -> None:
+    workers = chosen(AsksWhere(size))
+    assert (workers["kind"], workers["count"]) == ("threads", 0)
+    assert "samples ask for get_worker_info()" in workers["why"]
+    assert next(iter(fl.DataLoader(AsksWhere(size), batch_size=2))).tolist() == [-1, -1]

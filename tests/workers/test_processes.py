@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import foreload as fl
-from foreload.workers.processes import Worker
+from foreload.workers.process import Worker
 
 
 class Point(NamedTuple):

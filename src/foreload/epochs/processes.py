@@ -23,7 +23,8 @@ from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
-from foreload.workers.processes import ProcessPool, Restart, Worker
+from foreload.workers.process import Worker
+from foreload.workers.processes import ProcessPool, Restart
 from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
+from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten
 from foreload.machine import granted_memory
 from foreload.record.units import workers
@@ -59,6 +61,7 @@ _IS_ESTIMATED = "is estimated"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
+_ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 _CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
 
 # Nothing is tried in epochs shorter than this, and only what is not clear in those shorter than that: trying would
@@ -175,9 +178,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
+    asked = _note_questions() if work.watched else []
     seconds, busy = _cost(work, size, watch)
-    if watch.change is not None and "threads" not in work.kinds:
-        yield _STATE, _CHANGES.format(watch.change)
+    state = state or _state(watch, asked)
+    if state and "threads" not in work.kinds:
+        yield _STATE, state
         return
     yield ("threads", 0), 1 / seconds
     if size * seconds < _MIN_EPOCH_SECONDS:
@@ -187,8 +192,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     alone = Turns(work, "threads", 0, batch)
     yield ("threads", 0), alone.rate()
     watch.look()
-    if watch.change is not None:
-        state = _CHANGES.format(watch.change)
+    state = state or _state(watch, asked)
     if state:
         yield _STATE, state
         if "threads" not in work.kinds:
@@ -267,6 +271,23 @@ def _one_by_one(
         trial = Turns(work, kind, number, min(batch, int(room / number)))
         yield candidate, trial.rate()
         trial.close()
+
+
+def _note_questions() -> list[str]:
+    """Note from now on, in this fork, when samples ask in which worker they are loaded."""
+    asked: list[str] = []
+
+    def note() -> None:
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if caller.partition(".")[0] not in ("foreload", "torch"):  # which collate in workers and elsewhere alike
+            asked.append(_ASKS)
+
+    patch_worker_info(note)
+    return asked
+
+
+def _state(watch: StateWatch, asked: list[str]) -> str:
+    return asked[0] if asked else "" if watch.change is None else _CHANGES.format(watch.change)
 
 
 def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:

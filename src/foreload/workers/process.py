@@ -1,0 +1,191 @@
+"""One worker process as the loop sees it: its jobs, its answers and its end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from foreload.machine import open_memory
+from foreload.record.spans import Lane, Spans
+from foreload.record.usage import queued_seconds
+from foreload.workers.pipes import Channel, Descriptor, open_process
+from foreload.workers.slots import ConsumerSlots, SharedHeader
+from foreload.workers.start.template import TemplateProcess, process_class
+from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
+
+__all__ = ["END_SECONDS", "Worker"]
+
+# Seconds for a worker to end by itself, as in torch.
+END_SECONDS = 5.0
+
+# Seconds for a worker to begin writing its stacks, and the pause after which they are taken to be complete.
+_STACKS_SECONDS, _STACKS_PAUSE_SECONDS = 2.0, 0.1
+
+
+class Worker:
+    """The consumer's side of one worker process.
+
+    Attributes:
+        process: the process.
+        asked: the jobs that it has not answered, in order: number and indices.
+        lane: where it records spans.
+        ended: a descriptor that can be read from once the process has ended.
+        is_last: whether it has been told to end after the jobs that it was asked for.
+    """
+
+    def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
+        self.number = number
+        self.lane = lane
+        self.asked: OrderedDict[int, Any] = OrderedDict()
+        self.is_last = False
+        self._owes_state = False  # of its dataset at the beginning of the epoch
+        self._spans = spans
+        self._has_ended = False
+        self._pidfd: int | None = None
+        self._file = open_memory(f"worker-{number}")
+        self._slots, send_slots = socket.socketpair()
+        self._lent = ConsumerSlots(self._slots)
+        self._header = SharedHeader(self._file)
+        read_jobs, jobs = context.Pipe(duplex=False)
+        results, send_results = context.Pipe(duplex=False)
+        self._stacks, send_stacks = context.Pipe(duplex=False)
+        self._channel = Channel(jobs, results)
+        self.process = process_class(context)(
+            target=work,
+            args=(
+                number,
+                task,
+                read_jobs,
+                send_results,
+                send_stacks,
+                Descriptor(self._file),
+                send_slots,
+                (Descriptor(spans.file), lane.offset),
+                os.getpid(),
+            ),
+            daemon=True,
+        )
+        try:
+            self.process.start()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            read_jobs.close()
+            send_results.close()
+            send_stacks.close()
+            send_slots.close()
+        # A server knows the ends of its children before others do.
+        if context.get_start_method() != "forkserver" and not isinstance(self.process, TemplateProcess):
+            self._pidfd = open_process(self.process.pid)
+        self._channel.ended = self.ended = self.process.sentinel if self._pidfd is None else self._pidfd
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it may end, as it has answered all that it will be asked."""
+        return self.is_last and not self.asked and not self._owes_state
+
+    def tell(self, message: Begin | None, seconds: float | None = None) -> None:
+        """Send a message: begin an epoch, or end. One that takes longer than ``seconds`` is given up."""
+        self.is_last = message is None
+        if message is not None:
+            self._owes_state = message.snapshots is not None
+        self._channel.send(pickle.dumps(message, protocol=5), seconds)
+
+    def ask(self, number: int, indices: Any) -> None:
+        """Send a job. If the worker has ended, its replacement does it."""
+        self.asked[number] = indices
+        self._channel.send(pickle.dumps((number, indices, self._lent.returned()), protocol=5))
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read from when :meth:`answers` may have more of them."""
+        return self._channel.fileno()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there is an answer that has been read already."""
+        return self._channel.is_ready
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has closed its end of the pipe, and so will not answer any more."""
+        return self._channel.has_ended
+
+    def answers(self, *, has_ended: bool = False) -> Iterator[Result]:
+        """Yield the answers that are there, all that there will be if the process has ended."""
+        self._channel.drain() if has_ended else self._channel.fill()
+        while (message := self._channel.take()) is not None:
+            yield self._answer(message)
+
+    def _answer(self, message: bytes) -> Result:
+        result: Result = pickle.loads(message)
+        self.asked.pop(result.number, None)
+        if result.begun is not None:
+            self._owes_state = False
+        if result.parts is not None:
+            result.parts = self._lent.take(result.parts)
+        self._lent.forget(result.dropped or ())
+        return result
+
+    def end(self, seconds: float = END_SECONDS) -> Any:
+        """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""
+        if self._has_ended:
+            return self.process
+        poll = select.poll()
+        poll.register(self.ended, select.POLLIN)
+        has_ended = poll.poll(max(0.0, seconds) * 1000)
+        queued = queued_seconds(self.process.pid)  # before anybody waits for it, which forgets that
+        if not has_ended and self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self._has_ended = True
+        self._spans.add_queued(queued)
+        return self.process
+
+    def skip_to(self, number: int) -> None:
+        """Let the worker skip the jobs before this one."""
+        self._header.first = number
+        self.asked.clear()
+
+    def where(self) -> str:
+        """Describe which sample the worker is loading, with its stacks."""
+        if not self.asked:
+            return f"worker {self.number} (pid {self.process.pid}) is idle"
+        indices = next(iter(self.asked.values()))
+        text = f"worker {self.number} (pid {self.process.pid}) is at {_sample(indices, self._header.position)}"
+        with suppress(OSError):
+            os.kill(self.process.pid or 0, STACKS_SIGNAL)
+            stacks, seconds = b"", _STACKS_SECONDS
+            while self._stacks.poll(seconds):
+                part = os.read(self._stacks.fileno(), 1 << 16)
+                if not part:
+                    break
+                stacks, seconds = stacks + part, _STACKS_PAUSE_SECONDS
+            text += f"\n{stacks.decode(errors='replace')}"
+        return text
+
+    def close(self) -> None:
+        """Close the pipes; memory that batches hold stays."""
+        for pipe in (self._channel, self._stacks, self._slots):
+            pipe.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def _sample(indices: Any, position: int) -> str:
+    if isinstance(indices, (list, tuple, np.ndarray)) and position < len(indices):
+        index = indices.tolist()[position] if isinstance(indices, np.ndarray) else indices[position]
+        return f"sample {index!r} (position {position} of its batch)"
+    return "a batch of its stream" if indices is None else f"sample {indices!r}"
