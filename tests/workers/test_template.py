@@ -104,6 +104,31 @@ def draw(into: Any) -> None:
     into.send((np.random.rand(), torch.initial_seed()))
 
 
+FORKED = """
+import importlib, os, pkgutil, threading
+import numpy, foreload
+
+for module in pkgutil.walk_packages(foreload.__path__, "foreload."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:  # of a package that is not installed here
+            pass
+thread = threading.Thread(target=numpy.random.get_bit_generator().lock.acquire)  # as one that draws numbers does
+thread.start()
+thread.join()
+pid = os.fork()
+if not pid:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_importing_has_no_effect_on_what_is_forked() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 def test_random_numbers_are_those_of_a_new_process() -> None:
     """Each process that imports NumPy and torch draws others."""
     drawn = []

@@ -20,6 +20,9 @@ from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.popen_forkserver import Popen
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+
 __all__ = ["TemplateProcess", "process_class", "template_process_id"]
 
 # What a process inherits from the one that starts it, besides its environment.
@@ -46,7 +49,7 @@ class _Template(ForkServer):
     def __init__(self, inherited: Any) -> None:
         super().__init__()
         self.inherited = inherited
-        self.set_forkserver_preload(_Preloaded(["foreload.workers.start.preloaded"]))
+        self.set_forkserver_preload(_Preloaded(["foreload.workers.worker"]))
 
     @property
     def process_id(self) -> int | None:
@@ -129,6 +132,18 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
+def _seed() -> None:
+    np.random.seed()
+    torch.default_generator.seed()
+
+
+class _Seeded:
+    """Gives the process that unpickles it random numbers of its own, as each has that imports NumPy and torch."""
+
+    def __reduce__(self) -> Any:
+        return _seed, ()
+
+
 class _Popen(Popen):
     """Starts a process from the template."""
 
@@ -136,7 +151,8 @@ class _Popen(Popen):
         data = io.BytesIO()
         contexts.set_spawning_popen(self)
         try:
-            reduction.dump(spawn.get_preparation_data(process_obj.name), data)
+            # The worker reads this first, before it imports the main module.
+            reduction.dump({**spawn.get_preparation_data(process_obj.name), "random": _Seeded()}, data)
             reduction.dump(process_obj, data)
         finally:
             contexts.set_spawning_popen(None)
