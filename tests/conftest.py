@@ -31,6 +31,26 @@ leftovers.adopt_orphans()
 multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
 
 
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but some cases of tests marked as ``sampled`` to the slow tests."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in groups.values():
+        seen: set[str] = set()
+        (number,) = cases[0].get_closest_marker("sampled").args  # type: ignore[union-attr]
+        for _ in range(min(number, len(cases))):
+            # The next is the one with the most values of parameters that none before it had.
+            values = [set(item.nodeid.partition("[")[2].rstrip("]").split("-")) for item in cases]
+            best = max(range(len(cases)), key=lambda case: len(values[case] - seen))
+            seen |= values[best]
+            del cases[best]
+        for item in cases:
+            item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     """Leave what has been imported out of garbage collections, of which tests make thousands."""
     gc.collect()

@@ -265,6 +265,7 @@ SAMPLES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", SAMPLES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_default_collate_gives_torchs_strides(form: str, workers: int) -> None:

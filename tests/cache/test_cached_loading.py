@@ -185,6 +185,7 @@ def is_random(sample: dict[str, Any]) -> torch.Tensor:
     return sample["x"][:5] + torch.rand(())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [None, "fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_random_transform_is_random_each_time_and_the_dataset_is_not_asked_again(

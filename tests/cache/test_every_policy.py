@@ -55,6 +55,7 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
     return got, states
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     ("workers", "policy"),
     [
@@ -83,6 +84,7 @@ def test_samples_order_and_generators_are_torchs(workers: str, order: str, polic
         loader.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "order",
     [
@@ -119,6 +121,7 @@ class Even(Varied):
         return torch.full((99,), index)
 
 
+@pytest.mark.sampled(10)
 @every_policy
 @pytest.mark.parametrize("capacity", [0, 1, 40, SIZE])
 @pytest.mark.filterwarnings("ignore:.*budget")
@@ -148,6 +151,7 @@ def test_predictions_come_true_where_samples_are_of_one_size(policy: Any, capaci
         assert predicted == compile_plan(np.array(accesses), SIZE, capacity, policy).hits.sum()
 
 
+@pytest.mark.sampled(3)
 @every_policy
 def test_finished_batches_in_any_order_are_the_same_batches(policy: Any) -> None:
     class Uneven(Varied):

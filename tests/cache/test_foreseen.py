@@ -120,6 +120,7 @@ def run(make: Any, dataset: Any, drawn: torch.Generator, epochs: int = EPOCHS, *
     return accesses
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @pytest.mark.parametrize("batch_size", [1, 10, 37])
 @pytest.mark.parametrize("workers", [0, 3])
@@ -142,6 +143,7 @@ def after(seed: int) -> torch.Tensor:
     return generator.get_state()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_processes_that_begin_empty_share_it(method: str, persistent: bool) -> None:

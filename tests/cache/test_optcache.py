@@ -87,6 +87,7 @@ def run(dataset: Any, generator: torch.Generator, epochs: int = EPOCHS, **argume
     return accesses
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -458,6 +458,7 @@ def test_processes_that_start_at_once_have_one_key(folder: Path, monkeypatch: py
     assert sorted(path.name for path in folder.iterdir()) == ["foreload.json", "key", "lock"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_worker_processes_use_the_folder(folder: Path, start: str) -> None:
     arguments = {"num_workers": 2, "workers": "processes", "multiprocessing_context": start}

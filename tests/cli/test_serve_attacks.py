@@ -193,6 +193,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_any_answer_leaves_the_other_loaders_shown(page: Page, document: dict[str, Any], kind: str) -> None:
     answers = 0
@@ -219,6 +220,7 @@ def test_any_answer_leaves_the_other_loaders_shown(page: Page, document: dict[st
     assert page.process.poll() is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["folder", "pipe", "file", "link to nowhere", "loop", "no utf-8", "dots"])
 def test_odd_entries_among_the_sockets_are_passed_over(page: Page, document: dict[str, Any], kind: str) -> None:
     name = os.fsencode(page.folder) + {"no utf-8": b"/\xff-1.sock", "dots": b"/a.b.c.sock"}.get(
@@ -458,6 +460,7 @@ def test_odd_requests_are_refused_as_the_clients_fault(page: Page, kind: str) ->
     assert state["bench"] is None  # no benchmark was started
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come_is_not_waited_for(page: Page) -> None:
     status, body = page.ask(post(page, b"{", length=100))
     assert status == 408

@@ -230,6 +230,7 @@ def damaged(name: str) -> Iterator[tuple[str, bytes]]:
         yield from ((kind, version) for version in sorted(versions))
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_gives_pillows_pixels_or_an_error(name: str) -> None:
     for kind, data in damaged(name):
@@ -257,6 +258,7 @@ def crop_of(array: np.ndarray, transform: transforms.ImageTransform, seed: int) 
     return out.view(3, *transform.size)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_crops_of_damaged_files_are_those_of_pillows_pixels(name: str, tmp_path: Path) -> None:
     for number, (kind, data) in enumerate(damaged(name)):
@@ -283,6 +285,7 @@ def test_a_file_that_is_cut_between_scans_is_an_error(kind: str, tmp_path: Path)
             crop(data[:cut], tmp_path / "one.jpg", CROPS[0], 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep", ["auto", "encoded"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_damaged_files_are_the_same_from_the_cache(keep: Any, workers: int, tmp_path: Path) -> None:

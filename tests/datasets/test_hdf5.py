@@ -188,6 +188,7 @@ def test_rows_are_those_of_h5py(
     ours.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "layout", [{}, {"chunks": (16, 6, 5), **GZIP}, {"chunks": (7, 4, 5), "compression": "lzf"}]
 )
@@ -803,6 +804,7 @@ def two_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "small.h5"), str(folder / "large.h5")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["lazy", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("streaming", "eager", "cached"))]
 )
@@ -848,6 +850,7 @@ def rows_of(batches: list[Any]) -> list[torch.Tensor]:
     return [row.as_subclass(torch.Tensor) for row in rows]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["u2", ">u2", "u4", ">u4", "u8", ">u8", "f2", "?", "c8"])
 @pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
 def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path, dtype: str, loader: Any) -> None:
@@ -933,6 +936,7 @@ def linked(tmp_path: Path) -> Path:
 FAR, MIDDLE = "far.h5", "middle.h5"
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("name", "file"),
     [

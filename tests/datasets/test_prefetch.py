@@ -169,6 +169,7 @@ def test_an_error_comes_up_at_its_sample() -> None:
     assert [error.index for error in loader.errors] == [7]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [TorchDataLoader, fl.DataLoader])
 def test_each_worker_process_loads_ahead_by_itself(method: str, kind: Any) -> None:

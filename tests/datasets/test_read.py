@@ -78,6 +78,7 @@ def test_samples_are_what_open_reads(folder: Path, direct_io: bool) -> None:
     assert flat.targets == [-1] * len(paths)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direct_io", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 6000])
 def test_batches_are_what_open_reads(folder: Path, direct_io: bool, size: int) -> None:

@@ -197,6 +197,7 @@ def test_any_rows_of_any_files(
         assert same(dataset.__getitems__(indices), [wanted[i] for i in indices])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", sorted(HOW))
 def test_batches_are_those_of_the_rows_in_a_list(parquet: Path, how: str) -> None:
     rows = expected(numbers())
@@ -492,6 +493,7 @@ def outcome(load: Callable[[], Any]) -> Any:
         return str(error)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 @pytest.mark.parametrize("damage", ["flip", "zeros", "missing", "more"])
@@ -565,6 +567,7 @@ def test_a_wrong_magic_is_refused(tmp_path: Path, magic: bytes, place: int) -> N
         fl.ParquetDataset(path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", list(HOW))
 def test_numbers_beyond_int64_are_named(tmp_path: Path, how: str) -> None:
     for name, numbers in (("a", [1, 2, 3]), ("b", [4, (1 << 63) - 1, 1 << 63, 5])):

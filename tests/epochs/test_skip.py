@@ -76,6 +76,7 @@ STEPS, SAMPLES = [0, 3, range(5, 7)], [7, 8, 31, 49]
 FLAT = {0, 3, 5, 6}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("skip", [fl.Skip(STEPS), fl.Skip(samples=SAMPLES), fl.Skip(STEPS, SAMPLES)])
@@ -88,6 +89,7 @@ def test_what_is_left_out_does_not_come(order: str, workers: str, skip: Any) -> 
     assert plain(loader) == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", ["here", pytest.param("threads", marks=pytest.mark.slow), "processes"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_it_is_honoured_before_and_after_a_state(order: str, workers: str) -> None:

@@ -440,6 +440,7 @@ def test_orders_are_torchs_own_after_a_state_before_the_first_epoch() -> None:
         assert list(loader) == expected, order
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("every", [0, 3, 7])
 @pytest.mark.parametrize(("kind", "workers"), cases(DATA, ("here", "threads", "processes")))
 def test_states_are_exact_between_snapshots(kind: str, workers: str, every: int) -> None:
@@ -529,6 +530,7 @@ class Slow(Numbers):
         return super().__getitem__(index)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("sampler", [None, "turning", "lazy"])
 def test_out_of_order_each_sample_comes_once(workers: str, sampler: str | None) -> None:

@@ -186,6 +186,7 @@ BATCHES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(20)
 @every_kind
 @pytest.mark.parametrize("make", BATCHES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("dataset", [Echo, EchoAll])
@@ -196,6 +197,7 @@ def test_batches_are_as_the_sampler_yielded_them(kind: str, make: Any, dataset: 
     assert list(fl.DataLoader(dataset(), **options, **KINDS[kind])) == expected
 
 
+@pytest.mark.sampled(12)
 @every_kind
 @pytest.mark.parametrize(
     "make",
@@ -350,6 +352,7 @@ def _fill(value: Any, number: int) -> None:
 FORMS = ["tensor", "large", "transposed", "array", "list", "dict", "tuple", "bytes"]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("kind", ["here", "threads", "processes"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch_size", [None, 3])

@@ -103,6 +103,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Terminal
             one.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("columns", [20, 50, 80, 200])
 def test_a_bar_fits_the_terminal_and_is_gone_in_the_end(terminal: Any, columns: int) -> None:

@@ -145,6 +145,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("end", "workers"),
     [

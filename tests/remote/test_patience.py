@@ -158,6 +158,7 @@ LINES: dict[str, Callable[[Any, socket.socket], None]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize("line", with_slow([line for line in LINES if "body" not in line], ["silent", "resets"]))
 def test_a_server_that_does_not_answer(line: str, reader: str, listen: Any, impatient: None) -> None:
@@ -169,6 +170,7 @@ def test_a_server_that_does_not_answer(line: str, reader: str, listen: Any, impa
     assert 1 <= listener.count <= 8
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("line", ["no body", "a body that trickles"])
 def test_a_body_that_does_not_come(line: str, listen: Any, impatient: None) -> None:
     listener = listen(LINES[line])
@@ -178,6 +180,7 @@ def test_a_body_that_does_not_come(line: str, listen: Any, impatient: None) -> N
     assert time.monotonic() - began < BOUND
 
 
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize(
     "url",
@@ -304,6 +307,7 @@ def test_a_server_that_was_given_up_has_one_try_until_it_is_heard(
     assert len(server.asked) > 1
 
 
+@pytest.mark.sampled(1)
 @both
 def test_a_slow_server_may_take_any_time(reader: str, serve: Any, tmp_path: Path, impatient: None) -> None:
     """Several times the silence, and longer than the total, but something always comes."""
@@ -331,6 +335,7 @@ def test_a_slow_server_may_take_any_time(reader: str, serve: Any, tmp_path: Path
     assert server.asked.count(("GET", "a.tar")) <= 10
 
 
+@pytest.mark.sampled(1)
 @both
 def test_a_slow_loop_is_not_a_silent_server(reader: str, folder: Path, serve: Any, impatient: None) -> None:
     dataset: Any = {"dataset": fl.TarDataset, "stream": lambda url: fl.TarStream(url, shuffle=False)}[reader](
@@ -354,6 +359,7 @@ def busy_until(at: float, status: int, retry_after: str | None) -> Callable[[Han
     return fault
 
 
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize("status", with_slow([429, 503], [503]))
 @pytest.mark.parametrize("form", with_slow(["seconds", "a date"], ["seconds"]))
@@ -405,6 +411,7 @@ def cut_after(count: int) -> Callable[[Handler], bool]:
     return fault
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tag", ['"1"', 'W/"1"', None])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_stream_that_is_cut_again_and_again(

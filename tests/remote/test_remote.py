@@ -35,6 +35,7 @@ from tests.remote.web_server import (
 pytest.importorskip("obstore")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "way",
     [
@@ -81,6 +82,7 @@ def test_images_by_python_transforms_and_one_by_one(pictures: Path, serve: Any) 
         images[len(images)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", list(fl.LoadingMode))
 def test_modes_keep_images_of_a_server(mode: fl.LoadingMode, pictures: Path, serve: Any) -> None:
     server = serve(pictures)

@@ -86,6 +86,7 @@ def shard(tmp_path: Path) -> Path:
     return write_shard(tmp_path / "a.tar", contents(1, SIZES))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("validators", with_slow(VALIDATORS, ["strong, ignores If-Match", "a date"]))
 def test_a_shard_that_is_replaced_after_opening(change: str, validators: str, shard: Path, serve: Any) -> None:
@@ -332,6 +333,7 @@ def write_images(path: Path, labels: list[int], *, label_first: bool = False, ap
     return path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("label_first", with_slow([False, True], [True]))
 @pytest.mark.parametrize("apart", with_slow([0, 20_000], [20_000]))
 @pytest.mark.parametrize("changed", ["all", "one"])

@@ -540,6 +540,7 @@ def with_closure() -> Callable[[int], int]:
     return load
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SAFE)
 def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows: Path) -> None:
     dataset = SAFE[name](rows)
@@ -551,6 +552,7 @@ def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows
     assert not mentions(found.notes, "differ")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_what_threads_may_not_share_is_found_by_name(name: str, rows: Path) -> None:
     make, happened, sign = UNSAFE[name]
@@ -561,6 +563,7 @@ def test_what_threads_may_not_share_is_found_by_name(name: str, rows: Path) -> N
     assert all(finding in str(found).replace("\n  ", "\n") for finding in found.findings)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RANDOM)
 def test_a_random_dataset_is_not_wrong_for_that(name: str) -> None:
     function, generator = RANDOM[name]

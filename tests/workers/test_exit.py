@@ -70,6 +70,7 @@ def exits(body: str, kind: str = "inline", dataset: str | None = None, **argumen
 FAST = ("inline", "native", "processes", "stream, threads")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in BY]
 )
@@ -86,6 +87,7 @@ def test_with_persistent_workers_and_with_a_cache(kind: str, arguments: dict[str
     exits("begin(); first.wait(); time.sleep(0.1)", kind, **arguments)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_in_the_middle_of_the_first_batch(kind: str) -> None:
     exits("begin(); time.sleep(0.2)", kind, "Slow(0.1)")

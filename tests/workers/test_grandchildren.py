@@ -300,6 +300,7 @@ class Silent(Dataset[Any]):
         return index
 
 
+@pytest.mark.slow
 @quietly
 def test_a_worker_that_closes_its_pipes_is_replaced_though_it_lives() -> None:
     loader = load(Silent())

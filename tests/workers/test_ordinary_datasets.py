@@ -76,6 +76,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("make", DETERMINISTIC)
 @pytest.mark.parametrize(
     ("ours", "stocks"),
@@ -104,6 +105,7 @@ def test_samples_are_stocks(make: Make, ours: dict[str, Any], stocks: dict[str, 
     assert after == numbers
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("workers", ["auto", "processes"])
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
@@ -115,6 +117,7 @@ def test_random_numbers_are_stocks(make: Make, workers: Any, num_workers: int, f
     assert after == numbers
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("options", [{}, {"seed": 9}], ids=["default", "seed"])
 @pytest.mark.parametrize("batch_size", [7, None])
@@ -153,6 +156,7 @@ def test_copies_have_a_state_each(make: Make, folder: Path) -> None:
     assert_equal(found, expected)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("make", [*DETERMINISTIC, *RANDOM])
 def test_user_code_is_loaded_by_no_thread_unless_asked(make: Make, folder: Path) -> None:
     """The kind of workers is a rule, not a measurement."""

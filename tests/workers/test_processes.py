@@ -116,6 +116,7 @@ def tell_init(worker: int) -> None:
     torch.manual_seed(1000 + worker)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -145,6 +146,7 @@ def test_random_numbers_are_stocks(persistent: bool, init: Any) -> None:
     assert same(ours, stock)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dataset", [Stream(), Uneven()], ids=["even", "uneven"])
 @pytest.mark.parametrize(
     "arguments", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]

@@ -151,6 +151,7 @@ def test_the_second_epoch_of_persistent_processes_ends_the_first(kind: str) -> N
     loader.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("what", ["iterator", "loader"])

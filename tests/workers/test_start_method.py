@@ -215,6 +215,7 @@ SCRIPTS = {
 AGAIN = "would be run again by each of them"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("script", "method", "loads", "why"),
     [

@@ -55,6 +55,7 @@ def epoch(method: str, **options: Any) -> list[Any]:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_epoch_has_new_workers_of_one_template(method: str) -> None:
     epochs = [epoch(method) for _ in range(2)]
@@ -162,6 +163,7 @@ def test_numbers_and_samples_are_torchs() -> None:
         assert ours == theirs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_known", [True, False], ids=["child", "waited for by others"])
 def test_a_template_that_has_ended_is_replaced(is_known: bool) -> None:
     epoch("spawn")
@@ -203,6 +205,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_default_start_method_has_a_template_too(method: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(DEFAULT)

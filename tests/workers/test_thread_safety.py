@@ -270,6 +270,7 @@ class Forwarding:
         raise self.error(name)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "options",
     [

@@ -155,6 +155,7 @@ SLOW_LOADER = """
 """
 
 
+@pytest.mark.sampled(1)
 @every_worker
 def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
     process = run(
@@ -170,6 +171,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
+@pytest.mark.sampled(1)
 @every_worker
 def test_the_interpreter_exits_with_an_epoch_open(workers: str) -> None:
     process = run(SLOW_LOADER.format(seconds=0.05, workers=workers) + "    next(iterator)\n    print('bye')\n")
@@ -189,6 +191,7 @@ def test_our_datasets_work_in_forked_and_pickled_workers_beside_an_open_epoch() 
     assert len(list(open_epoch)) == 19
 
 
+@pytest.mark.sampled(1)
 @every_worker
 def test_after_ctrl_c_the_epoch_can_go_on(workers: Any) -> None:
     loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1, workers=workers)

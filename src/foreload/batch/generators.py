@@ -102,11 +102,12 @@ class KeyedGenerators:
             self._states.restore()
             python.gauss_next = held
 
-    def run(self, load: Callable[[Callable[[Any], None]], T], sample_seconds: float | None = None) -> T:
+    def run(self, load: Callable[[Any], T], sample_seconds: float | None = None) -> T:
         """Load a run of samples.
 
         Args:
-            load: loads the samples; calls its argument with the index of each, before that is loaded.
+            load: loads the samples; calls its argument with the index of each, before that is loaded, unless it is
+                None, which it is only where a sample takes so short a time that the calls would be noticed.
             sample_seconds: the time that a sample takes; None: not known.
         """
         is_first, self._has_run = not self._has_run, True
@@ -116,7 +117,7 @@ class KeyedGenerators:
                 return load(self.key)
             failure: Exception | None = None
             try:
-                samples = load(_no_key)
+                samples = load(None)
             except Exception as error:
                 failure = error
             if self._states.changed():
@@ -125,10 +126,6 @@ class KeyedGenerators:
             if failure is not None:
                 raise failure
             return samples
-
-
-def _no_key(index: Any) -> None:
-    """Stand for :meth:`KeyedGenerators.key` where samples are not expected to draw."""
 
 
 def _number(index: Any) -> int:

@@ -181,11 +181,12 @@ class EpochSource(LoaderOrder[T_co]):
         if self._open.cache is None:
             self._crew.choose(self._crew_spec(self._view), self._trial_batches)
 
-    def _trial_batches(self, kind: WorkerKind, count: int, batch_size: int | None, sampler: Sampler[int]) -> Any:
+    def _trial_batches(self, kind: WorkerKind, count: int, sampler: Sampler[Any], is_batched: bool) -> Any:
         make: Any = type(self)
         # In order, a slow batch would hide the time that others take.
-        how = {"num_workers": count, "workers": kind, "in_order": False}
-        return iter(make(self._view, batch_size, sampler=sampler, collate_fn=self.collate_fn, **how))
+        how: dict[str, Any] = {"num_workers": count, "workers": kind, "in_order": False}
+        how |= {"batch_sampler": sampler} if is_batched else {"batch_size": None, "sampler": sampler}
+        return iter(make(self._view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
         if self.cache is not None and self._open.cache is None:

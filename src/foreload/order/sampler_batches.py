@@ -173,7 +173,7 @@ class SamplerBatches(Iterator[Any]):
                 continue
             none = self._again = False
             self._at += 1
-            if any(begin < self._at <= end for begin, end in self._taken):
+            if self._taken and any(begin < self._at <= end for begin, end in self._taken):
                 continue
             if self._skip is not None and self._skip.has_samples:
                 left = self._skip.left_of(item, is_batch=self._skip.batched and not self._cuts)

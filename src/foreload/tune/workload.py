@@ -37,7 +37,7 @@ class Workload:
         batch_size: samples per batch; None without batching.
         prefetch_factor: batches made ahead per worker.
         memory_limit: bytes that unfinished batches and the cache may take; None: no limit.
-        batches: begins to load: takes the kind and number of workers, the batch size and a sampler.
+        batches: begins to load: takes the kind and number of workers, and a sampler or a batch sampler.
         kinds: the kinds of workers that may be used.
         watched: the dataset and what is applied to samples, if copies must not depend on their state.
         collate: the user's collate function; None if it is torch's.
@@ -47,20 +47,26 @@ class Workload:
     batch_size: int | None
     prefetch_factor: int | None
     memory_limit: int | None
-    batches: Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+    batches: Callable[[WorkerKind, int, Sampler[Any], bool], Any]
     kinds: tuple[WorkerKind, ...] = ("threads", "processes")
     watched: tuple[Any, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
 
 
-class _Spread(Sampler[int]):
-    """Indices from all over the dataset, without end, which take next to no time themselves."""
+class _Spread(Sampler[Any]):
+    """Batches of indices from all over the dataset, without end, which take next to no time themselves."""
 
-    def __init__(self, size: int) -> None:
-        self._indices = (np.arange(1, min(size, _MOST_INDICES) + 1) * STRIDE % size).tolist()
+    def __init__(self, size: int, batch_size: int | None) -> None:
+        self.batch_size = batch_size
+        count = max(min(size, _MOST_INDICES), batch_size or 1)
+        indices = (np.arange(1, count + 1) * STRIDE % size).tolist()
+        self._items: list[Any] = indices
+        if batch_size is not None:
+            whole = range(0, count - count % batch_size, batch_size)
+            self._items = [indices[begin : begin + batch_size] for begin in whole]
 
-    def __iter__(self) -> Iterator[int]:
-        return itertools.cycle(self._indices)
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.cycle(self._items)
 
 
 class Turns:
@@ -82,7 +88,7 @@ class Turns:
         self._batch = batch
         self._ahead = 2 * number
         size = None if work.batch_size is None else batch
-        self._batches = work.batches(kind, number, size, _Spread(len(work.view)))
+        self._batches = work.batches(kind, number, _Spread(len(work.view), size), size is not None)
 
     def rate(self) -> float:
         """Take a turn; return the best rate so far."""

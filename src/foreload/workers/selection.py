@@ -33,8 +33,8 @@ from foreload.workers.thread_safety import find_user_code, is_declared
 
 __all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]
 
-# Begins to load with the kind and number of workers, the batch size and the sampler given.
-Trial = Callable[[WorkerKind, int, int | None, Sampler[int]], Any]
+# Begins to load with the kind and number of workers and the sampler given, which is a batch sampler or is not.
+Trial = Callable[[WorkerKind, int, Sampler[Any], bool], Any]
 
 # Samples in memory that are larger take so long to copy that workers may pay.
 _LARGE_SAMPLE_BYTES = 1 << 16
