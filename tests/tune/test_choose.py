@@ -23,7 +23,7 @@ from foreload.tune import choose, measure
 from foreload.tune.choose import Choice
 from foreload.tune.dataset_state import StateWatch
 from foreload.tune.measure import TOO_LONG, Measurement
-from foreload.tune.workload import Workload
+from foreload.tune.workload import STRIDE, Workload
 from foreload.workers import selection
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -210,7 +210,10 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("dataset", [SharedWaits, Waits])
-def test_waiting_workers_are_many_and_few_samples_are_not_measured(dataset: Any) -> None:
+def test_waiting_workers_are_many_and_few_samples_are_not_measured(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "queued_seconds", lambda task: 0.0)  # of which there are many on a busy machine
     shared = dataset is SharedWaits
     for size, least in ((1000, granted_cores() + 1), (20, granted_cores() if shared else 0)):
         loader = fl.DataLoader(dataset(size), batch_size=8)
@@ -518,6 +521,22 @@ def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeyp
     dataset = Rows(97)
     seconds, _ = measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, StateWatch(dataset))
     assert seconds > 0
+
+
+def test_a_pause_of_the_machine_is_not_the_time_of_a_sample() -> None:
+    class Paused(Rows):
+        paused = False
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 3 * STRIDE + 1 and not self.paused:
+                self.paused = True
+                time.sleep(0.1)
+            return index
+
+    dataset = Paused(10 * STRIDE)
+    work = Workload(dataset, None, None, None, lambda *_: iter(()))
+    seconds, busy = measure._cost(work, len(dataset), StateWatch(dataset))
+    assert busy <= seconds < 0.02
 
 
 class AsksWhere(Rows):

@@ -80,6 +80,7 @@ _ROUNDS_SECONDS, _TIMEOUT_SECONDS = 0.6, 3.0
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
 _SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+_FEWEST_SAMPLES = 3
 
 # Candidates take turns, of which the best counts: what else the machine does makes none of them faster.
 _NUM_ROUNDS = 3
@@ -198,11 +199,13 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         if "threads" not in work.kinds:
             return
         work = replace(work, kinds=("threads",))
+    shorter = min(1.0, 1 / (alone.best * seconds))
+    seconds, busy = seconds * shorter, busy * shorter
     if size * seconds < _LONG_EPOCH_SECONDS:
-        shorter = min(1.0, 1 / (alone.best * seconds))
-        estimated = list(_estimated(work, cores, seconds * shorter, busy * shorter, _CLEAR_SHARE))
+        is_short = size * seconds < _MIN_EPOCH_SECONDS
+        estimated = list(_estimated(work, cores, seconds, busy, _MAX_SHARE if is_short else _CLEAR_SHARE))
         yield from estimated
-        if estimated:
+        if estimated or is_short:
             return
     candidates = _candidates(work, cores, seconds, busy)
     yield _CANDIDATES, candidates
@@ -291,7 +294,10 @@ def _state(watch: StateWatch, asked: list[str]) -> str:
 
 
 def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
-    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one."""
+    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one.
+
+    The slowest one is left out: the machine may have paused meanwhile.
+    """
     started, busy = time.perf_counter(), _busy_seconds()
     dataset, collate = work.view, work.collate or (lambda samples: None)
     collate([dataset[0]])  # which may open files
@@ -299,15 +305,20 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
     watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:
         started, busy, done = time.perf_counter(), _busy_seconds(), 0
-    while not done or (done < 1000 and (taken := time.perf_counter() - started) < _COST_SECONDS):
-        if done and taken > _SHORT_COST_SECONDS and taken / done * size < _MIN_EPOCH_SECONDS / 4:
+    taken, slowest = time.perf_counter() - started, 0.0
+    while done < _FEWEST_SAMPLES or (done < 1000 and taken < _COST_SECONDS):
+        is_short = taken > _SHORT_COST_SECONDS and taken / max(1, done) * size < _MIN_EPOCH_SECONDS / 4
+        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1
         dataset[(done * STRIDE + 1) % size]
-    cost = (time.perf_counter() - started) / done, (_busy_seconds() - busy) / done
+        before, taken = taken, time.perf_counter() - started
+        slowest = max(slowest, taken - before)
+    cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
+    busy = min(cost, (_busy_seconds() - busy) / done)
     collate([dataset[1 % size]])
     watch.look()
-    return cost
+    return cost, busy
 
 
 def _busy_seconds() -> float:
