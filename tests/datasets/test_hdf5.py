@@ -1044,6 +1044,24 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         assert caught.value.filename == str(path)
 
 
+@pytest.mark.parametrize("kind", ["link", "source", "raw"])
+def test_what_a_file_links_to_is_not_waited_for_either(kind: str, tmp_path: Path) -> None:
+    pipe, path = tmp_path / "pipe.h5", tmp_path / "own.h5"
+    with h5py.File(path, "w") as file:
+        if kind == "link":
+            file["data"] = h5py.ExternalLink("pipe.h5", "data")
+        elif kind == "source":
+            layout = h5py.VirtualLayout((5, 2), "f4")
+            layout[:] = h5py.VirtualSource("pipe.h5", "data", (5, 2))
+            file.create_virtual_dataset("data", layout)
+        else:
+            file.create_dataset("data", (5, 2), "f4", external=[(str(pipe), 0, h5py.h5f.UNLIMITED)])
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match=r"not a regular file but a FIFO, device or socket.*pipe\.h5"):
+        fl.HDF5Dataset(path)
+
+
 def test_more_files_than_the_process_may_open(tmp_path: Path) -> None:
     for number in range(80):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:

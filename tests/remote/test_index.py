@@ -84,6 +84,17 @@ def test_an_old_index_never_gives_a_wrong_sample(change: str, serve: Any, tmp_pa
     assert [dataset[i] for i in range(len(dataset))] == [local[i] for i in range(len(local))]
 
 
+def test_an_index_that_is_too_long_for_its_shard_is_not_read(serve: Any, tmp_path: Path) -> None:
+    contents = [noise(number, 700) for number in range(9)]
+    write_shard(tmp_path / "a.tar", contents)
+    (tmp_path / "a.tar.idx").write_bytes(bytes(2 << 20))
+    server = serve(tmp_path)
+    with pytest.warns(UserWarning, match="1 of 1 shards were read to index them"):
+        shards = fl.TarDataset(server.url("a.tar"))
+    assert [sample["bin"] for sample in samples_of(shards)] == contents
+    assert ("GET", "a.tar.idx") not in server.asked
+
+
 def test_names_of_all_sorts_are_recognised(serve: Any, tmp_path: Path) -> None:
     names = [
         "a.b",

@@ -157,11 +157,14 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
         if version != 2:
             raise DecodeError(f"{path}: version {version!r} of MDS is not known, only 2")
         readers = [reader_from_json(folder, None, shard) for shard in about["shards"]]
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError) as error:
-        raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r}") from error
-    for number, reader in enumerate(readers):
-        if problem := _problem(reader):
-            raise DecodeError(f"{path}: shard {number} {problem}")
+        for number, reader in enumerate(readers):
+            if problem := _problem(reader):
+                raise DecodeError(f"{path}: shard {number} {problem}")
+    except (OSError, DecodeError):
+        raise
+    except Exception as error:  # the library looks at hardly anything before it uses it
+        raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r:.300}") from error
+    for reader in readers:
         reader.validate(unsafe)
     return readers
 

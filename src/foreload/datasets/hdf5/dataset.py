@@ -114,6 +114,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         names = [name for name in named.values() if name is not None]
         try:
             with opened(path) as handle:
+                linked = set().union(*(linked_files(handle, name) for name in names))
                 found = [_found(handle, *each, path) for each in zip(named, names, strict=False)]
                 counts = [dataset.shape[0] for dataset in found]
                 if len(set(counts)) != 1:
@@ -121,7 +122,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
                         f"target_name: {names[1]!r} has {counts[1]} rows, but {names[0]!r} has {counts[0]}; there "
                         "must be one target per row"
                     )
-                self._linked = stamps_of(set().union(*(linked_files(handle, name) for name in names)))
+                self._linked = stamps_of(linked)
                 chunks = [Chunks(dataset, name, path, file) for dataset, name in zip(found, names, strict=True)]
                 check_linked(self._linked)
         finally:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from foreload.checks import check_regular_file
 from foreload.datasets.hdf5.file import load_h5py
 
 __all__ = ["linked_files"]
@@ -20,6 +21,9 @@ def linked_files(handle: Any, name: str) -> set[str]:
     """Return the paths of the files beside ``handle``'s own that its dataset ``name`` is read from.
 
     Some need not exist: HDF5 gives the fill value for virtual sources that are not there.
+
+    Raises:
+        OSError: one is a FIFO, device or socket, for which HDF5 might wait for ever.
     """
     own = os.path.realpath(handle.filename)
     return {path for path in _reached(handle, name, _MOST) if os.path.realpath(path) != own}
@@ -40,6 +44,7 @@ def _reached(handle: Any, name: str, left: int) -> Iterator[str]:
             path = _beside(link.filename, handle.filename)
             yield path
             if os.path.exists(path):
+                check_regular_file(path)
                 with h5py.File(path, "r") as other:
                     yield from _reached(other, "/".join((link.path, *parts[number + 1 :])), left - 1)
             return
@@ -52,7 +57,9 @@ def _stored(dataset: Any, path: str, left: int) -> Iterator[str]:
     """Yield the files that the data of a dataset lie in, beside the one with its description."""
     h5py = load_h5py()
     for raw, _, _ in dataset.external or ():
-        yield raw  # relative to the working folder
+        if os.path.exists(raw):  # relative to the working folder
+            check_regular_file(raw)
+        yield raw
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
         # A number in the name stands for any.
         pattern = re.sub("%+b", "*", glob.escape(source.file_name)) if "%b" in source.file_name else None
@@ -62,6 +69,7 @@ def _stored(dataset: Any, path: str, left: int) -> Iterator[str]:
                 continue
             yield file
             if left and os.path.exists(file):
+                check_regular_file(file)
                 with h5py.File(file, "r") as other:
                     yield from _reached(other, source.dset_name, left - 1)
 

@@ -24,6 +24,7 @@ __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_i
 
 _STEP = 1 << 20  # bytes read at a time to make an index
 _AT_A_TIME = 16
+_LARGE_INDEX = 1 << 20  # bytes
 _FEW = 4  # samples by which a shard is recognised; each is compared when it is read
 
 
@@ -114,6 +115,8 @@ def _beside(fetch: Fetch, url: str, version: Version) -> tuple[bool, ShardIndex 
         own = fetch.head(f"{url}.idx")
     except (FileNotFoundError, PermissionError):
         return False, None
+    if own.size > max(version.size, _LARGE_INDEX):
+        return True, None  # of another shard: each member has a header, which is longer than what is known of it
     memory, _, failures = fetch.read([Range(f"{url}.idx", 0, own.size, own)])
     if failures:
         raise failures[0]
