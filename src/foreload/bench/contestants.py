@@ -53,7 +53,7 @@ def _stock_images(workers: Callable[[Work], int]) -> Callable[[Work], Epochs]:
 
 def _images(mode: fl.LoadingMode, workers: Callable[[Work], Any]) -> Callable[[Work], Epochs]:
     def make(work: Work) -> Epochs:
-        transform = fl.transforms.train(224, color_jitter=None)
+        transform = fl.transforms.train(224)
         dataset = fl.ImageDataset(work.folder, transform=transform, loading_mode=mode)
         loader = fl.DataLoader(dataset, work.batch_size, shuffle=True, seed=0, num_workers=workers(work))
 
