@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from foreload import machine
@@ -114,6 +115,9 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
 def test_bench_of_tensors(tmp_path: Path) -> None:
     result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
     assert result.returncode == 0, result.stderr
+    assert (
+        "Left out, since there is no GPU: foreload, pinned" in result.stdout
+    ) != torch.accelerator.is_available()
     for words in ("index_select", "foreload, CachedDataset", "stock, AsyncPrefetchDataset"):
         assert words in result.stdout
     assert "rows/s" in result.stdout

@@ -321,7 +321,7 @@ def _bench(
     from foreload.bench.contestants import present
     from foreload.bench.measure import compare
 
-    contestants = present(contestants)
+    everyone, contestants = contestants, present(contestants)
     epochs = len(contestants) * (seeds + 1) + 1
     done = itertools.count(1)
 
@@ -338,6 +338,8 @@ def _bench(
     output.print(show.table(results, unit))
     output.print()
     output.print(show.legend(results))
+    if absent := [contestant.name for contestant in everyone if contestant not in contestants]:
+        print(f"Left out, since there is no GPU: {'; '.join(absent)}")
     output.print()
     if json is not None:
         show.write_json(json, results, work)
