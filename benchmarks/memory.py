@@ -27,7 +27,7 @@ def loader(name: str, folder: str) -> Any:
         return DataLoader(StockImages(folder, normalize=normalize), BATCH, shuffle=True, num_workers=2)
     import foreload as fl
 
-    transform = fl.transforms.train(224, color_jitter=None, normalize=normalize)
+    transform = fl.transforms.train(224, normalize=normalize)
     return fl.DataLoader(fl.ImageDataset(folder, transform=transform), BATCH, shuffle=True, num_workers=2)
 
 

@@ -7,3 +7,6 @@ for program in files tiled text hdf5 remote tensors import_time python_items ima
   echo "==> benchmarks/$program.py"
   .venv/bin/python -W ignore "benchmarks/$program.py"
 done
+.venv/bin/foreload bench --json benchmarks/results/bench_images.json
+.venv/bin/foreload bench --dataset-size 10000,100 --seeds 10 --json benchmarks/results/bench_tensors.json
+.venv/bin/python benchmarks/figures.py

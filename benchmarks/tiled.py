@@ -38,7 +38,7 @@ def main() -> None:
         target = ROOT / "data" / f"{folder.name}-{name}"
         shutil.rmtree(target, ignore_errors=True)
         packs[name] = fl.pack(folder, target, tiled=name == "tiled")
-    transform = fl.transforms.train(224, color_jitter=None, normalize=False)
+    transform = fl.transforms.train(224, normalize=False)
     contestants = {
         "loose files": fl.ImageDataset(folder, transform=transform),
         "packed": fl.ImageDataset(ROOT / "data" / f"{folder.name}-packed", transform=transform),

@@ -38,7 +38,7 @@ def warmed(data: fl.ImageDataset, cache: fl.Cache | None, order: dict[str, Any] 
 def hit_costs(folder: Path, rounds: int, record: Record) -> None:
     """One thread, a batch of 64 at a time: random crop, resize, flip, normalise."""
     data = fl.ImageDataset(folder)
-    transform = fl.transforms.train(224, color_jitter=None)
+    transform = fl.transforms.train(224)
     out = torch.empty(64 * 3 * 224 * 224, dtype=torch.float32).view(torch.uint8).numpy()
 
     def contestant(form: int) -> Any:
@@ -88,7 +88,7 @@ def main() -> None:
     folder = images(COUNT)
     hit_costs(folder, options.rounds, record)
 
-    data = fl.ImageDataset(folder, transform=fl.transforms.train(224))
+    data = fl.ImageDataset(folder, transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)))
     half = COUNT // 2 * DECODED
     caches = {
         "no cache": None,
@@ -111,7 +111,9 @@ def main() -> None:
     # The same, where no planes help: half of the images fit, as RGB.
     del loaders
 
-    data = fl.ImageDataset(mixed(folder.parent / "mixed"), transform=fl.transforms.train(224))
+    data = fl.ImageDataset(
+        mixed(folder.parent / "mixed"), transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1))
+    )
     budget = 150 << 20
     names = {"mixed, auto": "auto", "mixed, decoded": "decoded", "mixed, encoded": "encoded"}
     loaders = {name: warmed(data, fl.Cache(budget, keep=keep)) for name, keep in names.items()}  # type: ignore[arg-type]

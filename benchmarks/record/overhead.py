@@ -82,8 +82,16 @@ def loaders(folder: Path) -> dict[str, Any]:
 
     import foreload as fl
 
-    images = fl.ImageDataset(folder / "images", transform=fl.transforms.train(32), labels=[0] * IMAGES)
-    photos = fl.ImageDataset(folder / "photos", transform=fl.transforms.train(224), labels=[0] * PHOTOS)
+    images = fl.ImageDataset(
+        folder / "images",
+        transform=fl.transforms.train(32, color_jitter=(0.2, 0.2, 0.2, 0.1)),
+        labels=[0] * IMAGES,
+    )
+    photos = fl.ImageDataset(
+        folder / "photos",
+        transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)),
+        labels=[0] * PHOTOS,
+    )
     files, pillow = fl.FileDataset(folder / "files"), Pillow(folder / "photos")
     rows = fl.CachedDataset((torch.randn(ROWS, 100), torch.arange(ROWS)))
     items = list(range(ROWS))

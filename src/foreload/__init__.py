@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from foreload.recipes.factory import DataLoaderFactory, HighPerformanceDataset, create_dataloader
     from foreload.recipes.from_torch import from_torch
     from foreload.recipes.loader import EfficientDataLoader
-    from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
+    from foreload.recipes.monitors import DataLoaderPerformanceMonitor
+    from foreload.record.memory import MemoryMonitor
     from foreload.transforms import get_train_transforms, get_val_transforms
     from foreload.workers.thread_check.check import check_threads
 
@@ -106,7 +107,7 @@ _MODULES = {
     "LRUCache": "foreload.cache.lru",
     "MDSDataset": "foreload.datasets.mds",
     "MemoryEfficientDataset": "foreload.datasets.auto",
-    "MemoryMonitor": "foreload.recipes.monitors",
+    "MemoryMonitor": "foreload.record.memory",
     "Mixture": "foreload.datasets.mixture",
     "OPTCache": "foreload.cache.opt",
     "OPTInit": "foreload.cache.opt",

@@ -174,19 +174,20 @@ def train(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     hflip: float = 0.5,
-    color_jitter: tuple[float, float, float, float] | None = (0.2, 0.2, 0.2, 0.1),
+    color_jitter: tuple[float, float, float, float] | None = None,
     normalize: bool = True,
     mean: tuple[float, float, float] = IMAGENET_MEAN,
     std: tuple[float, float, float] = IMAGENET_STD,
     channels_last: bool = False,
     mode: Mode = "exact",
 ) -> ImageTransform:
-    """Return the usual transform for training: random resized crop, flip, colour jitter, normalise.
+    """Return the usual transform for training: random resized crop, flip, normalise.
 
-    See the attributes of :class:`ImageTransform` for the arguments.
+    It is the recipe of PyTorch's ImageNet example; colours change only if ``color_jitter`` asks for it. See the
+    attributes of :class:`ImageTransform` for the arguments.
 
-    >>> train(224, color_jitter=None).shape(64)
-    (64, 3, 224, 224)
+    >>> train(224).shape(64), train(224).color_jitter
+    ((64, 3, 224, 224), None)
     """
     return ImageTransform(
         crop="random",

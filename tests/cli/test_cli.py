@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from foreload import machine
@@ -100,10 +101,13 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
     assert "times what stock torch reached" in result.stdout.splitlines()[-1]
     record = json.loads((tmp_path / "b.json").read_text())
     assert {"command", "machine", "work", "results"} <= set(record)
-    assert len(record["results"]) == 6
+    names = [entry["name"] for entry in record["results"]]
+    assert {"stock, in the loop", "foreload, LRU", "foreload, async prefetch", "foreload, full"} < set(names)
     for entry in record["results"]:
         assert len(entry["samples_per_second"]) == len(entry["first_batch_ms"]) == 2
         assert min(entry["samples_per_second"]) > 0
+        assert f"{entry['name']} " in result.stdout
+        assert entry["about"] in result.stdout
     assert Image.open(tmp_path / "b.png").size[0] > 500
 
 
@@ -111,7 +115,11 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
 def test_bench_of_tensors(tmp_path: Path) -> None:
     result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
     assert result.returncode == 0, result.stderr
-    assert "index_select" in result.stdout
+    assert (
+        "Left out, since there is no GPU: foreload, pinned" in result.stdout
+    ) != torch.accelerator.is_available()
+    for words in ("index_select", "foreload, CachedDataset", "stock, AsyncPrefetchDataset"):
+        assert words in result.stdout
     assert "rows/s" in result.stdout
 
 

@@ -443,8 +443,8 @@ def test_images_in_shards(tmp_path: Path, photos: Path) -> None:
         fl_pack(photos, packed, tiled=tiled, shard_bytes=40000)
         for direct_io in (False, True):
             for transform in (
-                transforms.train(32),
-                transforms.train(32, normalize=False, color_jitter=None),
+                transforms.train(32, color_jitter=(0.2, 0.2, 0.2, 0.1)),
+                transforms.train(32, normalize=False),
                 transforms.val(32, normalize=False),
             ):
                 loose = fl.ImageDataset(photos, transform=transform)

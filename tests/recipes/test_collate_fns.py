@@ -81,7 +81,7 @@ sequences = st.lists(st.lists(st.integers(0, 9999), max_size=12), min_size=1, ma
 def test_tokens_are_padded_to_the_longest(texts: list[list[int]], kind: Any, pad_id: int) -> None:
     longest = max(map(len, texts))
     make: Any = {"dict": lambda t: {"input_ids": t}, "pair": lambda t: (t, len(t))}.get(kind, kind)
-    collate = functools.partial(Collate.text_collate, pad_id=pad_id)
+    collate = functools.partial(Collate.padded_text_collate, pad_id=pad_id)
     batch = pickle.loads(pickle.dumps(collate))([make(text) for text in texts])
     assert batch["input_ids"].tolist() == [text + [pad_id] * (longest - len(text)) for text in texts]
     assert batch["attention_mask"].tolist() == [[1] * len(t) + [0] * (longest - len(t)) for t in texts]
@@ -92,7 +92,7 @@ def test_tokens_are_padded_to_the_longest(texts: list[list[int]], kind: Any, pad
 
 
 def test_dicts_keep_what_else_they_have() -> None:
-    batch = Collate.text_collate(
+    batch = Collate.padded_text_collate(
         [
             {"input_ids": [5, 6, 7], "attention_mask": [1, 1, 0], "token_type_ids": [0, 1, 1], "labels": [1, 2, 3],
              "name": "a", "score": 0.5, "label_vector": torch.tensor([0.0, 1.0])},
@@ -106,9 +106,9 @@ def test_dicts_keep_what_else_they_have() -> None:
     assert list(batch["name"]) == ["a", "b"]
     assert batch["score"].tolist() == [0.5, 1.0]
     assert batch["label_vector"].tolist() == [[0, 1], [1, 0]]
-    one_each = Collate.text_collate([{"input_ids": [1], "label": 1}, {"input_ids": [2, 3], "label": 0}])
+    one_each = Collate.padded_text_collate([{"input_ids": [1], "label": 1}, {"input_ids": [2, 3], "label": 0}])
     assert one_each["labels"].tolist() == [1, 0]
-    many = Collate.text_collate([([1, 2], torch.tensor([0.0, 1.0])), ([3], torch.tensor([1.0, 1.0]))])
+    many = Collate.padded_text_collate([([1, 2], torch.tensor([0.0, 1.0])), ([3], torch.tensor([1.0, 1.0]))])
     assert many["labels"].tolist() == [[0, 1], [1, 1]]
 
 
@@ -123,7 +123,7 @@ def test_it_pads_as_the_hugging_face_libraries_do() -> None:
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
     expected = fast(texts, padding=True, return_tensors="pt")
     for samples in ([fast(text) for text in texts], [tokenizer.encode(text) for text in texts]):
-        ours = Collate.text_collate(samples)
+        ours = Collate.padded_text_collate(samples)
         assert torch.equal(ours["input_ids"], expected["input_ids"])
         assert torch.equal(ours["attention_mask"], expected["attention_mask"])
 
@@ -132,7 +132,7 @@ def test_it_pads_as_the_hugging_face_libraries_do() -> None:
 def test_sequences_are_padded_by_zeros(lengths: list[int], rest: tuple[int, ...], labelled: bool) -> None:
     tensors = [torch.rand(length, *rest) + 1 for length in lengths]
     batch = [(tensor, i) for i, tensor in enumerate(tensors)] if labelled else tensors
-    padded, found, *labels = Collate.variable_length_collate(batch)
+    padded, found, *labels = Collate.padded_sequence_collate(batch)
     assert found.tolist() == lengths
     assert padded.shape == (len(lengths), max(lengths), *rest)
     for row, tensor in zip(padded, tensors, strict=True):
@@ -142,13 +142,13 @@ def test_sequences_are_padded_by_zeros(lengths: list[int], rest: tuple[int, ...]
 
 
 def test_sequences_of_other_kinds() -> None:
-    padded, lengths = Collate.variable_length_collate([[1, 2], np.array([0.5]), torch.tensor([3])])
+    padded, lengths = Collate.padded_sequence_collate([[1, 2], np.array([0.5]), torch.tensor([3])])
     assert padded.dtype is torch.float64
     assert padded.tolist() == [[1, 2], [0.5, 0], [3, 0]]
-    targets = Collate.variable_length_collate([(torch.ones(2), torch.ones(3)), (torch.ones(1), torch.ones(2))])[2]
+    targets = Collate.padded_sequence_collate([(torch.ones(2), torch.ones(3)), (torch.ones(1), torch.ones(2))])[2]
     assert [len(target) for target in targets] == [3, 2]
     loader = TorchDataLoader(
-        [torch.arange(n) for n in (3, 1)], 2, num_workers=1, collate_fn=Collate.variable_length_collate
+        [torch.arange(n) for n in (3, 1)], 2, num_workers=1, collate_fn=Collate.padded_sequence_collate
     )
     ((padded, lengths),) = loader
     assert padded.tolist() == [[0, 1, 2], [0, 0, 0]]
@@ -156,19 +156,104 @@ def test_sequences_of_other_kinds() -> None:
     assert default_collate([1, 2]).dtype is lengths.dtype
 
 
+class Sentences(torch.utils.data.Dataset[Any]):
+    """As tutorials on text classification have it: tokens of a sentence, and its class."""
+
+    def __init__(self) -> None:
+        self.tokens = [torch.arange(1, 2 + number % 5) for number in range(12)]
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.tokens[index], index % 3
+
+
+@pytest.mark.parametrize(("kind", "options"), LOADERS)
+@pytest.mark.parametrize("collate", [Collate.text_collate, Collate.variable_length_collate])
+def test_a_loop_unpacks_texts_and_targets(collate: Any, kind: Any, options: Any) -> None:
+    data = Sentences()
+    bag = torch.nn.EmbeddingBag(10, 4)
+    seen = 0
+    for texts, targets in kind(data, batch_size=5, collate_fn=collate, **options):
+        assert type(texts) is list
+        for position, text in enumerate(texts):
+            assert torch.equal(text, torch.arange(1, 2 + (seen + position) % 5))
+        assert targets.tolist() == [(seen + position) % 3 for position in range(len(texts))]
+        offsets = torch.tensor([0, *map(len, texts)])[:-1].cumsum(0)
+        assert bag(torch.cat(texts), offsets).shape == (len(targets), 4)
+        seen += len(texts)
+        for text in texts:
+            text.zero_()  # a batch is its holder's
+    assert seen == 12
+    assert all(text.all() for text in data.tokens)
+
+
+def test_texts_stay_what_they_are() -> None:
+    texts, targets = Collate.text_collate([("a cat", 1), ("purrs", 0)])
+    assert texts == ["a cat", "purrs"]
+    assert targets.tolist() == [1, 0]
+    assert targets.dtype is torch.int64
+    assert Collate.text_collate(["a", "b"]) == (["a", "b"], None)
+    assert Collate.text_collate([("a", None), ("b", None)]) == (["a", "b"], None)
+    assert Collate.text_collate([("a", "cat"), ("b", "dog")]) == (["a", "b"], ["cat", "dog"])
+    assert Collate.text_collate([["two", "words"], ["and", "two"]]) == ([["two", "words"], ["and", "two"]], None)
+    assert Collate.text_collate([["a", 1], ["b", 2]])[0] == ["a", "b"]
+    texts, targets, names = Collate.text_collate([([1, 2], 0.5, "x"), ([], 1.5, "y")])
+    assert [text.tolist() for text in texts] == [[1, 2], []]
+    assert {text.dtype for text in texts} == {torch.int64}
+    assert targets.tolist() == [0.5, 1.5]
+    assert names == ["x", "y"]
+    (alone,), nothing = Collate.text_collate([np.array([5, 6], np.int32)])
+    assert alone.dtype is torch.int32
+    assert nothing is None
+
+
+def test_tensors_of_any_shape_are_a_list() -> None:
+    tensors, targets = Collate.variable_length_collate(
+        [(torch.ones(2, 3), 1), (np.zeros((4, 1), np.float16), 2), ([1, 2], 3), (torch.tensor(5), 4)]
+    )
+    assert [tuple(tensor.shape) for tensor in tensors] == [(2, 3), (4, 1), (2,), ()]
+    assert [tensor.dtype for tensor in tensors] == [torch.float32, torch.float16, torch.int64, torch.int64]
+    assert targets.tolist() == [1, 2, 3, 4]
+    tensors, targets = Collate.variable_length_collate([torch.ones(1), torch.ones(2)])
+    assert [len(tensor) for tensor in tensors] == [1, 2]
+    assert targets is None
+    boxes = Collate.variable_length_collate(
+        [(torch.ones(1), torch.ones(2, 4)), (torch.ones(1), torch.ones(1, 4))]
+    )[1]
+    assert [tuple(box.shape) for box in boxes] == [(2, 4), (1, 4)]
+
+
 @pytest.mark.parametrize(
     ("collate", "batch", "error", "message"),
     [
+        (
+            "text",
+            [("a", 1), "b"],
+            ValueError,
+            "all be .data, target., .* sample 1 has 1 fields and sample 0 has 2",
+        ),
+        ("text", [("a", 1), (None, 2)], TypeError, "sample 1 of the batch: a text must be a str, .* NoneType"),
+        ("text", ["a", 7], TypeError, "sample 1 of the batch: a text must be a str, .* got int"),
+        ("text", [{"input_ids": [1]}], TypeError, "got dict; of dicts with input_ids, padded_text_collate"),
+        (
+            "variable_length",
+            [(torch.ones(1), 1), ("text", 2)],
+            TypeError,
+            "sample 1 of the batch must be a tensor",
+        ),
+        ("variable_length", [(torch.ones(1), 1), (torch.ones(1), 1, 2)], ValueError, "sample 1 has 3 fields"),
         ("image", [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)], ValueError, r"\(3, 4, 4\), \(3, 5, 4\); resize"),
         ("image", [torch.zeros(1), "cat.jpg"], TypeError, "sample 1 of the batch: an image must be .* got str"),
-        ("text", ["some words"], TypeError, "sample 0 .* got str; tokenize texts in the dataset"),
-        ("text", [[1], [1.5]], TypeError, "sample 1 of the batch: tokens must be"),
-        ("text", [{"ids": [1]}], TypeError, "sample 0 of the batch: a dict needs input_ids, has ids"),
-        ("text", [{"input_ids": [1], "attention_mask": [1, 1]}], ValueError, "has 2 entries for 1 tokens"),
-        ("text", [([1], 1), [2]], ValueError, "sample 1 of the batch has no 'labels'"),
-        ("variable_length", [torch.ones(1, 2), torch.ones(1, 3)], ValueError, r"\(1, 2\), \(1, 3\)"),
-        ("variable_length", [torch.tensor(1)], ValueError, "the first dimension"),
-        ("variable_length", [torch.ones(1), "text"], TypeError, "sample 1 of the batch must be a tensor"),
+        ("padded_text", ["some words"], TypeError, "sample 0 .* got str; tokenize texts in the dataset"),
+        ("padded_text", [[1], [1.5]], TypeError, "sample 1 of the batch: tokens must be"),
+        ("padded_text", [{"ids": [1]}], TypeError, "sample 0 of the batch: a dict needs input_ids, has ids"),
+        ("padded_text", [{"input_ids": [1], "attention_mask": [1, 1]}], ValueError, "has 2 entries for 1 tokens"),
+        ("padded_text", [([1], 1), [2]], ValueError, "sample 1 of the batch has no 'labels'"),
+        ("padded_sequence", [torch.ones(1, 2), torch.ones(1, 3)], ValueError, r"\(1, 2\), \(1, 3\)"),
+        ("padded_sequence", [torch.tensor(1)], ValueError, "the first dimension"),
+        ("padded_sequence", [torch.ones(1), "text"], TypeError, "sample 1 of the batch must be a tensor"),
     ],
 )
 def test_what_does_not_fit_is_named(collate: str, batch: Any, error: Any, message: str) -> None:

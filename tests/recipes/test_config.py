@@ -131,6 +131,12 @@ def test_what_makes_no_sense_is_named(field: str, value: Any, error: Any, messag
         DataLoaderConfig(**{field: value})
 
 
+def test_single_samples_have_no_last_batch() -> None:
+    with pytest.raises(ValueError, match="drop_last leaves out a last batch, but batch_size=None"):
+        DataLoaderConfig(batch_size=None, drop_last=True)
+    assert DataLoaderConfig(batch_size=None, drop_last=True, custom_batch_sampler=[[0]]).drop_last
+
+
 def test_one_sampler_at_most() -> None:
     with pytest.raises(ValueError, match="custom_sampler and custom_batch_sampler cannot both be given"):
         DataLoaderConfig(custom_sampler=[0], custom_batch_sampler=[[0]])

@@ -134,14 +134,45 @@ def test_stats_are_of_real_batches_and_an_epoch_is_logged(photos: Path, caplog: 
 
 
 def test_too_little_memory_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreload.recipes import monitors
+    from foreload.record import memory
 
-    monkeypatch.setattr(monitors, "available_memory", lambda: machine.granted_memory() // 10)
+    monkeypatch.setattr(memory, "available_memory", lambda: machine.granted_memory() // 10)
     loader = EfficientDataLoader(list(range(9)), DataLoaderConfig(num_workers=0, max_memory_usage=0.5))
     with pytest.warns(UserWarning, match="more than max_memory_usage=0.5 allows") as caught:
         list(loader)
         list(loader)
     assert len(caught) == 1
+
+
+def test_its_parts_can_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    loader = EfficientDataLoader(list(range(10)), DataLoaderConfig(batch_size=4, num_workers=0))
+    assert isinstance(loader.dataloader, TorchDataLoader)
+    with caplog.at_level(logging.INFO, loader.logger.name):
+        assert sorted(flat(loader.dataloader)) == list(range(10))
+    assert (loader.dataloader.batch_size, loader.dataloader.num_workers) == (4, 0)
+    assert [record.name for record in caplog.records] == ["foreload"]
+    assert loader.performance_monitor.get_stats()["total_batches"] == loader.get_stats()["total_batches"] == 3
+    loader.performance_monitor.start_iteration()
+    loader.performance_monitor.update_batch(torch.zeros(4))
+    assert loader.get_stats()["total_batches"] == 4
+
+
+def test_a_dataset_watches_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    dataset = fl.MemoryEfficientDataset(tmp_path / "lines.txt", max_memory_usage=0.9)
+    for one in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert 0 < one.memory_monitor.get_memory_stats()["percent"] <= 100
+        assert one.memory_monitor.max_memory_usage == 0.9
+        assert not one.memory_monitor.check_memory_constraint(1 << 60)
+
+
+def test_colours_change_only_where_the_documentation_says_so(photos: Path) -> None:
+    assert fl.transforms.train(32) == fl.transforms.train(32, color_jitter=None) == fl.get_train_transforms(32)
+    asked = fl.transforms.train(32, color_jitter=(0.2, 0.2, 0.2, 0.1))
+    ready = [
+        fl.create_dataloader(photos, num_workers=0, img_size=32, augment=augment) for augment in (True, False)
+    ]
+    assert [loader.dataset.transform for loader in ready] == [asked, fl.transforms.val(32)]  # type: ignore[union-attr]
 
 
 def test_it_is_a_loader_like_any_other() -> None:
@@ -354,7 +385,7 @@ def test_create_dataloader_trains_and_validates(photos: Path, workers: int) -> N
 
 def test_batches_of_collate_functions_use_the_loaders_memory_again() -> None:
     samples = [(torch.full((40, 50), float(i)), i) for i in range(40)]
-    for function in (fl.CustomCollateFn.image_collate, fl.CustomCollateFn.variable_length_collate):
+    for function in (fl.CustomCollateFn.image_collate, fl.CustomCollateFn.padded_sequence_collate):
         stock = list(TorchDataLoader(samples, batch_size=10, collate_fn=function))
         addresses = set()
         for expected, batch in zip(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import foreload as fl
 
-__all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work"]
+__all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work", "present"]
 
 
 class Work(NamedTuple):
@@ -31,12 +31,28 @@ class Contestant(NamedTuple):
     name: str
     stock: bool
     make: Callable[[Work], Any]  # called once per process; returns a function from seed to an iterable of batches
+    about: str
+    needs_device: bool = False
 
 
 Epochs = Callable[[int], Iterable[Any]]
 
 
-def _stock_images(workers: Callable[[Work], int]) -> Callable[[Work], Epochs]:
+def present(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Leave out those that need a GPU, if there is none."""
+    return [contestant for contestant in contestants if _device() or not contestant.needs_device]
+
+
+def _device() -> torch.device | None:
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
+def _to_device() -> dict[str, Any]:
+    device = _device()
+    return {"pin_memory": True, "device": device} if device else {}
+
+
+def _stock_images(*, workers: bool) -> Callable[[Work], Epochs]:
     def make(work: Work) -> Epochs:
         from foreload.bench.stock import StockImages
 
@@ -44,18 +60,28 @@ def _stock_images(workers: Callable[[Work], int]) -> Callable[[Work], Epochs]:
 
         def epoch(seed: int) -> Iterable[Any]:
             torch.manual_seed(seed)
-            return TorchDataLoader(dataset, work.batch_size, shuffle=True, num_workers=workers(work))
+            return TorchDataLoader(
+                dataset, work.batch_size, shuffle=True, num_workers=work.workers if workers else 0
+            )
 
         return epoch
 
     return make
 
 
-def _images(mode: fl.LoadingMode, workers: Callable[[Work], Any]) -> Callable[[Work], Epochs]:
+def _images(
+    dataset: Callable[[Work], Any], *, workers: bool = False, on_device: bool = False
+) -> Callable[[Work], Epochs]:
     def make(work: Work) -> Epochs:
-        transform = fl.transforms.train(224, color_jitter=None)
-        dataset = fl.ImageDataset(work.folder, transform=transform, loading_mode=mode)
-        loader = fl.DataLoader(dataset, work.batch_size, shuffle=True, seed=0, num_workers=workers(work))
+        samples = dataset(work)
+        loader = fl.DataLoader(
+            samples,
+            work.batch_size,
+            shuffle=None if isinstance(samples, fl.Stream) else True,
+            seed=0,
+            num_workers=work.workers if workers else 0,
+            **_to_device() if on_device else {},
+        )
 
         def epoch(seed: int) -> Iterable[Any]:
             loader.set_epoch(seed)
@@ -66,13 +92,88 @@ def _images(mode: fl.LoadingMode, workers: Callable[[Work], Any]) -> Callable[[W
     return make
 
 
+def _in_mode(mode: fl.LoadingMode) -> Callable[[Work], fl.ImageDataset]:
+    return lambda work: fl.ImageDataset(work.folder, transform=fl.transforms.train(224), loading_mode=mode)
+
+
+def _recently_used(work: Work) -> fl.HighPerformanceDataset:
+    half = len(fl.ImageDataset(work.folder)) // 2
+    return fl.HighPerformanceDataset(work.folder, transform=fl.transforms.train(224), cache_size=half)
+
+
+def _streamed(work: Work) -> fl.Stream:
+    return _in_mode(fl.LoadingMode.STREAMING)(work).stream(seed=0)
+
+
+def _ahead(work: Work) -> fl.AsyncPrefetchDataset:
+    images = _in_mode(fl.LoadingMode.LAZY)(work)
+    return fl.AsyncPrefetchDataset(images, queue_size=2 * work.batch_size, num_workers=work.workers)
+
+
+_lazy, _cached, _eager = map(_in_mode, (fl.LoadingMode.LAZY, fl.LoadingMode.CACHED, fl.LoadingMode.EAGER))
+
 IMAGE_CONTESTANTS = [
-    Contestant("stock, in the loop", True, _stock_images(lambda work: 0)),
-    Contestant("stock, workers", True, _stock_images(lambda work: work.workers)),
-    Contestant("foreload, baseline", False, _images(fl.LoadingMode.LAZY, lambda work: 0)),
-    Contestant("foreload, workers", False, _images(fl.LoadingMode.LAZY, lambda work: work.workers)),
-    Contestant("foreload, preloaded", False, _images(fl.LoadingMode.EAGER, lambda work: 0)),
-    Contestant("foreload, full", False, _images(fl.LoadingMode.EAGER, lambda work: work.workers)),
+    Contestant(
+        "stock, in the loop",
+        True,
+        _stock_images(workers=False),
+        "torch's DataLoader, Pillow, torchvision's transforms; num_workers=0",
+    ),
+    Contestant(
+        "stock, workers", True, _stock_images(workers=True), "the same with worker processes (--workers of them)"
+    ),
+    Contestant(
+        "foreload, baseline",
+        False,
+        _images(_lazy),
+        "ImageDataset: LoadingMode.LAZY, num_workers=0; decoded when a batch is asked for",
+    ),
+    Contestant(
+        "foreload, workers", False, _images(_lazy, workers=True), "the same with worker threads, batches ahead"
+    ),
+    Contestant(
+        "foreload, LRU",
+        False,
+        _images(_recently_used),
+        "HighPerformanceDataset: the most recently used half is kept; num_workers=0",
+    ),
+    Contestant(
+        "foreload, cached",
+        False,
+        _images(_cached),
+        "LoadingMode.CACHED: what fits into half of the memory is kept; num_workers=0",
+    ),
+    Contestant(
+        "foreload, preloaded",
+        False,
+        _images(_eager),
+        "LoadingMode.EAGER: all images are read before the first epoch; num_workers=0",
+    ),
+    Contestant(
+        "foreload, streaming",
+        False,
+        _images(_streamed),
+        "LoadingMode.STREAMING: in the order of storage, through a shuffle buffer",
+    ),
+    Contestant(
+        "foreload, async prefetch",
+        False,
+        _images(_ahead),
+        "AsyncPrefetchDataset: its threads load samples ahead, one by one; num_workers=0",
+    ),
+    Contestant(
+        "foreload, pinned + device",
+        False,
+        _images(_lazy, workers=True, on_device=True),
+        "workers, page-locked batches, copied to the GPU one ahead of the loop",
+        needs_device=True,
+    ),
+    Contestant(
+        "foreload, full",
+        False,
+        _images(_eager, workers=True, on_device=True),
+        "all of it: preloaded, workers, and pinned + device if there is a GPU",
+    ),
 ]
 
 
@@ -82,17 +183,30 @@ def _data(work: Work) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.from_numpy(rng.integers(0, 10, work.rows))
 
 
-def _tensors(cls: Any, dataset: Callable[..., Any], **arguments: Any) -> Callable[[Work], Epochs]:
+def _tensors(
+    cls: Any, dataset: Callable[..., Any], *, workers: bool | None = None, on_device: bool = False
+) -> Callable[[Work], Epochs]:
     def make(work: Work) -> Epochs:
         rows = dataset(_data(work))
+        options: dict[str, Any] = _to_device() if on_device else {}
+        if workers is not None:
+            options["num_workers"] = work.workers if workers else 0
 
         def epoch(seed: int) -> Iterable[Any]:
             torch.manual_seed(seed)
-            return cls(rows, work.batch_size, shuffle=True, **arguments)  # type: ignore[no-any-return]
+            return cls(rows, work.batch_size, shuffle=True, **options)  # type: ignore[no-any-return]
 
         return epoch
 
     return make
+
+
+def _plain(data: tuple[torch.Tensor, torch.Tensor]) -> Any:
+    return TensorDataset(*data)
+
+
+def _prefetched(data: tuple[torch.Tensor, torch.Tensor]) -> Any:
+    return fl.AsyncPrefetchDataset(TensorDataset(*data))
 
 
 def _bare(work: Work) -> Epochs:
@@ -112,8 +226,62 @@ def _bare(work: Work) -> Epochs:
 
 
 TENSOR_CONTESTANTS = [
-    Contestant("stock", True, _tensors(TorchDataLoader, lambda data: TensorDataset(*data), num_workers=0)),
-    Contestant("stock, CachedDataset", False, _tensors(TorchDataLoader, fl.CachedDataset, num_workers=0)),
-    Contestant("foreload", False, _tensors(fl.DataLoader, fl.CachedDataset)),
-    Contestant("bare index_select", False, _bare),
+    Contestant(
+        "stock, in the loop",
+        True,
+        _tensors(TorchDataLoader, _plain, workers=False),
+        "torch's DataLoader and TensorDataset, num_workers=0",
+    ),
+    Contestant(
+        "stock, workers",
+        True,
+        _tensors(TorchDataLoader, _plain, workers=True),
+        "the same with worker processes (--workers of them)",
+    ),
+    Contestant(
+        "stock, CachedDataset",
+        False,
+        _tensors(TorchDataLoader, fl.CachedDataset, workers=False),
+        "torch's DataLoader, but rows gathered natively, a batch at a time",
+    ),
+    Contestant(
+        "stock, AsyncPrefetchDataset",
+        False,
+        _tensors(TorchDataLoader, _prefetched, workers=False),
+        "torch's DataLoader and TensorDataset, with threads that load rows ahead",
+    ),
+    Contestant(
+        "foreload, baseline",
+        False,
+        _tensors(fl.DataLoader, _plain, workers=False),
+        "foreload's DataLoader and TensorDataset, num_workers=0",
+    ),
+    Contestant(
+        "foreload, workers",
+        False,
+        _tensors(fl.DataLoader, _plain, workers=True),
+        "the same with workers (--workers of them)",
+    ),
+    Contestant(
+        "foreload, CachedDataset",
+        False,
+        _tensors(fl.DataLoader, fl.CachedDataset),
+        "rows in shared memory, gathered natively; nothing but defaults",
+    ),
+    Contestant(
+        "foreload, AsyncPrefetchDataset",
+        False,
+        _tensors(fl.DataLoader, _prefetched, workers=False),
+        "TensorDataset, with threads that load rows ahead",
+    ),
+    Contestant(
+        "foreload, pinned + device",
+        False,
+        _tensors(fl.DataLoader, fl.CachedDataset, on_device=True),
+        "CachedDataset, page-locked batches, copied to the GPU one ahead of the loop",
+        needs_device=True,
+    ),
+    Contestant(
+        "bare index_select", False, _bare, "rows copied to one buffer, and nothing else: a limit, not a loader"
+    ),
 ]

@@ -28,6 +28,7 @@ class Result(NamedTuple):
     batch_ms: list[float]
     first_batch_ms: list[float]
     memory_mib: float  # the largest PSS of its processes, less that of a process which only imports torch
+    about: str
 
     @property
     def speed(self) -> float:
@@ -144,6 +145,7 @@ def compare(
                 [1e3 * epoch["seconds"] / epoch["batches"] for epoch in mine],
                 [1e3 * epoch["first"] for epoch in mine],
                 max(0, child.memory - idle.memory) / 2**20,
+                contestant.about,
             )
         )
     return results
@@ -164,7 +166,9 @@ def time_epoch(batches: Iterable[Any]) -> dict[str, Any]:
 
 
 def _serve(name: str, work: Work) -> None:
-    everyone = {contestant.name: contestant for contestant in (*IMAGE_CONTESTANTS, *TENSOR_CONTESTANTS)}
+    everyone = {
+        contestant.name: contestant for contestant in (IMAGE_CONTESTANTS if work.folder else TENSOR_CONTESTANTS)
+    }
     epoch = everyone[name].make(work) if name else None
     for line in sys.stdin:
         seed, batches = json.loads(line)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-__all__ = ["machine", "plot", "sentence", "table", "write_json"]
+__all__ = ["cells", "legend", "machine", "plot", "sentence", "table", "write_json"]
 
 
 def _best_stock(results: Sequence[Result]) -> Result:
@@ -35,7 +35,12 @@ def _best(results: Sequence[Result]) -> Result:
     return max(ours, key=lambda result: result.speed)
 
 
-def _spread(values: Sequence[float], form: str) -> str:
+def _with_deviation(values: Sequence[float], form: str) -> str:
+    middle = f"{statistics.median(values):{form}}"
+    return f"{middle} ± {statistics.stdev(values):{form}}" if len(values) > 1 else middle
+
+
+def _range(values: Sequence[float], form: str) -> str:
     return f"{min(values):{form}} to {max(values):{form}}"
 
 
@@ -43,31 +48,52 @@ def _form(values: Sequence[float]) -> str:
     return ",.0f" if statistics.median(values) >= 100 else ".1f" if statistics.median(values) >= 1 else ".4f"
 
 
+def cells(results: Sequence[Result], unit: str) -> list[list[str]]:
+    """Return the results as text: a row of headings, then one for each contestant."""
+    rows = [["", f"{unit}/s", "ms per batch", "range", "first batch, ms", "memory, MiB", "speed-up"]]
+    stock = _best_stock(results).speed
+    for result in results:
+        form = _form(result.batch_ms)
+        rows.append(
+            [
+                result.name,
+                f"{result.speed:,.0f}",
+                _with_deviation(result.batch_ms, form),
+                _range(result.batch_ms, form),
+                f"{statistics.median(result.first_batch_ms):{_form(result.first_batch_ms)}}",
+                f"{result.memory_mib:,.0f}",
+                f"{result.speed / stock:.2f}x",
+            ]
+        )
+    return rows
+
+
 def table(results: Sequence[Result], unit: str) -> Table:
     """Return the results as a table for the terminal."""
     from rich.table import Table
 
+    head, *rows = cells(results, unit)
     grid = Table(
-        title=f"medians over {len(results[0].batch_ms)} seeds, contestants in turns", title_justify="left"
+        title=f"medians over {len(results[0].batch_ms)} seeds ± standard deviation, contestants in turns",
+        title_justify="left",
     )
-    for name in ("", f"{unit}/s", "ms per batch", "spread", "first batch, ms", "memory, MiB", "speed-up"):
+    for name in head:
         grid.add_column(name, justify="right" if name else "left", no_wrap=not name)
-    stock = _best_stock(results).speed
-    for result in results:
-        batch = statistics.median(result.batch_ms)
-        grid.add_row(
-            result.name,
-            f"{result.speed:,.0f}",
-            f"{batch:{_form(result.batch_ms)}}",
-            _spread(result.batch_ms, _form(result.batch_ms)),
-            f"{statistics.median(result.first_batch_ms):{_form(result.first_batch_ms)}}",
-            f"{result.memory_mib:,.0f}",
-            f"{result.speed / stock:.2f}x",
-            style="" if result.stock else "bold",
-        )
+    for result, row in zip(results, rows, strict=True):
+        grid.add_row(*row, style="" if result.stock else "bold")
     grid.caption = (
         "speed-up over stock at its best; memory is PSS over all processes, less that of importing torch"
     )
+    return grid
+
+
+def legend(results: Sequence[Result]) -> Table:
+    """Return what each contestant is, a line each."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    for result in results:
+        grid.add_row(result.name, result.about)
     return grid
 
 

@@ -71,7 +71,7 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
     steps: Annotated[bool, typer.Option("--steps", hidden=True)] = False,  # for `foreload serve`
 ) -> None:
-    """Compare foreload with stock torch, on images or on tensors in memory."""
+    """Compare stock torch with foreload in every configuration, on images or on tensors in memory."""
     from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
     from foreload.bench.synth import synth_images
     from foreload.machine import granted_cores
@@ -318,8 +318,10 @@ def _bench(
     steps: bool,
 ) -> None:
     from foreload.bench import show
+    from foreload.bench.contestants import present
     from foreload.bench.measure import compare
 
+    everyone, contestants = contestants, present(contestants)
     epochs = len(contestants) * (seeds + 1) + 1
     done = itertools.count(1)
 
@@ -332,7 +334,13 @@ def _bench(
         results = compare(contestants, work, seeds, advance)
     output = Console()
     # A file or pipe has no width of its own.
-    (output if output.is_terminal else Console(width=110)).print(show.table(results, unit))
+    output = output if output.is_terminal else Console(width=130)
+    output.print(show.table(results, unit))
+    output.print()
+    output.print(show.legend(results))
+    if absent := [contestant.name for contestant in everyone if contestant not in contestants]:
+        print(f"Left out, since there is no GPU: {'; '.join(absent)}")
+    output.print()
     if json is not None:
         show.write_json(json, results, work)
     if plot is not None:

@@ -20,6 +20,7 @@ from foreload.datasets.tar.shards import are_shards
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import Assembly, BatchMemory, BatchOptions, BlockStorage, NativeBatches, TwoStage
+from foreload.record.memory import MemoryMonitor
 
 __all__ = ["MemoryEfficientDataset", "open_dataset"]
 
@@ -96,6 +97,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
 
     Attributes:
         dataset: the dataset that reads the samples.
+        memory_monitor: a :class:`~foreload.MemoryMonitor` of that share, for ``get_memory_stats()``.
 
     Raises:
         FileNotFoundError, ValueError, TypeError: as :func:`open_dataset`; and if the share is not valid.
@@ -116,6 +118,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.max_memory_usage = check_share(max_memory_usage)
+        self.memory_monitor = MemoryMonitor(self.max_memory_usage)
         self.dataset = open_dataset(data_path, transform if self._is_plain else None)
         # A dataset that takes no transform leaves it to this one.
         taken = self._is_plain and getattr(self.dataset, "transform", None) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -32,8 +32,12 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
     A sample is whatever :meth:`read` returns, or a tuple (sample, target). The loading mode keeps what it
     returned, in memory that forked and spawned workers share; the transforms come after that.
 
+    If the samples are in memory anyway, one method is enough: ``_load_data`` fills ``self.data``, and
+    ``self.targets`` if there are any, with as many entries. They may be lists, arrays, tensors or pandas objects
+    (of which rows are taken by position), and may be changed later. Loading modes make no difference then.
+
     Args:
-        data_path: the file or folder.
+        data_path: the file or folder, which must exist, unless ``_load_data`` decides what it means.
         transform: called with each sample.
         target_transform: called with each target.
         loading_mode: when samples are read, and which are kept: ``LAZY`` none, ``EAGER`` all from the start,
@@ -56,6 +60,12 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
     >>> squares = Squares(".", transform=float, loading_mode=LoadingMode.CACHED)
     >>> len(squares), squares[3]
     (10, (9.0, 1))
+    >>> class Cubes(BaseDataset):
+    ...     def _load_data(self):
+    ...         self.data = [i**3 for i in range(10)]
+    ...         self.targets = [i % 2 for i in range(10)]
+    >>> Cubes("in memory")[3]
+    (27, 1)
     """
 
     def __init__(
@@ -73,7 +83,7 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
         self.target_transform = target_transform
         self.loading_mode = LoadingMode(loading_mode)
         self.entries: Any = self.index()
-        self._count = self._counted()
+        self._num_entries = self._counted()
         self.decisions: list[str] = []
         self._pressure = Pressure(self.decisions.append)
         self._kept = self._keep()
@@ -92,22 +102,70 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
     def _locate(self, data_path: Any) -> Any:
         if not isinstance(data_path, (str, os.PathLike)):
             raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
-        if not os.path.exists(data_path):
+        if not self._loads_data and not os.path.exists(data_path):
             raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
         return Path(data_path)
 
+    @property
+    def _loads_data(self) -> bool:
+        kind = type(self)
+        return kind._load_data is not BaseDataset._load_data and kind.index is BaseDataset.index
+
+    @property
+    def _count(self) -> int:
+        return len(self._loaded()[0]) if self._loads_data else self._num_entries
+
+    def _load_data(self) -> Any:
+        """Fill ``self.data`` and ``self.targets``, in place of :meth:`index` and :meth:`read`. Called once."""
+
+    def _loaded(self) -> tuple[Any, Any]:
+        """Return ``data``, and ``targets`` or None, as they are now."""
+        data: Any = getattr(self, "data", None)
+        targets: Any = getattr(self, "targets", None)
+        for name, values in (("data", data), ("targets", () if targets is None else targets)):
+            if not isinstance(values, Sized) or not hasattr(values, "__getitem__") or isinstance(values, Mapping):
+                raise TypeError(
+                    f"{type(self).__name__}._load_data() must fill self.{name} with a list, an array or a tensor, "
+                    f"but it is of the type {type(values).__name__}"
+                )
+        if targets is None or (len(targets) == 0 and len(data) > 0):
+            return data, None
+        if len(targets) != len(data):
+            raise ValueError(
+                f"{type(self).__name__} has {len(data)} entries in self.data, but {len(targets)} in self.targets; "
+                "there must be one target per sample"
+            )
+        return data, targets
+
     def index(self) -> Sequence[Any] | int:
         """List the samples, or count them. Called once, at the start; see :attr:`entries`."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must have a method index(self): the samples, or how many"
-        )
+        if not self._loads_data:
+            raise NotImplementedError(
+                f"{type(self).__name__} must have a method index(self): the samples, or how many; or a method "
+                "_load_data(self) that fills self.data and self.targets"
+            )
+        # (They are no attributes of the class: other datasets have properties of these names.)
+        for name in ("data", "targets"):
+            vars(self).setdefault(name, [])
+        returned = self._load_data()
+        if returned is not None:
+            raise TypeError(
+                f"{type(self).__name__}._load_data() must fill self.data and self.targets, and return nothing, "
+                f"but it returned a {type(returned).__name__}"
+            )
+        return len(self)
 
     def read(self, index: int) -> Any:
         """Load sample ``index``, from 0 to ``len(self) - 1``.
 
         Called by several threads at once only if the class or the object says ``thread_safe = True``.
         """
-        raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index)")
+        if not self._loads_data:
+            raise NotImplementedError(f"{type(self).__name__} must have a method read(self, index)")
+        data, targets = self._loaded()
+        # (The index of a pandas object is its label, not its position.)
+        sample = getattr(data, "iloc", data)[index]
+        return sample if targets is None else (sample, getattr(targets, "iloc", targets)[index])
 
     @property
     def memory(self) -> int:
@@ -116,7 +174,8 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
         return int(share.get(self.loading_mode, 0) * granted_memory())
 
     def _keep(self) -> SampleStore | None:
-        if self.loading_mode not in (LoadingMode.EAGER, LoadingMode.CACHED):
+        is_in_memory = self._loads_data and type(self).read is BaseDataset.read
+        if is_in_memory or self.loading_mode not in (LoadingMode.EAGER, LoadingMode.CACHED):
             return None
         store = SampleStore(self._count, self.memory)
         store.native.follow_rule("all")
@@ -157,10 +216,10 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
 
     def __getitem__(self, index: int) -> Any:
         """Load one sample and transform it."""
-        position = operator.index(index)
-        if not -self._count <= position < self._count:
-            raise IndexError(f"index {position} is out of range for {self._count} samples")
-        position %= self._count
+        position, count = operator.index(index), self._count
+        if not -count <= position < count:
+            raise IndexError(f"index {position} is out of range for {count} samples")
+        position %= count
         return self.finish_sample(position, self.prepare_sample(position))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:

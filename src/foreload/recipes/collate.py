@@ -6,7 +6,7 @@ In foreload's DataLoader they write batches to reused memory; in torch's, to new
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,17 @@ class CustomCollateFn:
     >>> images, labels = CustomCollateFn.image_collate([(np.zeros((4, 6, 3), np.uint8), 7)] * 2)
     >>> images.shape, labels
     (torch.Size([2, 3, 4, 6]), tensor([7, 7]))
-    >>> batch = CustomCollateFn.text_collate([([5, 6, 7], 1), ([8], 0)])
+    >>> texts, targets = CustomCollateFn.text_collate([("a cat", 1), ("purrs", 0)])
+    >>> texts, targets
+    (['a cat', 'purrs'], tensor([1, 0]))
+    >>> tensors, targets = CustomCollateFn.variable_length_collate([(torch.ones(2), 1), (torch.ones(1), 0)])
+    >>> tensors, targets
+    ([tensor([1., 1.]), tensor([1.])], tensor([1, 0]))
+    >>> batch = CustomCollateFn.padded_text_collate([([5, 6, 7], 1), ([8], 0)])
     >>> batch["input_ids"], batch["labels"]
     (tensor([[5, 6, 7],
             [8, 0, 0]]), tensor([1, 0]))
-    >>> padded, lengths = CustomCollateFn.variable_length_collate([torch.ones(2), torch.ones(1)])
+    >>> padded, lengths = CustomCollateFn.padded_sequence_collate([torch.ones(2), torch.ones(1)])
     >>> padded, lengths
     (tensor([[1., 1.],
             [1., 0.]]), tensor([2, 1]))
@@ -49,7 +55,8 @@ class CustomCollateFn:
 
         Returns:
             images (batch x channels x height x width, dtype unchanged, so uint8 is not scaled); or a tuple of them
-            and the rest, collated as torch does (ints become int64); or a dict.
+            and the rest, collated as torch does (ints become int64), or a list of tensors if they differ in shape,
+            or None if there are none; or a dict.
 
         Raises:
             ValueError: the images have different sizes.
@@ -60,17 +67,57 @@ class CustomCollateFn:
             return {name: _field([sample[name] for sample in batch]) for name in first}
         if isinstance(first, (tuple, list)):
             images, *others = zip(*batch, strict=True)
-            return (_stack_images(images), *(default_collate(list(values)) for values in others))
+            return (_stack_images(images), *map(_targets, others))
         return _stack_images(batch)
 
     @staticmethod
-    def text_collate(batch: Sequence[Any], pad_id: int = 0) -> dict[str, Any]:
+    def text_collate(batch: Sequence[Any]) -> tuple[Any, ...]:
+        """Separate texts from their targets. (:meth:`padded_text_collate` pads tokens.)
+
+        Args:
+            batch: tuples ``(text, target)`` or ``(text, target, ...)``, or texts alone. A text is a str, a list of
+                words, or tokens: a list of ints, a tensor or an array.
+
+        Returns:
+            ``(texts, targets)``, and a value for each further field. The texts are a list, as they were in the
+            samples, but tokens are tensors (those of lists int64). Targets are what torch collates (ints become
+            int64); a list of tensors if they differ in shape; None if there are none.
+
+        Raises:
+            TypeError: a sample is none of these.
+            ValueError: some samples have a target, others have none.
+        """
+        texts, *targets = _columns(batch, _is_labelled_text)
+        return [_text(text, position) for position, text in enumerate(texts)], *map(_targets, targets)
+
+    @staticmethod
+    def variable_length_collate(batch: Sequence[Any]) -> tuple[Any, ...]:
+        """Separate tensors of any lengths from their targets. (:meth:`padded_sequence_collate` pads them.)
+
+        Args:
+            batch: tuples ``(tensor, target)`` or ``(tensor, target, ...)``, or tensors alone; arrays and lists of
+                numbers are tensors too.
+
+        Returns:
+            ``(list of tensors, targets)``, and a value for each further field. The tensors are copies of the
+            samples', of the same shapes and dtypes. Targets are as those of :meth:`text_collate`.
+
+        Raises:
+            TypeError: a sample is none of these.
+            ValueError: some samples have a target, others have none.
+        """
+        values, *targets = _columns(batch, lambda sample: isinstance(sample, tuple))
+        tensors = [_copy(_tensor(value, position)) for position, value in enumerate(values)]
+        return tensors, *map(_targets, targets)
+
+    @staticmethod
+    def padded_text_collate(batch: Sequence[Any], pad_id: int = 0) -> dict[str, Any]:
         """Pad token sequences, on the right, to the longest of the batch.
 
         Args:
             batch: sequences of tokens (lists of ints, 1-D tensors or arrays); or tuples ``(tokens, label)``; or
                 dicts with ``input_ids``, and perhaps ``attention_mask``, ``labels`` (or ``label``) and more.
-            pad_id: the token that pads ``input_ids``; ``functools.partial(text_collate, pad_id=1)`` sets it.
+            pad_id: the token that pads ``input_ids``, set by ``functools.partial(padded_text_collate, pad_id=1)``.
 
         Returns:
             ``input_ids`` and ``attention_mask`` (1: a token, 0: padding), int64, batch x longest; ``labels``, if
@@ -97,7 +144,7 @@ class CustomCollateFn:
         return result
 
     @staticmethod
-    def variable_length_collate(batch: Sequence[Any]) -> tuple[Any, ...]:
+    def padded_sequence_collate(batch: Sequence[Any]) -> tuple[Any, ...]:
         """Pad tensors whose first dimension differs, with zeros, to the longest of the batch.
 
         Args:
@@ -113,18 +160,62 @@ class CustomCollateFn:
         """
         if all(isinstance(sample, tuple) and len(sample) == 2 for sample in batch):
             sequences, labels = zip(*batch, strict=True)
-            return *CustomCollateFn.variable_length_collate(sequences), _labels(labels)
+            return *CustomCollateFn.padded_sequence_collate(sequences), _targets(labels)
         tensors = [_tensor(sample, position) for position, sample in enumerate(batch)]
         shapes = {(tensor.ndim, tensor.shape[1:]) for tensor in tensors}
         if len(shapes) > 1 or tensors[0].ndim == 0:
             raise ValueError(
-                "variable_length_collate pads the first dimension only; the others must agree, but the shapes are "
+                "padded_sequence_collate pads the first dimension only; the others must agree, but the shapes are "
                 f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}"
             )
         kind = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
         return _padded([tensor.to(kind) for tensor in tensors], 0), torch.tensor(
             [len(tensor) for tensor in tensors]
         )
+
+
+def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequence[Any]:
+    """Return the first fields of all samples, the second ones, and so on; None for targets if there are none."""
+    labelled = [is_labelled(sample) for sample in batch]
+    if not any(labelled):
+        return batch, None
+    counts = [len(sample) if is_one else 1 for sample, is_one in zip(batch, labelled, strict=True)]
+    if len(set(counts)) > 1:
+        odd = next(position for position, count in enumerate(counts) if count != counts[0])
+        raise ValueError(
+            f"the samples of a batch must all be (data, target), or all data alone, but sample {odd} has "
+            f"{counts[odd]} fields and sample 0 has {counts[0]}"
+        )
+    return list(zip(*batch, strict=True))
+
+
+def _is_labelled_text(sample: Any) -> bool:
+    if isinstance(sample, tuple):
+        return len(sample) > 1 and not isinstance(sample[0], (int, np.integer))
+    # A list of words or of ints is a text.
+    if not isinstance(sample, list) or len(sample) != 2:
+        return False
+    text, target = sample
+    return _is_sequence(text) or (isinstance(text, str) and not isinstance(target, str))
+
+
+def _text(text: Any, position: int) -> Any:
+    if isinstance(text, str):
+        return text
+    if isinstance(text, (list, tuple)) and text and all(isinstance(word, str) for word in text):
+        return list(text)
+    if _is_sequence(text):
+        return _copy(torch.as_tensor(text, dtype=None if len(text) else torch.int64))
+    raise TypeError(
+        f"sample {position} of the batch: a text must be a str, a list of words or tokens, got "
+        f"{type(text).__name__}; of dicts with input_ids, padded_text_collate makes a batch"
+    )
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor into the loader's memory, since a loop may change its batches, but not the dataset."""
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    return stack([tensor])[0] if is_plain else tensor
 
 
 def _padded(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
@@ -228,6 +319,9 @@ def _tensor(sample: Any, position: int) -> torch.Tensor:
         ) from None
 
 
-def _labels(labels: Sequence[Any]) -> Any:
-    shapes = {np.shape(label) for label in labels if not isinstance(label, (str, Mapping))}
-    return [torch.as_tensor(label) for label in labels] if len(shapes) > 1 else default_collate(list(labels))
+def _targets(targets: Sequence[Any] | None) -> Any:
+    """Collate targets as torch does; those of different shapes are a list of tensors, and None stays None."""
+    if targets is None or all(target is None for target in targets):
+        return None
+    shapes = {np.shape(target) for target in targets if not isinstance(target, (str, Mapping))}
+    return [torch.as_tensor(target) for target in targets] if len(shapes) > 1 else default_collate(list(targets))

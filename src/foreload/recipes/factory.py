@@ -29,6 +29,9 @@ from foreload.transforms import ImageTransform
 
 __all__ = ["DataLoaderFactory", "HighPerformanceDataset", "create_dataloader"]
 
+# The brightness, contrast, saturation and hue that create_dataloader(augment=True) changes.
+_COLOR_JITTER = (0.2, 0.2, 0.2, 0.1)
+
 
 class DataLoaderFactory:
     """Makes loaders for the data at a path.
@@ -60,13 +63,13 @@ class DataLoaderFactory:
         """Return a loader of texts, a :class:`~foreload.TextDataset`.
 
         With ``padding=False`` batches are padded to their longest text, by
-        :meth:`CustomCollateFn.text_collate` unless the configuration has another ``collate_fn``.
+        :meth:`CustomCollateFn.padded_text_collate` unless the configuration has another ``collate_fn``.
         """
         from foreload.datasets.text import TextDataset
 
         config = config or DataLoaderConfig()
         if options.get("padding") is False and config.collate_fn is None:
-            config = replace(config, collate_fn=CustomCollateFn.text_collate)
+            config = replace(config, collate_fn=CustomCollateFn.padded_text_collate)
         return EfficientDataLoader(TextDataset(path, max_length=max_length, **options), config)
 
     @staticmethod
@@ -179,8 +182,9 @@ def create_dataloader(
         img_size: (height, width) of the images, or one number for both.
         cache_size: the number of files to keep in memory.
         preload: keep all files in memory instead.
-        augment: True: for training, with random crops, flips and colours, in a new order every epoch; False: for
-            validation, the middle of each image, in the order given.
+        augment: True: for training, with random crops, flips and colours
+            (``transforms.train(img_size, color_jitter=(0.2, 0.2, 0.2, 0.1))``), in a new order every epoch; False:
+            for validation, the middle of each image (``transforms.val(img_size)``), in the order given.
         pin_memory: page-lock batches, if there is a GPU.
         prefetch_device: the device to copy batches to, ahead of the loop; the result is then a
             :class:`~foreload.PrefetchLoader`.
@@ -194,7 +198,8 @@ def create_dataloader(
     >>> images.shape, labels
     (torch.Size([1, 3, 32, 32]), tensor([1]))
     """
-    transform = transforms.train(img_size) if augment else transforms.val(img_size)
+    train = transforms.train(img_size, color_jitter=_COLOR_JITTER)
+    transform = train if augment else transforms.val(img_size)
     dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)
     loader: DataLoader[Any] = DataLoader(
         dataset,

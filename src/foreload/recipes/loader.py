@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch.utils.data import Dataset, IterableDataset
@@ -14,13 +14,12 @@ from torch.utils.data import Dataset, IterableDataset
 from foreload.device import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.recipes.config import DataLoaderConfig
-from foreload.recipes.monitors import DataLoaderPerformanceMonitor, MemoryMonitor
+from foreload.recipes.monitors import DataLoaderPerformanceMonitor
+from foreload.record.memory import MemoryMonitor
 
 __all__ = ["EfficientDataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-_log = logging.getLogger("foreload")
 
 
 class EfficientDataLoader(DataLoader[T_co]):
@@ -35,11 +34,15 @@ class EfficientDataLoader(DataLoader[T_co]):
 
     Attributes:
         config: the loader's copy of the configuration.
+        performance_monitor: the :class:`~foreload.DataLoaderPerformanceMonitor` that measures the epochs.
+        logger: the logger ``foreload``, which gets a line at each epoch's end.
 
     >>> loader = EfficientDataLoader(list(range(100)), DataLoaderConfig(num_workers=0, generator_seed=0))
     >>> sum(len(batch) for batch in loader), loader.get_stats()["total_batches"]
     (100, 4)
     """
+
+    logger = logging.getLogger("foreload")
 
     def __init__(self, dataset: Dataset[T_co], config: DataLoaderConfig | None = None, **options: Any) -> None:
         if config is not None and not isinstance(config, DataLoaderConfig):
@@ -47,7 +50,7 @@ class EfficientDataLoader(DataLoader[T_co]):
         self.config = config = replace(config or DataLoaderConfig())
         memory = MemoryMonitor(config.max_memory_usage)
         self._waited = 0.0
-        self._monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)
+        self.performance_monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)
         super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
         if config.memory_efficient:
             self._spare_buffers = 1
@@ -60,8 +63,13 @@ class EfficientDataLoader(DataLoader[T_co]):
         """Begin an epoch."""
         if not (self.config.enable_monitoring or self.config.log_loading_stats):
             return super().__iter__()
-        self._monitor.start_iteration()
+        self.performance_monitor.start_iteration()
         return _Measured(time.perf_counter(), super().__iter__(), self)
+
+    @property
+    def dataloader(self) -> Self:
+        """The torch DataLoader that makes the batches: this loader itself."""
+        return self
 
     def get_stats(self) -> dict[str, Any]:
         """Return how fast batches arrived, over all epochs so far.
@@ -72,7 +80,7 @@ class EfficientDataLoader(DataLoader[T_co]):
             and ``avg_cpu_usage`` in percent; and more), ``avg_wait_time``, the seconds that the loop waited for
             a batch, and those of :meth:`stats`. Whatever was not measured is 0.
         """
-        measured = self._monitor.get_stats()
+        measured = self.performance_monitor.get_stats()
         waited = self._waited / max(1, measured["total_batches"])
         return {**self.stats(), **measured, "avg_wait_time": waited}
 
@@ -131,11 +139,11 @@ class _Measured(Iterator[Any]):
         self._batches += 1
         self._waited += waited
         self._loader._waited += waited
-        self._loader._monitor.update_batch(batch)
+        self._loader.performance_monitor.update_batch(batch)
         return batch
 
     def _log(self, seconds: float) -> None:
-        _log.info(
+        self._loader.logger.info(
             "%d batches in %.2f s: %.1f batches/s; the loop waited for them %.0f %% of the time",
             self._batches,
             seconds,

@@ -98,7 +98,7 @@ function table(results, unit, stock) {
       text(seconds(median(result.first_batch_ms) / 1e3)),
       text(bytes(result.memory_mib * 2 ** 20)),
     ];
-    return element("tr", { class: result.stock ? "" : "strong" }, ...cells.map((words) => element("td", {}, words)));
+    return element("tr", { class: result.stock ? "" : "strong", title: result.about }, ...cells.map((words) => element("td", {}, words)));
   });
   const heads = head.map((words) => element("th", { scope: "col" }, words));
   return element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));

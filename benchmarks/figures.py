@@ -1,0 +1,89 @@
+"""Figures in README.md and in benchmarks/README.md, written from the JSON in results/.
+
+A comment behind each figure names its source: ``4.7<!-- images: float32, against stock at its best -->``. That is
+a file in results/ and the name of a verdict or of samples (their median), or two names with " / " between them,
+which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a table between
+``<!-- table: bench_images -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from foreload.bench import show
+from foreload.bench.measure import Result
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+
+_FIGURE = re.compile(r"(-?[\d,]+(?:\.(\d+))?)<!-- (\w+): (.+?) -->")
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
+
+
+def rendered(text: str) -> str:
+    """The text of a document with the figures and tables of today's results."""
+    text = _FIGURE.sub(_figure, text)
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", text)
+
+
+def unsourced(text: str) -> list[str]:
+    """Measured figures without a source: numbers with decimals, and multiples, that no comment follows."""
+    return _UNSOURCED.findall(_FIGURE.sub("", _CODE.sub("", text)))
+
+
+def _figure(match: re.Match[str]) -> str:
+    _, decimals, file, key = match.groups()
+    return f"{_value(file, key):,.{len(decimals or '')}f}<!-- {file}: {key} -->"
+
+
+def _value(file: str, key: str) -> float:
+    known = _values(file)
+    parts = [key] if key in known else key.split(" / ")
+    for part in parts:
+        if part not in known:
+            raise KeyError(f"results/{file}.json has neither a verdict nor samples named {part!r}")
+    value = known[parts[0]]
+    for part in parts[1:]:
+        value /= known[part]
+    return value
+
+
+@cache
+def _values(file: str) -> dict[str, float]:
+    content = _content(file)
+    values = {name: samples["median"] for name, samples in content.get("samples", {}).items()}
+    values |= {verdict["what"]: verdict["reached"] for verdict in content.get("verdicts", [])}
+    if "pipelines" in content:  # of record/predict.py
+        pipelines = content["pipelines"].values()
+        values |= {"pipelines": len(pipelines), "within 15 %": sum(pipeline["good"] for pipeline in pipelines)}
+    if "datasets" in content:  # of workers/tuning.py
+        ratios = [dataset["ratio"] for dataset in content["datasets"].values()]
+        values |= {"worst": min(ratios), "best": max(ratios), "peak, MiB": content["budget"]["peak"] / 2**20}
+    return values
+
+
+def _content(file: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{file}.json").read_text())
+    return content
+
+
+def _table(file: str) -> str:
+    if not (ROOT / "benchmarks" / "results" / f"{file}.json").exists():
+        return "Not measured yet; `make bench` writes this table.\n"
+    content = _content(file)
+    results = [Result(**result) for result in content["results"]]
+    head, *rows = show.cells(results, "rows" if content["work"]["rows"] else "images")
+    lines = [[*head, ""], ["---"] * (len(head) + 1)]
+    lines += [[*row, result.about] for row, result in zip(rows, results, strict=True)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for document in DOCUMENTS:
+        document.write_text(rendered(document.read_text()))

@@ -1,0 +1,95 @@
+"""The comparison: each configuration delivers each sample once, and the table says what is what."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from foreload.bench import show
+from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work, present
+from foreload.bench.measure import Result
+from foreload.bench.synth import synth_images
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    synth_images(folder, 20, classes=4)
+    return folder
+
+
+@pytest.mark.parametrize("contestant", present(IMAGE_CONTESTANTS), ids=lambda contestant: contestant.name)
+def test_every_image_comes_once_an_epoch(contestant: Contestant, folder: Path) -> None:
+    epoch = contestant.make(Work(folder=str(folder), batch_size=8, workers=2))
+    seen = []
+    for seed in (1, 2):
+        batches = list(epoch(seed))
+        labels = torch.cat([labels.cpu() for _, labels in batches])
+        assert sorted(labels.tolist()) == sorted([0, 1, 2, 3] * 5)
+        assert {images.shape[1:] for images, _ in batches} == {(3, 224, 224)}
+        assert {images.dtype for images, _ in batches} == {torch.float32}
+        seen.append(labels)
+    if "streaming" not in contestant.name:  # which shuffles classes of five images only so much
+        assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("contestant", present(TENSOR_CONTESTANTS), ids=lambda contestant: contestant.name)
+def test_every_row_comes_once_an_epoch(contestant: Contestant) -> None:
+    epoch = contestant.make(Work(rows=96, columns=3, batch_size=8, workers=2))
+    expected = TENSOR_CONTESTANTS[0].make(Work(rows=96, columns=3, batch_size=8))
+    rows = torch.cat([x.cpu().clone() for x, _ in epoch(1)])
+    whole = torch.cat([x for x, _ in expected(1)])
+    assert torch.equal(rows.sort(0).values, whole.sort(0).values)
+    assert not torch.equal(rows, torch.cat([x.cpu().clone() for x, _ in epoch(2)]))
+
+
+def test_what_users_compare_is_there() -> None:
+    images = [contestant.name for contestant in IMAGE_CONTESTANTS]
+    assert images == [
+        "stock, in the loop",
+        "stock, workers",
+        "foreload, baseline",
+        "foreload, workers",
+        "foreload, LRU",
+        "foreload, cached",
+        "foreload, preloaded",
+        "foreload, streaming",
+        "foreload, async prefetch",
+        "foreload, pinned + device",
+        "foreload, full",
+    ]
+    tensors = " ".join(contestant.name for contestant in TENSOR_CONTESTANTS)
+    assert "CachedDataset" in tensors
+    assert "AsyncPrefetchDataset" in tensors
+    for contestant in (*IMAGE_CONTESTANTS, *TENSOR_CONTESTANTS):
+        assert 10 < len(contestant.about) < 85
+        assert "\n" not in contestant.about
+    if not torch.accelerator.is_available():
+        assert "foreload, pinned + device" not in [contestant.name for contestant in present(IMAGE_CONTESTANTS)]
+
+
+def shown(part: Any) -> str:
+    text = io.StringIO()
+    Console(width=110, file=text).print(part)
+    return text.getvalue()
+
+
+def test_the_table_has_spread_and_range_and_says_what_each_is() -> None:
+    results = [
+        Result("stock, workers", True, [100.0, 200.0, 300.0], [10.0, 20.0, 30.0], [1.0, 2.0, 3.0], 5.0, "torch's"),
+        Result("foreload, full", False, [400.0] * 3, [5.0] * 3, [1.0] * 3, 7.0, "everything together"),
+    ]
+    table = shown(show.table(results, "images"))
+    assert "20.0 ± 10.0" in table
+    assert "10.0 to 30.0" in table
+    assert "2.00x" in table
+    legend = shown(show.legend(results)).splitlines()
+    assert [line.split("  ")[0].strip() for line in legend] == ["stock, workers", "foreload, full"]
+    assert legend[1].endswith("everything together")
+    single = [result._replace(batch_ms=result.batch_ms[:1]) for result in results]
+    assert "±" not in "".join(line for line in shown(show.table(single, "images")).splitlines() if "stock" in line)
