@@ -1,4 +1,4 @@
-"""Direct reads: the page cache stays as it was, whoever reads; the bytes are the same; and what cannot be read so."""
+"""Direct reads: the page cache stays as it was, whoever reads, and the bytes are the same."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_prefetching_wrapper_finds_the_datasets_that_read(data: Data) -> Non
     assert mixed.direct_io
     assert not data.in_cache()
     for other in (ConcatDataset([files[0], [1, 2]]), [1, 2], fl.CachedDataset(torch.zeros(3))):
-        with pytest.raises(ValueError, match="direct_io=True: (list|CachedDataset) has no attribute 'direct_io'"):
+        with pytest.raises(ValueError, match=r"direct_io=True: (list|CachedDataset) has no attribute 'direct_io'"):
             fl.AsyncPrefetchDataset(other, direct_io=True)
 
 

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from foreload import _native
+from foreload.cache.view import is_remote
 from foreload.errors import warn_user
 
 __all__ = ["DirectReads", "open_direct"]
@@ -22,8 +24,7 @@ _STEP = 64 << 10
 class DirectReads:
     """A dataset whose files can be read past the page cache: the attribute ``direct_io``."""
 
-    is_remote = False
-    _files: Any  # of the native module
+    _files: _native.Files
     _direct_io = False
 
     @property
@@ -48,7 +49,7 @@ class DirectReads:
         """
         if not self._direct_io:
             return None
-        if self.is_remote:
+        if is_remote(self):
             return "has no effect on URLs, whose bytes come from a server and not through the page cache"
         found = self._files.direct_problem()
         if found is None:

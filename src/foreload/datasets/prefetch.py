@@ -30,19 +30,19 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     and nothing else loads ahead. The dataset must be safe to call from several threads. Each process has threads
     of its own, started when they are first needed; they end with this object. Copies and pickles start empty.
 
-    What is in memory is not loaded ahead, since handing it to a thread takes longer than loading it. The batches of
-    a ``TensorDataset``, a tensor, a :class:`~foreload.CachedDataset`, a ``Subset`` of these, or a class whose
-    ``__getitem__`` is ``return self.data[index]`` (or a tuple of several of these) are gathered natively.
-    Lists and arrays are indexed in the calling thread; and so are in a stock DataLoader the batches that follow
-    one whose samples took less than 50 us each, until one takes longer. Who loads a sample never changes the
-    random numbers that it draws.
+    What is in memory is not loaded ahead, since handing it to a thread takes longer than loading it. The batches
+    of a ``TensorDataset``, a tensor, a :class:`~foreload.CachedDataset`, a ``Subset`` of these, or a class whose
+    ``__getitem__`` is ``return self.data[index]`` (or a tuple of several of these) are gathered natively; lists
+    and arrays are indexed in the calling thread. In a stock DataLoader, so are other samples after a batch of
+    which they took less than 50 us each, until one takes longer. Who loads a sample never changes the random
+    numbers that it draws.
 
     Args:
         dataset: the dataset to wrap. Its attributes are found here too.
         queue_size: the most samples that are loaded, or being loaded, before they are asked for.
         num_workers: how many threads.
-        direct_io: True: set ``direct_io`` of the dataset, or of those that it wraps, so that they read past the page
-            cache. It stays set.
+        direct_io: True: set ``direct_io`` of the dataset, or of those that it wraps, so that they read past the
+            page cache. It stays set.
 
     Raises:
         TypeError: ``dataset`` is not map-style, or an argument is of another type.
@@ -110,7 +110,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             return self.dataset[index]
         return self._here().get(position)
 
-    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+    def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return the samples of a batch, loaded in parallel, or gathered if they are in memory."""
         gathered = gather_samples(self.dataset, indices)
         if gathered is not None:
@@ -160,6 +160,6 @@ def _reading(dataset: Any) -> Iterator[Any]:
         yield from _reading(dataset.dataset)
     else:
         raise ValueError(
-            f"direct_io=True: {type(dataset).__name__} has no attribute 'direct_io'; wrap a dataset that reads files "
-            "itself and has one, or leave direct_io=False"
+            f"direct_io=True: {type(dataset).__name__} has no attribute 'direct_io'; wrap a dataset that reads "
+            "files itself and has one, or leave direct_io=False"
         )

@@ -150,8 +150,7 @@ class ReadAhead:
                 self._load_short(indices, samples)
             rest = indices[len(samples) :]
             if len(set(np.diff(indices).tolist())) <= 1:
-                for index in rest:
-                    samples.append(self.get(index))
+                samples.extend(map(self.get, rest))
             else:
                 self._load_together(rest, samples)
         except Exception as error:
@@ -167,15 +166,17 @@ class ReadAhead:
         """Load samples in the calling thread until one takes long."""
 
         def load(key: Callable[[Any], None]) -> None:
+            dataset, before = self._dataset, time.perf_counter()
             for index in indices:
                 key(self._number(index, 0))
                 self._num_requests += 1
-                begun = time.perf_counter()
-                samples.append(self._dataset[index])
-                if time.perf_counter() - begun > _SHORT_SECONDS:
+                samples.append(dataset[index])
+                now = time.perf_counter()
+                if now - before > _SHORT_SECONDS:
                     self._num_long += 1
                     self._is_short = False
                     return
+                before = now
 
         run_keyed(self._key(), load)
 

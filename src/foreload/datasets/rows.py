@@ -80,7 +80,8 @@ def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     if kind is TensorDataset:
         return dataset.tensors, False
     method = getattr(kind, "__getitem__", None)
-    if not isinstance(method, FunctionType) or kind.__getattribute__ is not object.__getattribute__:
+    plain: Any = object.__getattribute__
+    if not isinstance(method, FunctionType) or kind.__getattribute__ is not plain:
         return (), False
     code = method.__code__
     form = _FORMS.get(code.co_code)

@@ -128,7 +128,7 @@ class ImageDataset(
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
         self._direct_io = direct_io
-        self._files = self._open()
+        self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
 
     def _open(self) -> _native.ImageFiles:
