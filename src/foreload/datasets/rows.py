@@ -90,13 +90,18 @@ def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     own = getattr(dataset, "__dict__", {})
     if not all(name in own and not hasattr(kind, name) for name in code.co_names):
         return (), False  # properties, or whatever else runs code
-    return [own[name] for name in code.co_names], form is _one
+    return [own[name] for name in code.co_names], form in (_one, _one_named)
 
 
 # The methods that are recognised, by their bytecode: it has no names, and anything else that a method does
 # would be in it.
 def _one(self: Any, index: Any) -> Any:
     return self.a[index]
+
+
+def _one_named(self: Any, index: Any) -> Any:
+    a = self.a[index]
+    return a  # noqa: RET504
 
 
 def _two(self: Any, index: Any) -> Any:
@@ -113,7 +118,7 @@ def _three(self: Any, index: Any) -> Any:
     return self.a[index], self.b[index], self.c[index]
 
 
-_FORMS = {form.__code__.co_code: form for form in (_one, _two, _two_named, _three)}
+_FORMS = {form.__code__.co_code: form for form in (_one, _one_named, _two, _two_named, _three)}
 
 # Flags of code: *args and **kwargs.
 _VARIABLE = 0x04 | 0x08
