@@ -143,7 +143,7 @@ def read_in_every_way(dataset: Any) -> Iterator[str]:
 def test_direct_io_leaves_the_page_cache_alone(data: Data, kind: str) -> None:
     dataset = KINDS[kind](data, direct_io=True)
     assert dataset.direct_io
-    assert dataset.direct_problem() is None
+    assert dataset.direct_problem is None
     assert not data.in_cache(), "by opening"
     for way in read_in_every_way(dataset):
         assert not data.in_cache(), way
@@ -268,8 +268,11 @@ def test_files_in_memory_are_named_once() -> None:
                 warnings.simplefilter("error")
                 assert len(list(fl.DataLoader(dataset, batch_size=2, collate_fn=list, num_workers=2))) == 2
                 assert len(pickle.loads(pickle.dumps(dataset))) == 4
-                assert kind(path).direct_problem() is None
-            assert "tmpfs" in str(dataset.direct_problem())
+                assert kind(path).direct_problem is None
+            loader = fl.DataLoader(Subset(dataset, range(4)), batch_size=2, collate_fn=list, num_workers=0)
+            assert len(list(loader)) == 2
+            assert loader.stats()["loader"]["direct_problem"] == dataset.direct_problem
+            assert "direct_io" in str(loader.report())
             with pytest.warns(UserWarning, match=told) as caught:
                 fl.AsyncPrefetchDataset(kind(path), direct_io=True)
             assert len(caught) == 1

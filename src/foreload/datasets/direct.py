@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from foreload import _native
-from foreload.cache.view import is_remote
+from foreload.cache.view import is_remote, parts_of
 from foreload.errors import warn_user
 
-__all__ = ["DirectReads", "open_direct"]
+__all__ = ["DirectReads", "direct_problem", "open_direct"]
 
 # O_DIRECT wants offsets, lengths and memory to be multiples of this, or less, on any disk.
 _BLOCK = 4096
@@ -26,6 +26,7 @@ class DirectReads:
 
     _files: _native.Files
     _direct_io = False
+    _direct_problem: str | None = None
 
     @property
     def direct_io(self) -> bool:
@@ -38,17 +39,19 @@ class DirectReads:
     @direct_io.setter
     def direct_io(self, direct: bool) -> None:
         self._direct_io = self._files.direct = bool(direct)
-        problem = self.direct_problem() if direct else None
-        if problem is not None:
-            warn_user(f"direct_io=True: {problem}")
+        self._direct_problem = self._find_problem() if direct else None
+        if self._direct_problem is not None:
+            warn_user(f"direct_io=True: {self._direct_problem}")
 
+    @property
     def direct_problem(self) -> str | None:
-        """Return which file is not read past the page cache in spite of ``direct_io``, and why; None if all are.
+        """Which file is not read past the page cache in spite of ``direct_io``, and why; None if all are.
 
         One file is tried of each file system that the files' folders lie on.
         """
-        if not self._direct_io:
-            return None
+        return self._direct_problem
+
+    def _find_problem(self) -> str | None:
         if is_remote(self):
             return "has no effect on URLs, whose bytes come from a server and not through the page cache"
         found = self._files.direct_problem()
@@ -59,6 +62,12 @@ class DirectReads:
             f"{os.fsdecode(path)!r} is read through the page cache all the same: {why}; put the files on a disk "
             "whose file system has O_DIRECT, such as ext4 or XFS"
         )
+
+
+def direct_problem(dataset: Any) -> str | None:
+    """Return the :attr:`DirectReads.direct_problem` of a dataset, or of one that it wraps."""
+    known = (part.direct_problem for part in parts_of(dataset) if isinstance(part, DirectReads))
+    return next((problem for problem in known if problem is not None), None)
 
 
 def open_direct(path: str | Path) -> IO[bytes]:

@@ -157,7 +157,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the list again."""
         self.__dict__.update(state)
-        self._files = _native.Files(state["_files"], direct=self._direct_io)
+        self._files = _native.Files(state["_files"], direct=self.direct_io)
 
 
 def _size(path: bytes) -> int:

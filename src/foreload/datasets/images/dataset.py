@@ -143,11 +143,11 @@ class ImageDataset(
             if eager:
                 _check_room(int(extents[:, 2].sum()))
             self._remote = self.shards.remote(extents, keep)
-            files = self.shards.files(extents, direct=self._direct_io, kind=_native.ImageFiles, keep=keep)
+            files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
         else:
             if eager:
                 _check_room(sum(map(os.path.getsize, self._paths)))
-            files = _native.ImageFiles(self._paths, keep, direct=self._direct_io)
+            files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
         self._paths = []
         if eager:
             self._load_all(files, count)

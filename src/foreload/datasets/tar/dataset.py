@@ -240,13 +240,13 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         self.direct_io = direct_io  # which warns if that is not possible
 
     def _locate(self, data_path: Any) -> Any:
-        self.shards = Shards(data_path, *self._remotely, direct=self._direct_io)
+        self.shards = Shards(data_path, *self._remotely, direct=self.direct_io)
         self._extents = self.shards.extents()
         self._open()
         return data_path
 
     def _open(self) -> None:
-        self._files = self.shards.files(self._extents, direct=self._direct_io)
+        self._files = self.shards.files(self._extents, direct=self.direct_io)
         self._members = Members(self.shards.indexes)
         self._remote = self.shards.remote(self._extents)
 
