@@ -353,6 +353,10 @@ void direct_problems(const Folder& folder, bool in_memory) {
   const std::string path = made(folder / "problem", 5000), empty = made(folder / "empty", 0);
   const auto why = Files({empty, folder / "missing", path}, 0).direct_problem();
   CHECK(!Files({empty, folder / "missing", "/dev/zero"}, 0).direct_problem());
+  const std::string before = fs::current_path();
+  fs::current_path(folder.path);
+  CHECK(Files({"problem"}, 0).direct_problem().has_value() == why.has_value());
+  fs::current_path(before);
   if (!in_memory) return;  // the file system may have O_DIRECT, or not
   CHECK(why && why->first == path && why->second.find("memory") != std::string::npos);
 }

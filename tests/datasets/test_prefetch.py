@@ -307,13 +307,11 @@ class Drawing(Dataset[Any]):
 
     def __init__(self, wait: threading.Event | None = None) -> None:
         self.wait = wait
-        self.threads: set[str] = set()
 
     def __len__(self) -> int:
         return 60
 
     def __getitem__(self, index: int) -> Any:
-        self.threads.add(threading.current_thread().name)
         if self.wait is not None and index % 10 == 3:
             self.wait.wait(0.001)
         return index, random.random(), float(np.random.rand()), torch.rand(2)
@@ -331,15 +329,13 @@ def test_who_loads_a_sample_does_not_change_what_it_draws(shuffle: bool, monkeyp
             found = [str(sample) for _ in range(3) for batch in loader for sample in batch]
             first = iter(loader)
             found += map(str, next(first) + next(first) + next(iter(loader)))
-            dataset.threads.clear()
-            list(loader)
-            return found, dataset.threads == {threading.current_thread().name}
+            return found, ahead._reader._is_short
 
-    threads, are_here = epochs(0)
-    assert not are_here
+    threads, is_short = epochs(0)
+    assert not is_short
     assert len(set(threads)) == len(threads) == 3 * 60 + 24
-    here, are_here = epochs(1e9)
-    assert are_here
+    here, is_short = epochs(1e9)
+    assert is_short
     assert here == threads
     assert epochs(5e-5, threading.Event())[0] == threads
 
@@ -358,18 +354,19 @@ def test_a_batch_of_short_samples_ends_loading_ahead_until_one_takes_long(monkey
     squares = Gated(400)
     with contextlib.closing(fl.AsyncPrefetchDataset(squares, queue_size=4)) as ahead:
         batches = iter(TorchDataLoader(ahead, batch_size=10))
-        for _ in range(3):
+        for _ in range(4):
             next(batches)
+        settle(ahead)
         squares.helped.clear()
         for _ in range(3):
             next(batches)
         assert not squares.helped
-        assert sorted(squares.loaded)[-1] == 59
+        assert sorted(squares.loaded)[-1] == 69
         slow.set()
         next(batches)
         settle(ahead)
-        assert squares.helped >= set(range(62, 70))
-        assert sorted(squares.loaded)[-1] >= 70
+        assert squares.helped & set(range(72, 80))
+        assert sorted(squares.loaded)[-1] >= 80
 
 
 def test_a_sample_that_fails_in_a_batch_of_short_ones_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,8 +375,11 @@ def test_a_sample_that_fails_in_a_batch_of_short_ones_is_named(monkeypatch: pyte
     ahead = fl.AsyncPrefetchDataset(squares)
     squares.bad = 17
     for _ in range(2):  # loaded by threads, then here
+        assert len(ahead.__getitems__(list(range(40, 90)))) == 50
         with pytest.raises(KeyError, match="bad 17") as caught:
             ahead.__getitems__([15, 16, 17, 18])
         assert any("sample 17 (position 2" in note for note in caught.value.__notes__)
-        assert ahead.__getitems__([1, 2, 3]) == [1, 4, 9]
+        with pytest.raises(KeyError, match="bad 17") as caught:
+            ahead.__getitems__([9, 17, 18])
+        assert any("sample 17 (position 1" in note for note in caught.value.__notes__)
     ahead.close()

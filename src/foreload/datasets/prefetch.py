@@ -33,9 +33,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     What is in memory is not loaded ahead, since handing it to a thread takes longer than loading it. The batches
     of a ``TensorDataset``, a tensor, a :class:`~foreload.CachedDataset`, a ``Subset`` of these, or a class whose
     ``__getitem__`` is ``return self.data[index]`` (or a tuple of several of these) are gathered natively; lists
-    and arrays are indexed in the calling thread. In a stock DataLoader, so are other samples after a batch of
-    which they took less than 50 us each, until one takes longer. Who loads a sample never changes the random
-    numbers that it draws.
+    and arrays are indexed in the calling thread. In a stock DataLoader, other samples are loaded there too once
+    they have been seen to take less than 50 us each, until one takes longer. Who loads a sample never changes the
+    random numbers that it draws.
 
     Args:
         dataset: the dataset to wrap. Its attributes are found here too.
@@ -115,8 +115,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         gathered = gather_samples(self.dataset, indices)
         if gathered is not None:
             return gathered
-        if is_in_memory(self.dataset):
-            return [self.dataset[index] for index in indices]
+        dataset = self.dataset
+        if is_in_memory(dataset):
+            return [dataset[index] for index in indices]
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]

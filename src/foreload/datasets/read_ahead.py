@@ -29,7 +29,8 @@ _SURPRISES = 4
 # Samples that take less are loaded sooner than they are handed to a thread and back.
 _SHORT_SECONDS = 5e-5
 
-# A batch is one of short samples if at most this share of them takes longer.
+# So many samples tell whether they are short: if at most this share of them takes longer.
+_SAMPLES_LOOKED_AT = 32
 _LONG_SHARE = 0.1
 
 
@@ -97,8 +98,8 @@ class ReadAhead:
         self._loaded: dict[int, _Task] = {}
         self.key: tuple[int, int] | None = None  # of the epoch's random numbers, in foreload's DataLoader
         self._num_requests = 0
-        self._num_long = 0  # samples that took long
-        self._is_short = False  # whether the last batch was of short samples
+        self._num_loaded = self._num_long = 0  # samples since they were looked at last, and those that took long
+        self._is_short = False  # whether samples are loaded sooner than they are handed to a thread
         self._guess()
 
     def _guess(self) -> None:
@@ -128,7 +129,7 @@ class ReadAhead:
         """Return a sample, loaded ahead or now."""
         with self._lock:
             task = self._loaded.pop(index, None)
-            number = self._number(index, 0)
+            number = self._number(index)
             self._num_requests += 1
             if task is not None and task.number != number and not self._told:
                 task = None  # loaded for a later request, with other random numbers
@@ -143,7 +144,6 @@ class ReadAhead:
         """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
         if self._told:
             return [self.get(index) for index in indices]
-        num_long = self._num_long
         samples: list[Any] = []
         try:
             if self._is_short:
@@ -156,10 +156,13 @@ class ReadAhead:
         except Exception as error:
             note_sample(error, indices[len(samples)], len(samples))
             raise
-        was_short, self._is_short = self._is_short, self._num_long - num_long <= _LONG_SHARE * len(indices)
-        if self._is_short and not was_short:
-            with self._lock:
-                self._guess()  # what is loaded ahead will not be asked for
+        self._num_loaded += len(samples)
+        if self._num_loaded >= _SAMPLES_LOOKED_AT and not self._is_short:
+            self._is_short = self._num_long <= _LONG_SHARE * self._num_loaded
+            self._num_loaded = self._num_long = 0
+            if self._is_short:
+                with self._lock:
+                    self._guess()  # what is loaded ahead will not be asked for
         return samples
 
     def _load_short(self, indices: Sequence[int], samples: list[Any]) -> None:
@@ -168,13 +171,13 @@ class ReadAhead:
         def load(key: Callable[[Any], None]) -> None:
             dataset, before = self._dataset, time.perf_counter()
             for index in indices:
-                key(self._number(index, 0))
+                key(self._number(index))
                 self._num_requests += 1
                 samples.append(dataset[index])
                 now = time.perf_counter()
                 if now - before > _SHORT_SECONDS:
-                    self._num_long += 1
                     self._is_short = False
+                    self._num_loaded = self._num_long = 0
                     return
                 before = now
 
@@ -205,7 +208,7 @@ class ReadAhead:
     def _key(self) -> tuple[int, int]:
         return (torch.initial_seed(), 0) if self.key is None else self.key
 
-    def _number(self, index: int, later: int) -> int:
+    def _number(self, index: int, later: int = 0) -> int:
         """Return what distinguishes the random numbers of the sample that is asked for, or so many requests later.
 
         It does not depend on what is loaded ahead, so the numbers are the same whoever loads the sample.

@@ -75,6 +75,8 @@ def _is_ordinary(field: Any) -> bool:
 def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     """Return what a dataset takes its samples from, and whether a sample is an element, not a tuple of them."""
     kind = type(dataset)
+    if kind in (list, tuple):
+        return (), False
     if kind is torch.Tensor:
         return (dataset,), True
     if kind is TensorDataset:

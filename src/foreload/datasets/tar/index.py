@@ -43,6 +43,7 @@ def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> S
             and _describes(known, path, status.st_ctime_ns, file)
         ):
             return known
+        file.seek(0)
         index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
     if save:
         with suppress(OSError):  # no permission, or no room
