@@ -57,6 +57,9 @@ def main() -> None:
             "stock, TensorDataset(x)": per_batch(TorchDataLoader(TensorDataset(X), **arguments)),
             "stock, TensorDataset(x, y)": per_batch(TorchDataLoader(TensorDataset(X, Y), **arguments)),
             "stock, CachedDataset((x, y))": per_batch(TorchDataLoader(fl.CachedDataset((X, Y)), **arguments)),
+            "stock, AsyncPrefetchDataset(x, y)": per_batch(
+                TorchDataLoader(fl.AsyncPrefetchDataset(TensorDataset(X, Y)), **arguments)
+            ),
             "foreload, CachedDataset(x)": per_batch(fl.DataLoader(fl.CachedDataset(X), **arguments)),
             "foreload, CachedDataset((x, y))": per_batch(fl.DataLoader(fl.CachedDataset((X, Y)), **arguments)),
             "foreload, TensorDataset(x, y)": per_batch(fl.DataLoader(TensorDataset(X, Y), **arguments)),
@@ -77,6 +80,8 @@ def main() -> None:
     record.verdict("x and y, of the bare loop", ratio("bare index_select, x and y", pair), 0.7)
     inside = ratio("stock, TensorDataset(x, y)", "stock, CachedDataset((x, y))")
     record.verdict("CachedDataset inside stock, against TensorDataset", inside, 4)
+    ahead = ratio("stock, TensorDataset(x, y)", "stock, AsyncPrefetchDataset(x, y)")
+    record.verdict("AsyncPrefetchDataset inside stock, against TensorDataset", ahead, 1.2)
     record.write()
 
 

@@ -16,10 +16,14 @@ constexpr unsigned kDepth = 64;
 
 struct FileSource {
   FileSource(std::vector<std::string> paths, size_t keep, bool direct)
-      : files(std::move(paths), keep), reader(direct, kDepth) {}
+      : files(std::move(paths), keep), reader(kDepth) {
+    files.set_direct(direct);
+  }
   FileSource(std::vector<std::string> paths, std::vector<foreload::Extent> extents,
              std::vector<foreload::Stamp> stamps, size_t keep, bool direct)
-      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reader(direct, kDepth) {}
+      : files(std::move(paths), std::move(extents), std::move(stamps), keep), reader(kDepth) {
+    files.set_direct(direct);
+  }
 
   // Returns the samples per run: `usual`, but `together` if many reads are in flight.
   size_t grain(size_t usual, size_t together) const { return reader.many(files) ? together : usual; }

@@ -121,6 +121,16 @@ nb::bytes path_of(const FileSource& source, size_t index) {
   return nb::bytes(path.data(), path.size());
 }
 
+std::optional<std::pair<nb::bytes, std::string>> direct_problem(const FileSource& source) {
+  std::optional<std::pair<std::string, std::string>> found;
+  {
+    const ReleaseGil release;
+    found = source.files.direct_problem();
+  }
+  if (!found) return std::nullopt;
+  return std::pair(nb::bytes(found->first.data(), found->first.size()), std::move(found->second));
+}
+
 }  // namespace
 
 std::vector<std::string> to_paths(const std::vector<nb::bytes>& paths) {
@@ -174,6 +184,12 @@ void bind_files(nb::module_& module) {
       .def(
           "expect_cold", [](FileSource& source) { source.files.expect_cold(); },
           "Read as if all reads had to wait for the disk lately.")
+      .def_prop_rw(
+          "direct", [](const FileSource& source) { return source.files.direct(); },
+          [](FileSource& source, bool direct) { source.files.set_direct(direct); },
+          "Whether reads go past the page cache, where the file system can.")
+      .def("direct_problem", &direct_problem,
+           "Return a file that is read through the page cache all the same, and why; None if there is none.")
       .def_prop_ro(
           "cold", [](const FileSource& source) { return source.files.cold(); },
           "Whether reads have lately had to wait for the disk.");

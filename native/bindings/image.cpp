@@ -115,7 +115,7 @@ class ImageJob : public foreload::Job {
     const Fallback fallback = python_fallback(fallback_);
     std::unique_ptr<ImageLoader> loader = source_->idle_loaders.take();
     std::vector<size_t> missing, positions;
-    const bool alone = end - begin == 1 && !source_->reader.direct();
+    const bool alone = end - begin == 1 && !source_->files.direct();
     for (size_t i = begin; i < end; ++i) {
       // Cached images need not be read; the others are loaded once they have been read.
       if (!given_.empty()) {
@@ -135,7 +135,7 @@ class ImageJob : public foreload::Job {
       const Clock::time_point begun = store_ ? Clock::now() : Clock::time_point();
       // An image of a changed shard must not get into the cache.
       if (!error && store_ && source_->files.in_shards()) {
-        error = source_->files.change(source_->files.extent(missing[k]).file, source_->reader.direct());
+        error = source_->files.change(source_->files.extent(missing[k]).file, source_->files.direct());
       }
       if (error) {
         failures_.add(positions[k], error);

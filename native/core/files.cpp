@@ -8,8 +8,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <set>
+#include <string_view>
 #include <utility>
 
+#include "direct.hpp"
 #include "error.hpp"
 #include "read.hpp"
 
@@ -117,6 +120,27 @@ std::span<const uint8_t> Files::bytes(size_t sample, std::vector<uint8_t>& buffe
 
 void Files::note_read(std::chrono::duration<double> took, uint64_t bytes) {
   note_read(took.count() > kWarmSeconds + static_cast<double>(bytes) / kWarmRate);
+}
+
+std::optional<std::pair<std::string, std::string>> Files::direct_problem() const {
+  std::set<std::string_view> folders;
+  std::set<dev_t> devices;
+  std::optional<std::string_view> last;
+  for (const std::string& path : paths_) {
+    const std::string_view folder(path.data(), path.rfind('/') + 1);
+    struct stat status;
+    if (folder == last || folders.contains(folder) || ::stat(path.c_str(), &status) != 0 ||
+        !S_ISREG(status.st_mode) || status.st_size == 0) {
+      continue;
+    }
+    folders.insert(folder);
+    last = folder;
+    if (!devices.insert(status.st_dev).second) continue;
+    if (std::string problem = foreload::direct_problem(path); !problem.empty()) {
+      return std::pair(path, std::move(problem));
+    }
+  }
+  return std::nullopt;
 }
 
 std::exception_ptr Files::change(uint32_t file, bool direct) {

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace foreload {
@@ -77,6 +79,13 @@ class Files {
   std::exception_ptr change(uint32_t file, bool direct);
   bool in_shards() const { return !extents_.empty(); }
 
+  // Whether reads go past the page cache, where the file system can.
+  bool direct() const { return direct_.load(std::memory_order_relaxed); }
+  void set_direct(bool direct) { direct_.store(direct, std::memory_order_relaxed); }
+  // Returns a file that is read through the page cache all the same, and why. One file is tried of each file
+  // system that the folders of these files lie on.
+  std::optional<std::pair<std::string, std::string>> direct_problem() const;
+
   // The bytes kept of a sample; empty if there are none.
   std::span<const uint8_t> kept(size_t sample) const;
   // Whether a sample is one of those that are kept.
@@ -111,6 +120,7 @@ class Files {
   std::vector<Kept> kept_;
   std::vector<Shard> shards_;
   std::atomic<float> coldness_{0};
+  std::atomic<bool> direct_{false};
 };
 
 }  // namespace foreload

@@ -8,10 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <new>
 #include <numeric>
 
 #include "error.hpp"
@@ -45,6 +43,17 @@ std::span<const uint8_t> read_extent(int fd, const Extent& extent, std::vector<u
   return {buffer.data(), size};
 }
 
+std::span<const uint8_t> read_buffered(Files& files, size_t sample, std::vector<uint8_t>& buffer) {
+  const Extent extent = files.extent(sample);
+  const std::string& path = files.path(sample);
+  if (extent.length == Extent::kWhole) return read_file(path, buffer);
+  const Opened fd = files.shard(extent.file, false);
+  const auto bytes = read_extent(fd, extent, buffer, path);
+  files.check_unchanged(extent.file, fd);
+  if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));
+  return bytes;
+}
+
 // Opens the file that a sample lies in.
 Opened open_sample(Files& files, size_t sample, bool direct) {
   const Extent extent = files.extent(sample);
@@ -74,7 +83,7 @@ bool read_into(Files& files, size_t sample, const Place& place) {
   return size == place.size;
 }
 
-// Reads past the page cache: the blocks that hold the sample. If its file has no size, it goes to `buffer`.
+// Reads past the page cache: the blocks that hold the sample. If that cannot be done, it goes to `buffer`.
 std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer& aligned,
                                      std::vector<uint8_t>& buffer) {
   const Extent extent = files.extent(sample);
@@ -91,13 +100,15 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer&
   aligned.reserve(wanted + kDirectBlock);
   uint64_t size = 0;
   while (size < wanted) {
-    const uint64_t length = (wanted - size + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-    const ssize_t got = ::pread(fd, aligned.data() + size, length, static_cast<off_t>(begin + size));
+    // A block of which a part came is read again: at the file's end, no more of it comes.
+    const uint64_t from = size / kDirectBlock * kDirectBlock;
+    const ssize_t got =
+        ::pread(fd, aligned.data() + from, whole_blocks(wanted - from), static_cast<off_t>(begin + from));
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EINVAL) return read_buffered(files, sample, buffer);  // refused only now
     if (got < 0) fail(path);
-    if (got == 0) break;
-    size += static_cast<uint64_t>(got);
-    if (size % kDirectBlock != 0) break;  // the file's end
+    if (from + static_cast<uint64_t>(got) <= size) break;
+    size = from + static_cast<uint64_t>(got);
   }
   if (!whole && size < wanted)
     std::rethrow_exception(cut_short(files, sample, size - std::min(size, skipped)));
@@ -105,19 +116,6 @@ std::span<const uint8_t> read_blocks(Files& files, size_t sample, AlignedBuffer&
 }
 
 }  // namespace
-
-void AlignedBuffer::Free::operator()(uint8_t* memory) const {
-  std::free(memory);
-}
-
-void AlignedBuffer::reserve(size_t size) {
-  if (size <= size_) return;
-  size = (size + size / 4 + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-  std::unique_ptr<uint8_t, Free> larger(static_cast<uint8_t*>(std::aligned_alloc(kDirectBlock, size)));
-  if (!larger) throw std::bad_alloc();
-  memory_ = std::move(larger);
-  size_ = size;
-}
 
 std::vector<ReadRange> join_neighbours(const Files& files, std::span<const size_t> samples,
                                        std::vector<size_t>& order) {
@@ -215,14 +213,14 @@ std::exception_ptr cut_short(const Files& files, size_t sample, uint64_t got) {
 }
 
 std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<uint8_t>& buffer) {
-  const Extent extent = files.extent(sample);
-  const std::string& path = files.path(sample);
-  if (extent.length == Extent::kWhole) return read_file(path, buffer);
-  const Opened fd = files.shard(extent.file, false);
-  const auto bytes = read_extent(fd, extent, buffer, path);
-  files.check_unchanged(extent.file, fd);
-  if (bytes.size() != extent.length) std::rethrow_exception(cut_short(files, sample, bytes.size()));
-  return bytes;
+  if (!files.direct()) return read_buffered(files, sample, buffer);
+  AlignedBuffer aligned;
+  const auto bytes = read_blocks(files, sample, aligned, buffer);
+  if (files.in_shards()) {
+    if (const auto changed = files.change(files.extent(sample).file, true)) std::rethrow_exception(changed);
+  }
+  if (bytes.data() != buffer.data()) buffer.assign(bytes.begin(), bytes.end());
+  return {buffer.data(), bytes.size()};
 }
 
 void PlainReader::read(Files& files, std::span<const size_t> samples, std::span<const Place> places,
@@ -262,32 +260,33 @@ AdaptiveReader::~AdaptiveReader() {
 // Releases the readers of the process that forked this one without destroying them: its reads may be under
 // way, and what they had mapped is not mapped here.
 void AdaptiveReader::forget() {
-  for (auto& idle : idle_) {
-    for (auto& reader : idle) (void)reader.release();
-    idle.clear();
+  for (auto& idle : {&idle_[0][0], &idle_[0][1], &idle_[1][0], &idle_[1][1]}) {
+    for (auto& reader : *idle) (void)reader.release();
+    idle->clear();
   }
 }
 
 // The lock is never waited for: if another thread held it when the process forked, it stays locked in the
 // child.
-std::unique_ptr<Reader> AdaptiveReader::take(bool many) {
+std::unique_ptr<Reader> AdaptiveReader::take(bool direct, bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock && process_ != ::getpid()) {
     forget();
     process_ = ::getpid();
   }
-  if (lock && !idle_[many].empty()) {
-    auto reader = std::move(idle_[many].back());
-    idle_[many].pop_back();
+  auto& idle = idle_[direct][many];
+  if (lock && !idle.empty()) {
+    auto reader = std::move(idle.back());
+    idle.pop_back();
     return reader;
   }
-  auto reader = many ? make_uring_reader(direct_, depth_) : nullptr;
-  return reader ? std::move(reader) : std::make_unique<PlainReader>(direct_);
+  auto reader = many ? make_uring_reader(direct, depth_) : nullptr;
+  return reader ? std::move(reader) : std::make_unique<PlainReader>(direct);
 }
 
-void AdaptiveReader::put_back(std::unique_ptr<Reader> reader, bool many) {
+void AdaptiveReader::put_back(std::unique_ptr<Reader> reader, bool direct, bool many) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock && process_ == ::getpid()) idle_[many].push_back(std::move(reader));
+  if (lock && process_ == ::getpid()) idle_[direct][many].push_back(std::move(reader));
 }
 
 std::vector<std::pair<size_t, std::exception_ptr>> AdaptiveReader::read(Files& files,
@@ -301,11 +300,11 @@ std::vector<std::pair<size_t, std::exception_ptr>> AdaptiveReader::read(Files& f
     measure.add_bytes(bytes.size());
     done(i, bytes, std::move(error));
   };
-  const bool together = many(files);
-  auto reader = take(together);
+  const bool direct = files.direct(), together = many(files);
+  auto reader = take(direct, together);
   reader->read(files, samples, places, counted);
-  put_back(std::move(reader), together);
-  return in_changed_shards(files, samples, direct_);
+  put_back(std::move(reader), direct, together);
+  return in_changed_shards(files, samples, direct);
 }
 
 std::vector<std::pair<size_t, std::exception_ptr>> in_changed_shards(Files& files,

@@ -10,30 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "direct.hpp"
 #include "files.hpp"
 
 struct stat;
 
 namespace foreload {
-
-// O_DIRECT wants offsets, lengths and memory to be multiples of this, or less, on any disk.
-constexpr uint64_t kDirectBlock = 4096;
-
-// Memory aligned for O_DIRECT, which only ever grows.
-class AlignedBuffer {
- public:
-  uint8_t* data() const { return memory_.get(); }
-  size_t size() const { return size_; }
-  // Makes room for that many bytes; if it must grow, what was in it is lost.
-  void reserve(size_t size);
-
- private:
-  struct Free {
-    void operator()(uint8_t* memory) const;
-  };
-  std::unique_ptr<uint8_t, Free> memory_;
-  size_t size_ = 0;
-};
 
 // One read that serves neighbours in a shard, or a whole file.
 struct ReadRange {
@@ -66,7 +48,8 @@ bool has_size(const struct stat& status);
 // Reads a whole file. The span lies in `buffer`, which only ever grows. Throws Error(system).
 std::span<const uint8_t> read_file(const std::string& path, std::vector<uint8_t>& buffer);
 
-// Reads a sample through the page cache. Throws Error(system), Error(decode) if its shard ends too early.
+// Reads a sample, past the page cache if `files` is direct. Throws Error(system), Error(decode) if its shard
+// ends too early.
 std::span<const uint8_t> read_sample(Files& files, size_t sample, std::vector<uint8_t>& buffer);
 
 // Returns the Error for a sample of whose bytes only `got` are there.
@@ -119,8 +102,8 @@ class PlainReader : public Reader {
 // batch.
 class AdaptiveReader {
  public:
-  // `direct`: past the page cache. `depth`: reads in flight of one thread, if the system grants io_uring.
-  AdaptiveReader(bool direct, unsigned depth) : direct_(direct), depth_(depth) {}
+  // `depth`: reads in flight of one thread, if the system grants io_uring.
+  explicit AdaptiveReader(unsigned depth) : depth_(depth) {}
   ~AdaptiveReader();
 
   // As Reader::read(). Returns in_changed_shards().
@@ -128,18 +111,16 @@ class AdaptiveReader {
                                                           std::span<const Place> places,
                                                           const Reader::Done& done);
   // Whether many will be read at a time, so that a run of samples should be long.
-  bool many(const Files& files) const { return depth_ > 0 && (direct_ || files.cold()); }
-  bool direct() const { return direct_; }
+  bool many(const Files& files) const { return depth_ > 0 && (files.direct() || files.cold()); }
 
  private:
   void forget();
-  std::unique_ptr<Reader> take(bool many);
-  void put_back(std::unique_ptr<Reader> reader, bool many);
+  std::unique_ptr<Reader> take(bool direct, bool many);
+  void put_back(std::unique_ptr<Reader> reader, bool direct, bool many);
 
-  const bool direct_;
   unsigned depth_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Reader>> idle_[2];
+  std::vector<std::unique_ptr<Reader>> idle_[2][2];  // by direct, many
   int process_ = 0;
 };
 

@@ -83,6 +83,7 @@ class UringReader : public Reader {
   struct Slot {
     ReadRange range;
     Opened file;
+    bool refused = false;                     // O_DIRECT, at the first read
     uint64_t begin = 0, wanted = 0, got = 0;  // bytes, counted from the block that the first one lies in
     uint64_t under_way = 0;                   // its share of bytes_under_way_
     uint8_t* memory = nullptr;                // in `usual`, `large` or the place
@@ -103,6 +104,7 @@ class UringReader : public Reader {
     Slot& slot = slots_[number];
     slot.range = range;
     slot.got = slot.wanted = 0;
+    slot.refused = false;
     slot.begin = direct_ ? range.offset / kDirectBlock * kDirectBlock : range.offset;
     if (!files_->in_shards()) {
       io_uring_sqe& entry = ring_.prepare(IORING_OP_OPENAT, number);
@@ -216,24 +218,43 @@ class UringReader : public Reader {
       read_on(number);
       return true;
     }
+    if (result == -EINVAL && direct_ && !std::exchange(slot.refused, true)) {
+      slot.file = files_->in_shards() ? files_->shard(slot.range.file, false) : open_buffered(path);
+      read_on(number);
+      return true;
+    }
     if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
-    slot.got += static_cast<uint64_t>(result);
-    const bool at_end = result == 0 || (direct_ && slot.got % kDirectBlock != 0);
-    if (slot.got >= slot.wanted || at_end) return false;
+    const uint64_t come = read_from(slot) + static_cast<uint64_t>(result);
+    if (come <= slot.got) return false;  // the file's end
+    slot.got = come;
+    if (slot.got >= slot.wanted) return false;
     read_on(number);
     return true;
   }
 
+  static Opened open_buffered(const std::string& path) {
+    Descriptor own(open_file(path, false));
+    const int fd = own;
+    regular_status(fd, path);
+    let_reads_wait(fd);
+    return {fd, std::move(own)};
+  }
+
+  // Returns where to read on. With O_DIRECT, a block of which a part came is read again: at the file's end,
+  // no more of it comes.
+  uint64_t read_from(const Slot& slot) const {
+    return direct_ ? slot.got / kDirectBlock * kDirectBlock : slot.got;
+  }
+
   void read_on(size_t number) {
     Slot& slot = slots_[number];
-    const uint64_t left = slot.wanted - slot.got;
-    const uint64_t length =
-        std::min(direct_ ? (left + kDirectBlock - 1) / kDirectBlock * kDirectBlock : left, kMaxAtOnce);
+    const uint64_t from = read_from(slot), left = slot.wanted - from;
+    const uint64_t length = std::min(direct_ ? whole_blocks(left) : left, kMaxAtOnce);
     const bool fixed = registered_ && slot.memory == slot.usual.data();
     io_uring_sqe& entry = ring_.prepare(fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, number);
     entry.fd = slot.file;
-    entry.off = slot.begin + slot.got;
-    entry.addr = reinterpret_cast<uint64_t>(slot.memory + slot.got);
+    entry.off = slot.begin + from;
+    entry.addr = reinterpret_cast<uint64_t>(slot.memory + from);
     entry.len = static_cast<uint32_t>(length);
     entry.buf_index = fixed ? static_cast<uint16_t>(number) : 0;
   }

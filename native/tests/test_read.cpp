@@ -123,7 +123,7 @@ void expect(const std::vector<Outcome>& all, const std::vector<Bytes>& expected)
 void whole_files(const Folder& folder) {
   std::vector<std::string> paths;
   for (const size_t size :
-       {0, 1, 511, 512, 4095, 4096, 4097, 65535, 65536, 65537, 81920, 262144, (1 << 20) + 3}) {
+       {0, 1, 511, 512, 513, 4095, 4096, 4097, 65535, 65536, 65537, 81920, 262144, (1 << 20) + 3}) {
     paths.push_back(made(folder / ("whole" + std::to_string(size)), size));
   }
   std::vector<Bytes> contents;
@@ -310,7 +310,8 @@ void many_threads(const Folder& folder, bool direct) {
   for (uint64_t i = 0; i < 100; ++i) extents.push_back({0, 2900 * i, 2900 + i});
   Files files({path}, extents, {stamp_of(path)}, 20);
   const Bytes content = by_stream(path);
-  AdaptiveReader reader(direct, kDepth);
+  AdaptiveReader reader(kDepth);
+  files.set_direct(direct);
   std::vector<std::thread> threads;
   for (unsigned seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&, seed] {
@@ -331,13 +332,43 @@ void many_threads(const Folder& folder, bool direct) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// What is read alone, outside of a reader, is read in the same way.
+void one_by_one(const Folder& folder) {
+  const std::string path = made(folder / "alone", 70001);
+  const Bytes content = by_stream(path);
+  std::vector<uint8_t> buffer;
+  for (const bool direct : {false, true}) {
+    Files whole({path}, 0), parts({path}, {{0, 4097, 5000}, {0, 70000, 1}}, {stamp_of(path)}, 0);
+    whole.set_direct(direct);
+    parts.set_direct(direct);
+    const auto all = whole.bytes(0, buffer);
+    CHECK(std::equal(all.begin(), all.end(), content.begin(), content.end()));
+    const auto part = parts.bytes(0, buffer);
+    CHECK(std::equal(part.begin(), part.end(), content.begin() + 4097, content.begin() + 9097));
+    CHECK(parts.bytes(1, buffer)[0] == content[70000]);
+  }
+}
+
+void direct_problems(const Folder& folder, bool in_memory) {
+  const std::string path = made(folder / "problem", 5000), empty = made(folder / "empty", 0);
+  const auto why = Files({empty, folder / "missing", path}, 0).direct_problem();
+  CHECK(!Files({empty, folder / "missing", "/dev/zero"}, 0).direct_problem());
+  const std::string before = fs::current_path();
+  fs::current_path(folder.path);
+  CHECK(Files({"problem"}, 0).direct_problem().has_value() == why.has_value());
+  fs::current_path(before);
+  if (!in_memory) return;  // the file system may have O_DIRECT, or not
+  CHECK(why && why->first == path && why->second.find("memory") != std::string::npos);
+}
+
 // The child has none of what the parent's readers had mapped, and may map something else there.
 void fork_beside_idle_readers(const Folder& folder) {
   const std::string path = made(folder / "forked", 50000);
   const Bytes content = by_stream(path);
   for (const bool child_reads : {true, false}) {
-    auto reader = std::make_unique<AdaptiveReader>(true, kDepth);
+    auto reader = std::make_unique<AdaptiveReader>(kDepth);
     Files files({path}, 0);
+    files.set_direct(true);
     const auto right = [&] { return outcomes(*reader, files, {0, 0, 0})[2].bytes == content; };
     CHECK(right());
     const pid_t child = ::fork();
@@ -376,6 +407,8 @@ int main() {
     changed_shards(folder);
     many_threads(folder, false);
     many_threads(folder, true);
+    one_by_one(folder);
+    direct_problems(folder, parent == "/dev/shm");
     fork_beside_idle_readers(folder);
   }
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,16 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     for word in ("cores", "memory", "SIMD", "JPEG", "CUDA", "io_uring", "O_DIRECT", "/dev/shm"):
         assert word in result.stdout
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_doctor_says_what_is_not_read_past_the_page_cache() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(b"x" * 10000)
+        file.flush()
+        (found,) = (finding for finding in examine(Path(file.name)) if finding.name == "O_DIRECT")
+    assert not found.good
+    assert "memory (tmpfs)" in found.found
 
 
 @pytest.mark.slow

@@ -300,3 +300,86 @@ def test_an_epoch_that_goes_on_gives_the_rest_and_no_more(kind: Any, batch_size:
         rest = list(again)
     found = [int(sample) for batch in [*given, *rest] for sample in np.atleast_1d(batch)]
     assert sorted(found) == [index**2 for index in range(12)]
+
+
+class Drawing(Dataset[Any]):
+    """Draws from every generator; a sample in ten takes its time."""
+
+    def __init__(self, wait: threading.Event | None = None) -> None:
+        self.wait = wait
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        if self.wait is not None and index % 10 == 3:
+            self.wait.wait(0.001)
+        return index, random.random(), float(np.random.rand()), torch.rand(2)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_who_loads_a_sample_does_not_change_what_it_draws(shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def epochs(short: float, wait: threading.Event | None = None) -> tuple[list[Any], bool]:
+        monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", short)
+        torch.manual_seed(5)
+        dataset = Drawing(wait)
+        with contextlib.closing(fl.AsyncPrefetchDataset(dataset, queue_size=3)) as ahead:
+            order = torch.Generator().manual_seed(1)
+            loader = TorchDataLoader(ahead, 8, shuffle=shuffle, generator=order, collate_fn=list)
+            found = [str(sample) for _ in range(3) for batch in loader for sample in batch]
+            first = iter(loader)
+            found += map(str, next(first) + next(first) + next(iter(loader)))
+            return found, ahead._reader._is_short
+
+    threads, is_short = epochs(0)
+    assert not is_short
+    assert len(set(threads)) == len(threads) == 3 * 60 + 24
+    here, is_short = epochs(1e9)
+    assert is_short
+    assert here == threads
+    assert epochs(5e-5, threading.Event())[0] == threads
+
+
+def test_a_batch_of_short_samples_ends_loading_ahead_until_one_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", 0.05)
+    slow = threading.Event()
+    gate = threading.Event()
+
+    class Gated(Squares):
+        def __getitem__(self, index: int) -> int:
+            if slow.is_set():
+                gate.wait(0.1)
+            return super().__getitem__(index)
+
+    squares = Gated(400)
+    with contextlib.closing(fl.AsyncPrefetchDataset(squares, queue_size=4)) as ahead:
+        batches = iter(TorchDataLoader(ahead, batch_size=10))
+        for _ in range(4):
+            next(batches)
+        settle(ahead)
+        squares.helped.clear()
+        for _ in range(3):
+            next(batches)
+        assert not squares.helped
+        assert sorted(squares.loaded)[-1] == 69
+        slow.set()
+        next(batches)
+        settle(ahead)
+        assert squares.helped & set(range(72, 80))
+        assert sorted(squares.loaded)[-1] >= 80
+
+
+def test_a_sample_that_fails_in_a_batch_of_short_ones_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    squares = Squares()
+    monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", 1.0)
+    ahead = fl.AsyncPrefetchDataset(squares)
+    squares.bad = 17
+    for _ in range(2):  # loaded by threads, then here
+        assert len(ahead.__getitems__(list(range(40, 90)))) == 50
+        with pytest.raises(KeyError, match="bad 17") as caught:
+            ahead.__getitems__([15, 16, 17, 18])
+        assert any("sample 17 (position 2" in note for note in caught.value.__notes__)
+        with pytest.raises(KeyError, match="bad 17") as caught:
+            ahead.__getitems__([9, 17, 18])
+        assert any("sample 17 (position 1" in note for note in caught.value.__notes__)
+    ahead.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import errno
-import mmap
 import os
 import pickle
 import resource
@@ -29,7 +27,7 @@ from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from tests.conftest import jpeg, photo
 
-MIXED = [0, 1, 511, 4095, 4096, 4097, 65535, (1 << 20) + 3]
+MIXED = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65535, (1 << 20) + 3]
 
 
 @pytest.fixture(params=["disk", "/dev/shm"])
@@ -143,49 +141,6 @@ def test_what_is_no_index_is_refused(tmp_path: Path, kind: str) -> None:
     if kind not in ("shards", "table", "packed"):  # whose batches default_collate makes
         with pytest.raises(IndexError, match="gave a batch without samples, which cannot be collated"):
             next(iter(fl.DataLoader(dataset, batch_sampler=[[]], num_workers=0)))
-
-
-def cached_pages(path: Path) -> int:
-    """How much of a file the page cache holds."""
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        told = (ctypes.c_ubyte * pages)()
-        start = (ctypes.c_ubyte * len(mapped)).from_buffer(mapped)
-        libc = ctypes.CDLL(None, use_errno=True)
-        size = ctypes.c_size_t(len(mapped))
-        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(start)), size, told) == 0
-        del start
-        return sum(page & 1 for page in told)
-
-
-@pytest.mark.parametrize("count", [1, 17])
-def test_direct_io_leaves_the_page_cache_alone(tmp_path: Path, count: int) -> None:
-    for number in range(count):
-        (tmp_path / f"{number}.jpg").write_bytes(jpeg(photo(200, 150)))
-    tar = pack(tmp_path, tmp_path / "packed").shards[0]
-    paths = [*sorted(tmp_path.glob("*.jpg")), Path(tar)]
-    # Made before the pages are dropped: opening a shard compares some of its headers with the index.
-    shards = [fl.ImageDataset(tar, direct_io=True), fl.TarDataset(tar, direct_io=True)]
-
-    def drop() -> None:
-        for path in paths:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    drop()
-    if any(map(cached_pages, paths)):
-        pytest.skip("this file system keeps its pages")
-    images = fl.ImageDataset(paths[:-1], direct_io=True)
-    datasets: list[Any] = [images, *shards, fl.FileDataset(paths[:-1], direct_io=True)]
-    datasets.append(fl.ImageDataset(paths[:-1], loading_mode=LoadingMode.EAGER, direct_io=True))
-    for dataset in datasets:
-        dataset[0]
-        for _ in fl.DataLoader(dataset, batch_size=count, num_workers=1):
-            pass
-        assert not any(map(cached_pages, paths)), dataset
-    fl.ImageDataset(paths[:-1])[0]
-    assert cached_pages(paths[0])
 
 
 def test_few_descriptors(tmp_path: Path) -> None:

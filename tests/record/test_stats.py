@@ -117,6 +117,7 @@ def test_a_loops_own_time_is_not_waiting(kind: str) -> None:
         "native": False,
         "stock": False,
         "dataset": "Slow",
+        "direct_problem": None,
     }
 
 

@@ -271,3 +271,15 @@ def test_urls_of_files_are_paths(folder: Path, photos: Path, tmp_path: Path) -> 
     for shards in (url, f"{url}/{SHARDS}", [f"{url}/s-{i}.tar" for i in range(COUNT)], f"file://localhost{own}"):
         assert right([tuple(sample.values()) for sample in samples_of(fl.TarDataset(shards))])
     assert fl.ImageDataset(photos.as_uri()).samples == fl.ImageDataset(photos).samples
+
+
+def test_direct_io_of_urls_is_warned_of(folder: Path, serve: Any) -> None:
+    url = serve(folder).url(SHARDS)
+    told = "direct_io=True: has no effect on URLs, whose bytes come from a server"
+    with pytest.warns(UserWarning, match=told) as caught:
+        remote = fl.TarDataset(url, direct_io=True)
+    assert len(caught) == 1
+    assert remote[5] == expected(5)
+    assert fl.TarDataset(url).direct_problem is None
+    with pytest.warns(UserWarning, match=told):
+        fl.AsyncPrefetchDataset(fl.TarDataset(url), direct_io=True)

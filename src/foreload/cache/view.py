@@ -19,7 +19,7 @@ from foreload.order.index import position_of
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
-__all__ = ["CachedView", "holds_values", "is_remote", "unwrap", "warn_of_randomness"]
+__all__ = ["CachedView", "holds_values", "is_remote", "parts_of", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -178,7 +178,7 @@ def warn_of_randomness(dataset: Any) -> None:
     root, _ = unwrap(dataset)
     if isinstance(root, TwoStage):
         return  # its transform comes after the cache
-    for part in _parts(root):
+    for part in parts_of(root):
         for name in ("transform", "transforms"):
             if optional(part, name) is not None:
                 warn_user(
@@ -206,13 +206,13 @@ def holds_values(dataset: Any) -> bool:
 
 def is_remote(dataset: Any) -> bool:
     """Whether samples of a dataset, or of one that it is made of, come from a server."""
-    return any(isinstance(part, SampleSource) and part.is_remote for part in _parts(dataset))
+    return any(isinstance(part, SampleSource) and part.is_remote for part in parts_of(dataset))
 
 
-def _parts(dataset: Any) -> Iterator[Any]:
+def parts_of(dataset: Any) -> Iterator[Any]:
     """Yield a dataset and those that it is made of, as far as torch's own wrappers show them."""
     yield dataset
     inner = optional(dataset, "datasets")
     for part in inner if isinstance(inner, (list, tuple)) else [optional(dataset, "dataset")]:
         if part is not None and part is not dataset:
-            yield from _parts(part)
+            yield from parts_of(part)

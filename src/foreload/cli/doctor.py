@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import shutil
 import time
@@ -134,17 +133,10 @@ def _direct(path: Path) -> Finding:
     file = next(_files(path), None)
     if file is None:
         return _nothing_to_try(name, path)
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
-    except OSError as error:
-        return _no_direct(name, file, error)
-    try:
-        with mmap.mmap(-1, 4096) as block:
-            os.preadv(descriptor, [block], 0)
-    except OSError as error:
-        return _no_direct(name, file, error)
-    finally:
-        os.close(descriptor)
+    problem = _native.Files([os.fsencode(file)]).direct_problem()
+    if problem is not None:
+        lost = "reads go through the page cache, and evict other data from it"
+        return Finding(name, False, f"{file}: {problem[1]}", lost)
     return Finding(name, True, f"works on {file}")
 
 
@@ -212,12 +204,3 @@ def _rate(pieces: list[tuple[Path, int, int]], *, direct: bool, many: bool) -> f
     began = time.perf_counter()
     job.run_here()
     return len(pieces) / (time.perf_counter() - began)
-
-
-def _no_direct(name: str, file: Path, error: OSError) -> Finding:
-    return Finding(
-        name,
-        False,
-        f"{file}: {error.strerror}",
-        "reads go through the page cache, and evict other data from it",
-    )

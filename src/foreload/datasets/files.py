@@ -16,6 +16,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate, pinned
 from foreload.batch.read import ReadAssembly, read_samples
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import Labels, list_files
 from foreload.options import LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, NativeBatches
@@ -23,7 +24,7 @@ from foreload.protocol import BatchMemory, BatchOptions, NativeBatches
 __all__ = ["FileDataset"]
 
 
-class FileDataset(BaseDataset, NativeBatches):
+class FileDataset(DirectReads, BaseDataset, NativeBatches):
     """The bytes of files: a sample is a uint8 tensor, or (tensor, target) if there are labels.
 
     Files of one size make a batch of batch x bytes, which is read natively. Reads that find their file in memory
@@ -35,7 +36,8 @@ class FileDataset(BaseDataset, NativeBatches):
         target_transform: called with each target.
         loading_mode: as for :class:`~foreload.BaseDataset`.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
-        direct_io: read past the page cache, which is left to others.
+        direct_io: read past the page cache, which is left to others; warns if the file system cannot. The
+            attribute of this name can be set later, too.
 
     Attributes:
         classes, class_to_idx, targets: as :class:`~foreload.ImageDataset` has them.
@@ -62,9 +64,9 @@ class FileDataset(BaseDataset, NativeBatches):
     ) -> None:
         paths, self._targets, self.classes = list_files(data_path, labels)
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        self.direct_io = direct_io
         self._labelled = labels is not None or bool(self.classes)
-        self._files = _native.Files([os.fsencode(path) for path in paths], direct=direct_io)
+        self._files = _native.Files([os.fsencode(path) for path in paths])
+        self.direct_io = direct_io
         self._lengths: np.ndarray[Any, Any] | None = None
         super().__init__(data_path, transform, target_transform, loading_mode)  # type: ignore[arg-type]
 

@@ -19,6 +19,7 @@ from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
+from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
@@ -331,6 +332,7 @@ class EpochSource(LoaderOrder[T_co]):
                 "native": False,
                 "stock": False,
                 "dataset": type(self.dataset).__name__,
+                "direct_problem": direct_problem(self.dataset),
             },
         )
 

@@ -89,6 +89,7 @@ class LoaderStats(TypedDict):
     native: bool  # foreload made batches natively, without the dataset's Python code
     stock: bool  # it is torch's own DataLoader
     dataset: str
+    direct_problem: str | None  # the file that ``direct_io=True`` does not work for, and why
 
 
 class Stats(TypedDict):

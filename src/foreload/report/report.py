@@ -114,6 +114,8 @@ class Report:
             facts.append(("GPU", f"idle {percent(stats['gpu']['idle_share'])} of the time"))
         if stats["cache"]:
             facts.append(("cache", f"{percent(stats['cache']['hit_rate'])} hits"))
+        if problem := stats["loader"].get("direct_problem"):
+            facts.append(("direct_io", problem))
         if stats["errors"]:
             facts.append(("failed", f"{number(stats['errors'])} samples; see loader.errors"))
         if restarts:

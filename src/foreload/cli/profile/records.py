@@ -191,6 +191,7 @@ class StockLoader:
                 "native": False,
                 "stock": True,
                 "dataset": about["dataset"],
+                "direct_problem": None,
             },
         }
 

@@ -19,6 +19,7 @@ from foreload.batch.collate import Collated
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int
 from foreload.datasets.base import EAGER_SHARE
+from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
 from foreload.datasets.images.decode import decode_image
@@ -49,7 +50,9 @@ Transform = Callable[[Any], Any]
 _TOGETHER = 256
 
 
-class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource, UserCode):
+class ImageDataset(
+    DirectReads, Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource, UserCode
+):
     """Images in files, with labels: ``(image, target)``.
 
     With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
@@ -66,7 +69,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         loading_mode: when files are read, and whether their bytes are kept in memory.
         cache_size: how many files ``LoadingMode.CACHED`` keeps.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
-        direct_io: read past the page cache, which is left to others.
+        direct_io: as for :class:`~foreload.FileDataset`.
         storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
             storage, as :class:`foreload.remote.fetch.Fetch` takes them.
         index_folder: as for :class:`~foreload.TarDataset`.
@@ -111,7 +114,7 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         cache_size = check_int("cache_size", cache_size, 0)
         data_path = local_path(data_path)
-        self.shards = Shards(data_path, storage, index_folder) if are_shards(data_path) else None
+        self.shards = Shards(data_path, storage, index_folder, direct=direct_io) if are_shards(data_path) else None
         self._paths: list[bytes] = []
         if self.shards is not None:
             if labels is not None:
@@ -124,8 +127,9 @@ class ImageDataset(Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBat
         self.transform = transforms.resize(image_size) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
-        self.direct_io = direct_io
-        self._files = self._open()
+        self._direct_io = direct_io
+        self._files: _native.ImageFiles = self._open()
+        self.direct_io = direct_io  # which warns if that is not possible
 
     def _open(self) -> _native.ImageFiles:
         count = len(self._targets)

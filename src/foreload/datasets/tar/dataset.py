@@ -19,6 +19,7 @@ from foreload.batch.failure import remaining_positions
 from foreload.batch.read import read_samples
 from foreload.checks import Array
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.direct import DirectReads
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tar.headers import Headers
 from foreload.datasets.tar.index import index_of
@@ -51,6 +52,8 @@ class Shards:
         shards: str | Path | Sequence[str | Path],
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
+        *,
+        direct: bool = False,
     ) -> None:
         self.paths = list_shards(shards)
         self.fetch: Fetch | None = None
@@ -64,7 +67,8 @@ class Shards:
             self.indexes, self._versions = remote_indexes(self.fetch, self.paths, folder)
         else:
             paths = self.paths
-            self.indexes = [index_of(path) for path in track(paths, "indexing shards", total=len(paths), after=1)]
+            indexing = track(paths, "indexing shards", total=len(paths), after=1)
+            self.indexes = [index_of(path, direct=direct) for path in indexing]
             self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
         self.shown = list(map(without_secrets, self.paths))
         self._manifest = self._read_manifest()
@@ -187,7 +191,7 @@ class Shards:
         return np.ascontiguousarray(np.concatenate(rows), np.int64)
 
 
-class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
+class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
     """Samples in tar shards (WebDataset's layout), with random access: full shuffle, cache, exact resume.
 
     Members whose names are the same up to the first dot make a sample: a dict of ``"__key__"`` and, for each
@@ -200,7 +204,7 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
             end with ``/``.
         transform: called with each dict, for instance to decode what is in it.
         loading_mode: as for :class:`~foreload.BaseDataset`.
-        direct_io: read past the page cache, which is left to others.
+        direct_io: as for :class:`~foreload.FileDataset`.
         storage: options of the storage behind URLs, as :class:`foreload.remote.fetch.Fetch` takes them.
         index_folder: where indexes of remote shards that have none beside them are kept; without it they are
             made each time, for which the shards are read.
@@ -230,12 +234,13 @@ class TarDataset(BaseDataset, TwoStageBatches, SampleSource):
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
     ) -> None:
-        self.direct_io = direct_io
+        self._direct_io = direct_io
         self._remotely = (storage, index_folder)
         super().__init__(shards, transform, None, loading_mode)  # type: ignore[arg-type]
+        self.direct_io = direct_io  # which warns if that is not possible
 
     def _locate(self, data_path: Any) -> Any:
-        self.shards = Shards(data_path, *self._remotely)
+        self.shards = Shards(data_path, *self._remotely, direct=self.direct_io)
         self._extents = self.shards.extents()
         self._open()
         return data_path

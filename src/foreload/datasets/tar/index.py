@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from foreload.datasets.direct import open_direct
 from foreload.datasets.tar.headers import Place, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
 
@@ -19,12 +21,13 @@ _FEW = 8
 _MANY = 256
 
 
-def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
+def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> ShardIndex:
     """Return the index of a shard: the one beside it if it is up to date, otherwise a new one.
 
     Args:
         shard: a tar, not compressed.
         save: write a new index beside the shard, as ``shard.tar.idx``, if possible.
+        direct: read the shard past the page cache, if possible.
 
     Raises:
         OSError: the shard cannot be read.
@@ -32,14 +35,15 @@ def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
     """
     path = f"{shard}{_SUFFIX}"
     known = ShardIndex.load(path)
-    with open(shard, "rb") as file:
+    with open_direct(shard) if direct else open(shard, "rb") as file:
         status = os.fstat(file.fileno())
         if (
             known is not None
             and (known.size, known.modified) == (status.st_size, status.st_mtime_ns)
-            and _describes(known, path, status.st_ctime_ns, file.fileno())
+            and _describes(known, path, status.st_ctime_ns, file)
         ):
             return known
+        file.seek(0)
         index = scan(file, str(shard), status.st_size, status.st_mtime_ns)
     if save:
         with suppress(OSError):  # no permission, or no room
@@ -47,11 +51,16 @@ def index_of(shard: str | Path, *, save: bool = True) -> ShardIndex:
     return index
 
 
-def _describes(index: ShardIndex, path: str, changed: int, shard: int) -> bool:
+def _describes(index: ShardIndex, path: str, changed: int, shard: IO[bytes]) -> bool:
     """Whether an index is that of a shard; copies have the size and the times that they are given."""
 
     def read(places: Sequence[Place]) -> list[bytes]:
-        return [os.pread(shard, place.length, place.start) for place in places]
+        return [_part(shard, place) for place in places]
 
     was_there_before = os.stat(path).st_ctime_ns >= changed
     return agrees(index, _FEW if was_there_before else _MANY, read)
+
+
+def _part(shard: IO[bytes], place: Place) -> bytes:
+    shard.seek(place.start)
+    return shard.read(place.length)

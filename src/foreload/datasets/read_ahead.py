@@ -1,0 +1,306 @@
+"""Threads that load the samples of a dataset ahead of requests, in the order in which they will be asked for."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.batch.assembly import note_sample
+from foreload.batch.thread_generators import keyed_generators, run_keyed, with_own_generators
+from foreload.machine import join
+
+__all__ = ["ReadAhead"]
+
+# Parallel workers ask nearly in the expected order: how far ahead in it to look for a request.
+_NEAR = 1 << 14
+
+# The expected order is given up after this many queue lengths of unexpected requests in a row.
+_SURPRISES = 4
+
+# Samples that take less are loaded sooner than they are handed to a thread and back.
+_SHORT_SECONDS = 5e-5
+
+# So many samples tell whether they are short: if at most this share of them takes longer.
+_SAMPLES_LOOKED_AT = 32
+_LONG_SHARE = 0.1
+
+
+class _Task(Future[Any]):
+    """A sample to load, with random numbers of its own.
+
+    Args:
+        dataset: its dataset.
+        index: its index.
+        key: (seed, epoch) of the random numbers.
+        number: distinguishes its random numbers from those of other samples.
+
+    Attributes:
+        number: the same.
+        seconds: how long the dataset took.
+    """
+
+    def __init__(self, dataset: Any, index: int, key: tuple[int, int], number: int) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._index = index
+        self._key = key
+        self.number = number
+        self.seconds = 0.0
+
+    def load(self) -> Any:
+        """Load it in the calling thread."""
+        return run_keyed(self._key, self._load)
+
+    def load_in_own_thread(self) -> Any:
+        """Load it in a thread that has generators of its own."""
+        return keyed_generators(self._key).run(self._load)
+
+    def _load(self, key: Callable[[Any], None]) -> Any:
+        key(self.number)
+        begun = time.perf_counter()
+        try:
+            return self._dataset[self._index]
+        finally:
+            self.seconds = time.perf_counter() - begun
+
+
+class ReadAhead:
+    """The threads of one process, and the samples that they have loaded.
+
+    Args:
+        dataset: its samples are loaded.
+        most: samples that are loaded, or being loaded, before they are asked for.
+        threads: how many.
+
+    Attributes:
+        process: the process that has the threads.
+        key: (seed, epoch) of the random numbers in foreload's DataLoader; None: no epoch is known.
+    """
+
+    def __init__(self, dataset: Any, most: int, threads: int) -> None:
+        self.process = os.getpid()
+        self._dataset = dataset
+        self._most = most
+        self._count = threads
+        self._threads: list[threading.Thread] = []
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
+        self._lock = threading.RLock()
+        self._loaded: dict[int, _Task] = {}
+        self.key: tuple[int, int] | None = None  # of the epoch's random numbers, in foreload's DataLoader
+        self._num_requests = 0
+        self._num_loaded = self._num_long = 0  # samples since they were looked at last, and those that took long
+        self._is_short = False  # whether samples are loaded sooner than they are handed to a thread
+        self._guess()
+
+    def _guess(self) -> None:
+        """Forget the order, and follow equal steps."""
+        self._told = False
+        self._follow(range(0))
+        self._last: int | None = None
+        self._step = 0
+
+    def _follow(self, order: Any) -> None:
+        for task in self._loaded.values():
+            task.cancel()
+        self._loaded.clear()
+        self._order = order
+        self._at = 0  # the next position of the order to load ahead
+        self._taken: set[int] = set()  # later positions whose samples were loaded on request
+        self._begun = False
+        self._surprises = 0
+
+    def look_ahead(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Set the order of requests."""
+        with self._lock:
+            self._told = True
+            self._follow(order)
+
+    def get(self, index: int) -> Any:
+        """Return a sample, loaded ahead or now."""
+        with self._lock:
+            task = self._loaded.pop(index, None)
+            number = self._number(index)
+            self._num_requests += 1
+            if task is not None and task.number != number and not self._told:
+                task = None  # loaded for a later request, with other random numbers
+            if self._told:
+                self._compare(index, is_there=task is not None)
+            if not self._told:
+                self._follow_steps(index)
+            self._load_ahead()
+        return self._result(self._task(index, number) if task is None else task)
+
+    def get_batch(self, indices: Sequence[int]) -> list[Any]:
+        """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
+        if self._told:
+            return [self.get(index) for index in indices]
+        samples: list[Any] = []
+        try:
+            if self._is_short:
+                self._load_short(indices, samples)
+            rest = indices[len(samples) :]
+            if len(set(np.diff(indices).tolist())) <= 1:
+                samples.extend(map(self.get, rest))
+            else:
+                self._load_together(rest, samples)
+        except Exception as error:
+            note_sample(error, indices[len(samples)], len(samples))
+            raise
+        self._num_loaded += len(samples)
+        if self._num_loaded >= _SAMPLES_LOOKED_AT and not self._is_short:
+            self._is_short = self._num_long <= _LONG_SHARE * self._num_loaded
+            self._num_loaded = self._num_long = 0
+            if self._is_short:
+                with self._lock:
+                    self._guess()  # what is loaded ahead will not be asked for
+        return samples
+
+    def _load_short(self, indices: Sequence[int], samples: list[Any]) -> None:
+        """Load samples in the calling thread until one takes long."""
+
+        def load(key: Callable[[Any], None]) -> None:
+            dataset, before = self._dataset, time.perf_counter()
+            for index in indices:
+                key(self._number(index))
+                self._num_requests += 1
+                samples.append(dataset[index])
+                now = time.perf_counter()
+                if now - before > _SHORT_SECONDS:
+                    self._is_short = False
+                    self._num_loaded = self._num_long = 0
+                    return
+                before = now
+
+        run_keyed(self._key(), load)
+
+    def _load_together(self, indices: Sequence[int], samples: list[Any]) -> None:
+        """Load samples of no known order, the next ones in the threads."""
+        ahead: deque[_Task] = deque()
+        try:
+            for place in range(len(indices)):
+                with self._lock:
+                    for later in indices[place + len(ahead) : place + self._most]:
+                        ahead.append(self._submit(later, self._number(later, len(ahead))))
+                self._num_requests += 1
+                samples.append(self._result(ahead.popleft()))
+        finally:
+            for task in ahead:
+                task.cancel()
+
+    def _result(self, task: _Task) -> Any:
+        try:
+            # A task that no thread has begun is done sooner here.
+            return task.load() if task.cancel() else task.result()
+        finally:
+            self._num_long += task.seconds > _SHORT_SECONDS
+            del task  # an exception's traceback holds this frame
+
+    def _key(self) -> tuple[int, int]:
+        return (torch.initial_seed(), 0) if self.key is None else self.key
+
+    def _number(self, index: int, later: int = 0) -> int:
+        """Return what distinguishes the random numbers of the sample that is asked for, or so many requests later.
+
+        It does not depend on what is loaded ahead, so the numbers are the same whoever loads the sample.
+        """
+        if self.key is not None:
+            return index
+        # No epoch is known, in which each sample is loaded once: each request draws other numbers.
+        return (self._num_requests + later << 32) + index
+
+    def _task(self, index: int, number: int) -> _Task:
+        return _Task(self._dataset, index, self._key(), number)
+
+    def _compare(self, index: int, *, is_there: bool) -> None:
+        """Compare a request with the expected order."""
+        if is_there:
+            self._surprises = 0
+            return
+        begin, end = (self._at, self._at + _NEAR) if self._begun else (0, None)
+        places = (begin + np.flatnonzero(self._order[begin:end] == index)).tolist()
+        place = next((place for place in places if place not in self._taken), None)
+        if place is not None and not self._begun:
+            self._at, self._begun = place + 1, True
+            return
+        if place is not None:
+            self._taken.add(place)
+        if place is None or len(self._loaded) >= self._most:
+            self._surprises += 1
+        is_over = self._at >= len(self._order) and not self._loaded
+        if not self._begun or is_over or self._surprises > _SURPRISES * self._most:
+            self._guess()
+
+    def _follow_steps(self, index: int) -> None:
+        """Follow the last two steps if they were equal."""
+        size, last = len(self._dataset), self._last
+        self._last = index
+        # Most unknown orders go from one end to the other.
+        begins = last is None or (index == 0 and last == size - 1)
+        step = 1 if begins or last is None else index - last
+        goes_on = begins or step == self._step
+        follows = len(self._order) > 0
+        self._step = step
+        if follows and (begins or not goes_on):
+            self._follow(range(0))
+        if goes_on and step != 0 and (begins or not follows):
+            self._follow(range(index + step, size if step > 0 else -1, step))
+
+    def _load_ahead(self) -> None:
+        while len(self._loaded) < self._most and self._at < len(self._order):
+            if self._at in self._taken:
+                self._taken.discard(self._at)
+                self._at += 1
+                continue
+            index = int(self._order[self._at])
+            if index in self._loaded:
+                return  # it comes twice in the order, and was not asked for the first time yet
+            self._at += 1
+            self._loaded[index] = self._submit(index, self._number(index, len(self._loaded)))
+
+    def _submit(self, index: int, number: int) -> _Task:
+        if len(self._threads) < self._count:
+            thread = threading.Thread(
+                target=with_own_generators,
+                args=(_work, self._tasks),
+                name=f"foreload-prefetch-{len(self._threads)}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+        task = self._task(index, number)
+        self._tasks.put(task)
+        return task
+
+    def close(self) -> None:
+        """End the threads, after their current samples."""
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            self._guess()
+            threads, self._threads = self._threads, []
+            for _ in threads:
+                self._tasks.put(None)
+        join(threads)
+
+
+def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        if task.set_running_or_notify_cancel():
+            try:
+                sample = task.load_in_own_thread()
+            except BaseException as error:
+                task.set_exception(error)
+            else:
+                task.set_result(sample)
+                del sample
+        del task  # nothing is held while waiting

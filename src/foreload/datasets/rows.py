@@ -1,0 +1,126 @@
+"""Batches of samples that are rows of tensors in memory, gathered without a call of Python code for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+from foreload.batch.collate import Collated
+from foreload.cache.view import holds_values
+from foreload.datasets.tensors import CachedDataset, gather
+from foreload.order.index import row_numbers
+
+__all__ = ["gather_samples", "is_in_memory"]
+
+
+def is_in_memory(dataset: Any) -> bool:
+    """Whether loading a sample only indexes values that the dataset holds.
+
+    Such are lists, arrays and tensors, and classes whose ``__getitem__`` is ``return self.data[index]``, or a
+    tuple of several of these.
+
+    >>> class Pairs:
+    ...     def __init__(self): self.rows, self.labels = [10, 20], np.array([0, 1])
+    ...     def __getitem__(self, index): return self.rows[index], self.labels[index]
+    >>> is_in_memory(Pairs()), is_in_memory([1, 2]), is_in_memory({0: 1})
+    (True, True, False)
+    """
+    if type(dataset) is Subset:
+        return is_in_memory(dataset.dataset)
+    if type(dataset) is CachedDataset or holds_values(dataset):
+        return True
+    fields, _ = _fields_of(dataset)
+    return len(fields) > 0 and all(type(field) in (list, tuple, np.ndarray, torch.Tensor) for field in fields)
+
+
+def gather_samples(dataset: Any, indices: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the samples of a batch, gathered natively; None if they are not rows of ordinary tensors.
+
+    ``default_collate`` takes the result for a whole batch, any other code for a list of samples.
+
+    >>> gather_samples(TensorDataset(torch.tensor([5, 6, 7])), [2, 0])[0]
+    (tensor(7),)
+    """
+    while type(dataset) is Subset:
+        dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
+    if type(dataset) is CachedDataset:
+        return dataset.__getitems__(indices)
+    fields, is_single = _fields_of(dataset)
+    rows = row_numbers(indices) if fields and all(map(_is_ordinary, fields)) else None
+    if rows is None or not len(rows):
+        return None
+    try:
+        batch = [gather(field, rows) for field in fields]
+    except IndexError:  # the dataset's own error says it better
+        return None
+    return Collated(batch[0] if is_single else batch, len(rows))
+
+
+def _is_ordinary(field: Any) -> bool:
+    return (
+        type(field) is torch.Tensor
+        and field.layout is torch.strided
+        and field.device.type == "cpu"
+        and field.ndim > 0
+        and field.is_contiguous()
+        and not (field.requires_grad or field.is_quantized or field.is_conj() or field.is_neg())
+    )
+
+
+def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
+    """Return what a dataset takes its samples from, and whether a sample is an element, not a tuple of them."""
+    kind = type(dataset)
+    if kind in (list, tuple):
+        return (), False
+    if kind is torch.Tensor:
+        return (dataset,), True
+    if kind is TensorDataset:
+        return dataset.tensors, False
+    method = getattr(kind, "__getitem__", None)
+    plain: Any = object.__getattribute__
+    if not isinstance(method, FunctionType) or kind.__getattribute__ is not plain:
+        return (), False
+    code = method.__code__
+    form = _FORMS.get(code.co_code)
+    if form is None or (code.co_argcount, code.co_kwonlyargcount, code.co_flags & _VARIABLE) != (2, 0, 0):
+        return (), False
+    own = getattr(dataset, "__dict__", {})
+    if not all(name in own and not hasattr(kind, name) for name in code.co_names):
+        return (), False  # properties, or whatever else runs code
+    return [own[name] for name in code.co_names], form in (_one, _one_named)
+
+
+# The methods that are recognised, by their bytecode: it has no names, and anything else that a method does
+# would be in it.
+def _one(self: Any, index: Any) -> Any:
+    return self.a[index]
+
+
+def _one_named(self: Any, index: Any) -> Any:
+    a = self.a[index]
+    return a  # noqa: RET504
+
+
+def _two(self: Any, index: Any) -> Any:
+    return self.a[index], self.b[index]
+
+
+def _two_named(self: Any, index: Any) -> Any:
+    a = self.a[index]
+    b = self.b[index]
+    return a, b
+
+
+def _three(self: Any, index: Any) -> Any:
+    return self.a[index], self.b[index], self.c[index]
+
+
+_FORMS = {form.__code__.co_code: form for form in (_one, _one_named, _two, _two_named, _three)}
+
+# Flags of code: *args and **kwargs.
+_VARIABLE = 0x04 | 0x08
