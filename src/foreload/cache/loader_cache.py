@@ -35,6 +35,10 @@ __all__ = ["CacheSpec", "LoaderCache"]
 _MAX_EPOCHS_AHEAD = 8
 _MAX_ACCESSES_AHEAD = 1 << 22
 
+# Bookkeeping for each sample takes so many bytes. It is left out if that is much, in all and of the budget.
+_BYTES_PER_SAMPLE = 64
+_MUCH_BYTES, _MUCH_OF_BUDGET = 128 << 20, 1 / 8
+
 # A fixed set is only exchanged for one that saves this many times as much: samples that are there cost nothing.
 _MIN_GAIN_RATIO = 1.1
 
@@ -87,10 +91,14 @@ class LoaderCache:
             raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
         samples = len(self._root)
         self._router = _router(spec) if options.route else None
+        is_hashed = (
+            _is_large(samples, options) and not isinstance(self._root, ImageForms) and self._keeps_one_set(sampler)
+        )
 
         def make() -> SampleStore:
             room = spec.memory.cache_room(options.bytes)
-            return SampleStore(samples, room, accesses=self._accesses * num_ranks(_samples_of(spec.sampler)))
+            accesses = self._accesses * num_ranks(_samples_of(spec.sampler))
+            return SampleStore(samples, room, accesses=accesses, hashed=is_hashed)
 
         name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
@@ -99,7 +107,8 @@ class LoaderCache:
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None
-        self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
+        images = samples if isinstance(self._root, ImageForms) else 0
+        self.forms = np.full(images, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
         self._has_warned_of_rejected = False
@@ -124,7 +133,7 @@ class LoaderCache:
             return
         self.plan = None
         policy, ranks = self.options.policy, self._ranks()
-        if policy in ("opt", "fixed") and asks_once(order.item_sampler, len(ranks)):
+        if self._keeps_one_set(order.item_sampler):
             self.order = "once"
             self._keep_best(self._root)
             return
@@ -166,6 +175,10 @@ class LoaderCache:
         if failure and self.store.native.first_to_tell():
             warn_user(f"nothing more is written to the spill folder {folder!r}: {os.strerror(failure)}")
 
+    def _keeps_one_set(self, sampler: Any) -> bool:
+        """Whether no plan is better than keeping the same samples in every epoch."""
+        return self.options.policy in ("opt", "fixed") and asks_once(sampler, len(self._ranks()))
+
     def _ranks(self) -> list[int]:
         """Return the ranks that share the store; empty if it is this rank's alone."""
         distributed = dist.is_available() and dist.is_initialized()
@@ -192,6 +205,11 @@ class LoaderCache:
 
     def _keep_best(self, dataset: Any) -> None:
         """Keep the samples that save most time per byte, once that is known; until then, the first ones."""
+        if self.store.native.is_hashed:
+            self.store.native.follow_rule(
+                "all"
+            )  # what is known of those that are kept does not compare them with others
+            return
         resident = self.store.residents()
         if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
             self._keep_best_images(image_costs, resident)
@@ -281,10 +299,17 @@ class LoaderCache:
         counts: dict[str, Any] = self.store.native.counts()
         requests = counts["hits"] + counts["misses"]
         counts["hit_rate"] = counts["hits"] / requests if requests else 0.0
-        counts["samples"] = int(self.store.residents().sum())
         counts["order"] = self.order
         counts["predicted_hit_rate"] = None if self.plan is None else self.plan.hit_rate
         return counts
+
+
+def _is_large(samples: int, options: Cache) -> bool:
+    """Whether bookkeeping for each sample would take much memory beside what is kept."""
+    needed = _BYTES_PER_SAMPLE * samples
+    return (
+        options.spill is None and not options.route and needed > max(_MUCH_BYTES, _MUCH_OF_BUDGET * options.bytes)
+    )
 
 
 def _samples_of(sampler: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import Subset, TensorDataset
 
 from foreload.batch.assembly import SubsetAssembly
@@ -22,6 +23,6 @@ def native_assembly(
     if type(dataset) is Subset:
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
-    if type(dataset) is TensorDataset:
+    if type(dataset) in (TensorDataset, torch.Tensor):
         return tensor_assembly(dataset, spec, buffers)
     return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None
