@@ -13,7 +13,7 @@ namespace foreload {
 namespace {
 
 // Entries of a hashed store beyond those that there is room for.
-constexpr size_t kMoreEntries = 1 << 16;
+constexpr size_t kMoreEntries = 1 << 10;
 
 constexpr size_t aligned(size_t size) {
   return (size + 4095) / 4096 * 4096;

@@ -139,7 +139,7 @@ class LoaderCache:
             return
         known = (
             None
-            if order.is_resumed
+            if order.is_resumed or self.store.native.is_hashed
             else look_ahead(
                 order,
                 max(1, min(_MAX_EPOCHS_AHEAD, _MAX_ACCESSES_AHEAD // max(1, samples))),

@@ -23,6 +23,6 @@ def native_assembly(
     if type(dataset) is Subset:
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
-    if type(dataset) in (TensorDataset, torch.Tensor):
+    if type(dataset) is TensorDataset or (type(dataset) is torch.Tensor and spec.on_error == "raise"):
         return tensor_assembly(dataset, spec, buffers)
     return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None

@@ -190,7 +190,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
 def tensor_assembly(
     dataset: TensorDataset | torch.Tensor, spec: BatchOptions, buffers: BatchMemory
 ) -> TensorAssembly | None:
-    """Gather the rows of a tensor, or of those of torch's ``TensorDataset``; None unless they are ordinary ones."""
+    """Gather the rows of a tensor, or of torch's ``TensorDataset``; None unless its tensors are ordinary ones."""
     if not is_default_collate(spec.collate_fn) or not all(map(_is_ordinary, _tensors_of(dataset))):
         return None
     rows = _Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
