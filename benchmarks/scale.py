@@ -90,13 +90,20 @@ def main() -> None:
     options.add_argument("--begin", choices=("range", "rows", "cached"), help="measure one first batch")
     arguments = options.parse_args()
     if arguments.begin:
-        begin(range(SAMPLES) if arguments.begin == "range" else Rows(), "1GiB" if arguments.begin == "cached" else None)
+        begin(
+            range(SAMPLES) if arguments.begin == "range" else Rows(),
+            "1GiB" if arguments.begin == "cached" else None,
+        )
         return
     global X
     X = torch.randn(ROWS, 100)
     record = Record("scale")
     contestants: dict[str, Callable[[], float]] = {"bare index_select(out=)": per_batch(Bare())}
-    for name, dataset in (("TensorDataset", TensorDataset(X)), ("CachedDataset", fl.CachedDataset(X)), ("a tensor", X)):
+    for name, dataset in (
+        ("TensorDataset", TensorDataset(X)),
+        ("CachedDataset", fl.CachedDataset(X)),
+        ("a tensor", X),
+    ):
         for seed in (None, 0):
             loader = fl.DataLoader(dataset, batch_size=BATCH, shuffle=True, seed=seed)
             contestants[f"{name}, {'torch order' if seed is None else 'seed=0'}"] = per_batch(loader)
@@ -105,7 +112,11 @@ def main() -> None:
     bare = median(times, "bare index_select(out=)")
     for name in list(times)[1:]:
         record.verdict(f"{name}, of the bare loop", median(times, name) / bare, 1.3, most=True)
-    targets = {"a range": (20.0, 300.0), "a Python dataset": (2000.0, 300.0), "the same, cache='1GiB'": (2000.0, 300.0)}
+    targets = {
+        "a range": (20.0, 300.0),
+        "a Python dataset": (2000.0, 300.0),
+        "the same, cache='1GiB'": (2000.0, 300.0),
+    }
     figures = first_batches(arguments.rounds)
     for unit, samples in figures.items():
         record.samples({f"{name} [{unit}]": values for name, values in samples.items()}, unit.split()[0])

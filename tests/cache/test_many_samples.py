@@ -72,7 +72,9 @@ def test_memory_does_not_grow_with_the_dataset(shuffle: bool, workers: int) -> N
 
 @pytest.mark.parametrize("budget", [20_000, 200_000])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "threads"), (2, "processes")])
-def test_batches_and_hits_are_the_same(budget: int, workers: int, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_hits_are_the_same(
+    budget: int, workers: int, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run() -> tuple[list[Any], Any]:
         torch.manual_seed(0)
         loader = fl.DataLoader(
@@ -109,7 +111,9 @@ def test_batches_and_hits_are_the_same(budget: int, workers: int, kind: Any, mon
 @pytest.mark.usefixtures("hashed")
 def test_the_same_samples_stay_in_every_epoch() -> None:
     dataset = Varied(SIZE)
-    loader = fl.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, cache=40_000, collate_fn=listed, num_workers=0)
+    loader = fl.DataLoader(
+        dataset, batch_size=4, shuffle=True, seed=1, cache=40_000, collate_fn=listed, num_workers=0
+    )
     list(loader)
     cache = loader.sample_cache
     assert cache is not None

@@ -91,13 +91,12 @@ class LoaderCache:
             raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
         samples = len(self._root)
         self._router = _router(spec) if options.route else None
-        is_hashed = (
-            _is_large(samples, options) and not isinstance(self._root, ImageForms) and self._keeps_one_set(sampler)
-        )
 
         def make() -> SampleStore:
             room = spec.memory.cache_room(options.bytes)
             accesses = self._accesses * num_ranks(_samples_of(spec.sampler))
+            is_hashed = _is_large(samples, options) and self._keeps_one_set(sampler)
+            is_hashed = is_hashed and not isinstance(self._root, ImageForms)  # whose forms differ
             return SampleStore(samples, room, accesses=accesses, hashed=is_hashed)
 
         name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
@@ -206,9 +205,7 @@ class LoaderCache:
     def _keep_best(self, dataset: Any) -> None:
         """Keep the samples that save most time per byte, once that is known; until then, the first ones."""
         if self.store.native.is_hashed:
-            self.store.native.follow_rule(
-                "all"
-            )  # what is known of those that are kept does not compare them with others
+            self.store.native.follow_rule("all")  # what others cost is not known
             return
         resident = self.store.residents()
         if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
@@ -305,11 +302,9 @@ class LoaderCache:
 
 
 def _is_large(samples: int, options: Cache) -> bool:
-    """Whether bookkeeping for each sample would take much memory beside what is kept."""
-    needed = _BYTES_PER_SAMPLE * samples
-    return (
-        options.spill is None and not options.route and needed > max(_MUCH_BYTES, _MUCH_OF_BUDGET * options.bytes)
-    )
+    """Whether bookkeeping for each sample would take much memory beside what is kept, and can be done without."""
+    much = max(_MUCH_BYTES, _MUCH_OF_BUDGET * options.bytes)
+    return _BYTES_PER_SAMPLE * samples > much and options.spill is None and not options.route
 
 
 def _samples_of(sampler: Any) -> Any:
