@@ -1,4 +1,4 @@
-"""Large orders: tensors of 100 floats at batch 1,024, and the first batch of 100 million samples, with a cache too."""
+"""Large orders: tensors of 100 floats at batch 1,024; the first of 100 million samples, with a cache too."""
 
 from __future__ import annotations
 
