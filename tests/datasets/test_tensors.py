@@ -158,6 +158,16 @@ def test_a_tensor_is_a_dataset_of_its_rows(form: str, arguments: dict[str, Any])
     assert [batch.requires_grad for batch in got] == [batch.requires_grad for batch in expected]
 
 
+def test_a_tensor_can_be_cached() -> None:
+    data: Any = X
+    loader = fl.DataLoader(data, batch_size=4, shuffle=True, cache="1MiB")
+    assert [len(list(loader)) for _ in range(2)] == [5, 5]
+    cache = loader.stats()["cache"]
+    assert cache is not None
+    assert cache["hits"] == cache["misses"] == len(X)
+    assert loader.num_workers == 0
+
+
 def test_a_tensor_that_changes_gives_what_it_holds() -> None:
     data: Any = torch.arange(8.0)
     batches = iter(fl.DataLoader(data, batch_size=4, num_workers=0))

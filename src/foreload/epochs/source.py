@@ -259,6 +259,7 @@ class EpochSource(LoaderOrder[T_co]):
             errors=self.errors,
             pin_device=self._pin_device,
             cache=self._open.cache,
+            has_cache=self.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
             is_keyed=self.seed is not None or self._auto_workers,
             is_pure=self._crew.choice is not None and self._crew.choice.is_pure,
