@@ -98,8 +98,7 @@ class EpochSource(LoaderOrder[T_co]):
         own = weakref.ref(self)
 
         def resized(count: int) -> None:
-            loader = own()
-            if loader is not None:
+            if (loader := own()) is not None:
                 loader.num_workers = count
 
         return resized
