@@ -138,6 +138,7 @@ nb::dict counts(const SampleStore& store) {
   out["used"] = counts.used;
   out["peak"] = counts.peak;
   out["room"] = counts.room;
+  out["samples"] = counts.samples;
   return out;
 }
 
@@ -154,11 +155,14 @@ void bind_store(nb::module_& module) {
           nb::rv_policy::reference_internal);
   nb::class_<SampleStore>(module, "Store", "Samples in memory that processes share.")
       .def(nb::new_(&SampleStore::create), nb::arg("samples"), nb::arg("bytes"), nb::arg("accesses") = 0,
-           nb::arg("most") = 0)
+           nb::arg("most") = 0, nb::arg("hashed") = false)
       .def_static("open", &SampleStore::open, nb::arg("file"))
       .def_prop_ro("file", &SampleStore::file,
                    "A descriptor for Store.open in another process; -1 if the memory is private.")
       .def("__len__", &SampleStore::samples)
+      .def_prop_ro(
+          "is_hashed", &SampleStore::is_hashed,
+          "Whether there are entries only for samples that are kept, so that no plan can be followed.")
       .def("follow_accesses", &follow_accesses, nb::arg("accesses"), nb::arg("keep"), nb::arg("retained"))
       .def("follow_members", &follow_members, nb::arg("members"))
       .def("follow_rule", &follow_rule, nb::arg("rule"),
@@ -173,7 +177,7 @@ void bind_store(nb::module_& module) {
           nb::arg("sample"))
       .def(
           "contains",
-          [](const SampleStore& store, size_t sample) { return store.contains(checked(store, sample)); },
+          [](SampleStore& store, size_t sample) { return store.contains(checked(store, sample)); },
           nb::arg("sample"))
       .def(
           "note_cost",

@@ -58,7 +58,7 @@ void Reclaimer::chain(uint64_t block) {
 }
 
 void Reclaimer::retire(uint64_t block) {
-  arena_.block(block)->previous = state_->clock.fetch_add(1);
+  arena_.block(block)->previous = tick();
   chain(block);
 }
 
@@ -75,6 +75,11 @@ uint64_t Reclaimer::oldest_section() const {
     oldest = std::min(oldest, clock_of(word));
   }
   return oldest;
+}
+
+uint64_t Reclaimer::safe_until() const {
+  const uint64_t now = state_->clock.load();
+  return std::min(now, oldest_section());
 }
 
 void Reclaimer::reclaim() {

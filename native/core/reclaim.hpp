@@ -39,6 +39,10 @@ class Reclaimer {
 
   // Drops a block, which sections that have begun may still read.
   void retire(uint64_t block);
+  // The time of a change that sections under way may not have seen.
+  uint64_t tick() { return state_->clock.fetch_add(1); }
+  // What was changed before this time is seen by all sections.
+  uint64_t safe_until() const;
   bool has_retired() const { return state_->retired.load() != 0; }
   // Gives back to the arena what was dropped and is read no more. Under the arena's lock.
   void reclaim();

@@ -14,7 +14,8 @@ struct SampleEntry {
   std::atomic<uint64_t> stamp;              // of the last use
   std::atomic<uint64_t> cost, cost_before;  // nanoseconds
 
-  enum State : uint64_t { absent = 0, loading = 1, present = 2 };
+  // gone: this is no longer the sample's entry (see EntryTable); look for it again.
+  enum State : uint64_t { absent = 0, loading = 1, present = 2, gone = 3 };
   static constexpr uint64_t kStateBits = 2, kUseBits = 40;
 
   static constexpr State state_of(uint64_t word) { return static_cast<State>(word & 3); }

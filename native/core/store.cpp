@@ -2,55 +2,49 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 
 #include "error.hpp"
 #include "process.hpp"
-#include "process_mutex.hpp"
+#include "store_header.hpp"
 
 namespace foreload {
 
 namespace {
 
+// Entries of a hashed store beyond those that there is room for.
+constexpr size_t kMoreEntries = 1 << 10;
+
 constexpr size_t aligned(size_t size) {
   return (size + 4095) / 4096 * 4096;
 }
 
-}  // namespace
+void check_plannable(const SampleStore& store) {
+  if (store.is_hashed()) throw Error(ErrorKind::value, "a hashed store follows rules only, not plans");
+}
 
-struct SampleStore::Header {
-  uint64_t samples, max_samples;  // of the dataset, and in the store; 0: any number
-  std::atomic<uint32_t> rule;
-  std::atomic<uint64_t> stamps;   // of uses, for `recent`
-  std::atomic<uint32_t> changes;  // counts what a process may be waiting for
-  std::atomic<uint32_t> waiting;
-  std::atomic<uint64_t> kept, refused, waits, entries;
-  std::atomic<uint64_t> owner;
-  std::atomic<uint32_t> told;
-  Spill::Counts spill;
-  // A process died while it held the mutex. What is cached stays good, but nothing new is kept, since the
-  // arena's free lists may be half changed.
-  std::atomic<uint32_t> frozen;
-  std::atomic<uint64_t> limit;  // of what blocks may take
-  Schedule::State schedule;
-  Reclaimer::State reclaimer;
-  alignas(64) ProcessMutex mutex;  // guards the arena
-  Arena::State arena;
-};
+}  // namespace
 
 SampleStore::SampleStore(std::unique_ptr<Segment> segment) : segment_(std::move(segment)) {}
 
 std::shared_ptr<SampleStore> SampleStore::create(size_t samples, size_t bytes, size_t accesses,
-                                                 size_t max_samples) {
-  accesses = std::max(accesses, samples);
+                                                 size_t max_samples, bool hashed) {
+  EntryTable::State table{};
+  // A few more than there is room for are being loaded, or wait until they can be used again.
+  const size_t most = hashed ? bytes / Arena::block_size(1) + kMoreEntries : 0;
+  EntryTable::format(&table, samples, most);
+  hashed = table.most != samples;
+  const size_t planned = hashed ? 0 : samples;
+  accesses = hashed ? 0 : std::max(accesses, samples);
   const size_t total = aligned(sizeof(Header)) + Reclaimer::kSlots * sizeof(Reclaimer::Slot) +
-                       aligned(samples * sizeof(SampleEntry)) + aligned(Schedule::bytes(samples, accesses)) +
-                       aligned(samples * 8) + aligned(bytes);
+                       aligned(EntryTable::bytes(table)) + aligned(Schedule::bytes(planned, accesses)) +
+                       aligned(planned * 8) + aligned(bytes);
   std::shared_ptr<SampleStore> store(new SampleStore(Segment::create(total)));
   auto* const header = new (store->segment_->memory()) Header{};
-  header->samples = samples;
+  EntryTable::format(&header->table, samples, most);
   header->max_samples = max_samples;
   header->rule = static_cast<uint32_t>(Rule::all);
-  header->schedule.samples = samples;
+  header->schedule.samples = planned;
   header->schedule.accesses = accesses;
   header->mutex.format();
   store->lay_out();
@@ -72,18 +66,18 @@ void SampleStore::lay_out() {
   at += aligned(sizeof(Header));
   auto* const slots = reinterpret_cast<Reclaimer::Slot*>(at);
   at += Reclaimer::kSlots * sizeof(Reclaimer::Slot);
-  entries_ = reinterpret_cast<SampleEntry*>(at);
-  at += aligned(header_->samples * sizeof(SampleEntry));
+  entries_ = EntryTable(&header_->table, at);
+  at += aligned(EntryTable::bytes(header_->table));
   schedule_ = Schedule(&header_->schedule, at);
-  at += aligned(Schedule::bytes(header_->samples, header_->schedule.accesses));
+  at += aligned(Schedule::bytes(header_->schedule.samples, header_->schedule.accesses));
   spilled_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
-  at += aligned(header_->samples * 8);
+  at += aligned(header_->schedule.samples * 8);
   memory_ = at;
   reclaimer_ = Reclaimer(&header_->reclaimer, slots, arena());
 }
 
 size_t SampleStore::samples() const {
-  return header_->samples;
+  return header_->table.samples;
 }
 
 Arena SampleStore::arena() const {
@@ -96,18 +90,21 @@ Rule SampleStore::rule() const {
 
 void SampleStore::follow(const int64_t* accesses, size_t count, const uint8_t* keep,
                          const uint8_t* retained) {
+  check_plannable(*this);
   schedule_.follow(accesses, count, keep);
   follow(Rule::planned);
-  for (size_t i = 0; i < header_->samples; ++i) {
-    if (retained[i] == 0) drop(i);
-    entries_[i].reset_use();
-  }
+  entries_.each([&](size_t sample, SampleEntry& entry) {
+    if (retained[sample] == 0) drop(sample);
+    entry.reset_use();
+    return true;
+  });
 }
 
 void SampleStore::follow(const uint8_t* members) {
+  check_plannable(*this);
   schedule_.follow(members);
   follow(Rule::planned);
-  for (size_t i = 0; i < header_->samples; ++i) {
+  for (size_t i = 0; i < samples(); ++i) {
     if (members[i] == 0) drop(i);
   }
 }
@@ -131,20 +128,30 @@ void SampleStore::release(SampleEntry& entry, uint64_t block) {
 }
 
 SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wait) {
-  if (sample >= header_->samples)
+  if (sample >= samples())
     throw Error(ErrorKind::index, "the cache knows no sample " + std::to_string(sample));
-  SampleEntry& entry = entries_[sample];
   Reclaimer::Slot& slot = reclaimer_.slot(section.slot_);
   bool counted_wait = false;
   for (;;) {
-    uint64_t word = entry.word.load();
+    SampleEntry* const found = entries_.find(sample);
+    uint64_t word = found == nullptr ? SampleEntry::word_of(SampleEntry::gone, 0) : found->word.load();
     const SampleEntry::State state = SampleEntry::state_of(word);
+    if (state == SampleEntry::gone) {
+      const std::optional<Outcome> outcome = claim_new(sample);
+      if (!outcome) continue;
+      slot.misses.fetch_add(1, std::memory_order_relaxed);
+      return {*outcome, nullptr, 0, Form::packed};
+    }
+    SampleEntry& entry = *found;
     if (state == SampleEntry::loading) {
       if (!wait && is_alive(SampleEntry::owner_of(word))) return {Outcome::busy, nullptr, 0, Form::packed};
       if (!counted_wait) header_->waits.fetch_add(1, std::memory_order_relaxed);
       counted_wait = true;
       wait_for(section.slot_, entry, word);
-      if (entry.word.load() == word && !is_alive(SampleEntry::owner_of(word))) recover(sample, word);
+      // Meanwhile the entry may have become another sample's.
+      if (entries_.find(sample) == found && entry.word.load() == word &&
+          !is_alive(SampleEntry::owner_of(word)))
+        recover(entry, word);
       continue;
     }
     const uint64_t block = entry.block.load(), size_and_form = entry.size_and_form.load();
@@ -175,6 +182,26 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
   }
 }
 
+// Adds an entry for a sample that has none, claimed by the caller. Returns nothing if it has got one
+// meanwhile.
+std::optional<SampleStore::Outcome> SampleStore::claim_new(size_t sample) {
+  const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
+  if (header_->frozen.load() != 0) return Outcome::miss;
+  if (entries_.find(sample) != nullptr) return std::nullopt;
+  const uint64_t word = SampleEntry::word_of(SampleEntry::loading, 1, this_process());
+  SampleEntry* entry = entries_.insert(sample, word, reclaimer_);
+  if (entry == nullptr) {
+    erase_absent();
+    entry = entries_.insert(sample, word, reclaimer_);
+  }
+  return entry == nullptr ? Outcome::miss : Outcome::claimed;
+}
+
+SampleEntry* SampleStore::claimed(size_t sample) {
+  const Section section(*this);
+  return entries_.find(sample);
+}
+
 // Sleeps until the entry's word may have changed.
 void SampleStore::wait_for(size_t slot, const SampleEntry& entry, uint64_t seen) {
   // Nothing is read yet, and the process that loads the sample may need memory that was dropped.
@@ -192,8 +219,7 @@ void SampleStore::wake() {
 }
 
 // Frees an entry whose process was killed while it loaded the sample.
-void SampleStore::recover(size_t sample, uint64_t seen) {
-  SampleEntry& entry = entries_[sample];
+void SampleStore::recover(SampleEntry& entry, uint64_t seen) {
   const uint64_t block = entry.block.load();
   if (!entry.word.compare_exchange_strong(
           seen, SampleEntry::word_of(SampleEntry::absent, SampleEntry::use_of(seen))))
@@ -209,7 +235,9 @@ uint64_t SampleStore::take(size_t size) {
 }
 
 uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
-  SampleEntry& entry = entries_[sample];
+  SampleEntry* const own = claimed(sample);
+  if (own == nullptr) return nullptr;
+  SampleEntry& entry = *own;
   release(entry, entry.block.load());
   entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
   uint64_t block = Arena::kNone;
@@ -252,7 +280,9 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
 }
 
 void SampleStore::commit(size_t sample) {
-  SampleEntry& entry = entries_[sample];
+  SampleEntry* const own = claimed(sample);
+  if (own == nullptr) return;
+  SampleEntry& entry = *own;
   entry.stamp = header_->stamps.fetch_add(1) + 1;
   header_->kept.fetch_add(1, std::memory_order_relaxed);
   header_->entries.fetch_add(1);
@@ -261,10 +291,15 @@ void SampleStore::commit(size_t sample) {
 }
 
 void SampleStore::abandon(size_t sample) {
-  SampleEntry& entry = entries_[sample];
-  if (SampleEntry::state_of(entry.word.load()) != SampleEntry::loading) return;
-  release(entry, entry.block.load());
-  entry.set(SampleEntry::absent);
+  SampleEntry* const own = claimed(sample);
+  if (own == nullptr || SampleEntry::state_of(own->word.load()) != SampleEntry::loading) return;
+  release(*own, own->block.load());
+  own->set(SampleEntry::absent);
+  if (is_hashed()) {
+    const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
+    SampleEntry* const left = entries_.find(sample);
+    if (left != nullptr && header_->frozen.load() == 0) erase_if_absent(sample, *left);
+  }
   if (header_->waiting.load() != 0) wake();
 }
 
@@ -278,104 +313,9 @@ bool SampleStore::first_to_tell() {
 }
 
 size_t SampleStore::spill_to(int folder, const Blake2::Key& key, bool first) {
-  spill_ = std::make_unique<Spill>(folder, key, spilled_, header_->samples, &header_->spill);
+  check_plannable(*this);
+  spill_ = std::make_unique<Spill>(folder, key, spilled_, samples(), &header_->spill);
   return first ? spill_->scan() : 0;
-}
-
-void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {
-  SampleEntry& entry = entries_[sample];
-  entry.cost_before.store(entry.cost.exchange(std::max<uint64_t>(1, nanoseconds)), std::memory_order_relaxed);
-}
-
-void SampleStore::note_size(size_t sample, size_t size) {
-  uint64_t unknown = 0;
-  entries_[sample].size_and_form.compare_exchange_strong(unknown, uint64_t{size} << 2);
-}
-
-bool SampleStore::is_measured(size_t sample) const {
-  return entries_[sample].size_and_form.load(std::memory_order_relaxed) != 0;
-}
-
-void SampleStore::sizes(int64_t* out) const {
-  for (size_t i = 0; i < header_->samples; ++i) {
-    const uint64_t size_and_form = entries_[i].size_and_form.load(std::memory_order_relaxed);
-    out[i] = size_and_form == 0 ? 0 : static_cast<int64_t>(Arena::block_size(size_and_form >> 2));
-  }
-}
-
-void SampleStore::costs(int64_t* last, int64_t* before) const {
-  for (size_t i = 0; i < header_->samples; ++i) {
-    last[i] = static_cast<int64_t>(entries_[i].cost.load(std::memory_order_relaxed));
-    before[i] = static_cast<int64_t>(entries_[i].cost_before.load(std::memory_order_relaxed));
-  }
-}
-
-bool SampleStore::contains(size_t sample) const {
-  return SampleEntry::state_of(entries_[sample].word.load()) == SampleEntry::present;
-}
-
-void SampleStore::residents(uint8_t* out) const {
-  for (size_t i = 0; i < header_->samples; ++i) out[i] = contains(i) ? 1 : 0;
-}
-
-void SampleStore::drop(size_t sample) {
-  const Section section(*this);
-  SampleEntry& entry = entries_[sample];
-  for (;;) {
-    uint64_t word = entry.word.load();
-    if (SampleEntry::state_of(word) != SampleEntry::present) return;
-    const uint64_t block = entry.block.load();
-    if (entry.word.compare_exchange_strong(
-            word, SampleEntry::word_of(SampleEntry::absent, SampleEntry::use_of(word)))) {
-      header_->entries.fetch_sub(1);
-      release(entry, block);
-      return;
-    }
-  }
-}
-
-void SampleStore::clear() {
-  for (size_t i = 0; i < header_->samples; ++i) drop(i);
-}
-
-// Drops the least recently used sample; false if there is none. One pass over all of them finds the next
-// several: stamps only grow, so one that has not changed is still older than all that were not listed. Under
-// the lock.
-bool SampleStore::evict_oldest() {
-  for (int pass = 0; pass < 2; ++pass) {
-    while (!oldest_.empty()) {
-      const auto [stamp, sample] = oldest_.back();
-      oldest_.pop_back();
-      if (contains(sample) && entries_[sample].stamp.load() == stamp) {
-        drop(sample);
-        return true;
-      }
-    }
-    for (size_t i = 0; i < header_->samples; ++i) {
-      if (contains(i)) oldest_.emplace_back(entries_[i].stamp.load(), i);
-    }
-    const size_t some = std::min(oldest_.size(), oldest_.size() / 16 + 1);
-    std::nth_element(oldest_.begin(), oldest_.begin() + static_cast<ptrdiff_t>(some > 0 ? some - 1 : 0),
-                     oldest_.end());
-    oldest_.resize(some);
-    std::sort(oldest_.rbegin(), oldest_.rend());
-  }
-  return false;
-}
-
-void SampleStore::limit(size_t bytes) {
-  header_->limit = std::min<uint64_t>(bytes, header_->arena.size);
-  const uint64_t used = header_->arena.used, room = header_->limit;
-  uint64_t dropped = 0;
-  for (size_t i = header_->samples; i-- > 0 && used > room + dropped;) {
-    if (!contains(i)) continue;
-    dropped += Arena::block_size(entries_[i].size_and_form.load() >> 2);
-    drop(i);
-  }
-  const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
-  if (header_->frozen.load() != 0) return;
-  reclaimer_.reclaim();
-  arena().each_free([this](uint64_t offset, uint64_t size) { segment_->discard(memory_ + offset, size); });
 }
 
 SampleStore::Counts SampleStore::counts() const {
@@ -391,6 +331,7 @@ SampleStore::Counts SampleStore::counts() const {
   counts.used = header_->arena.used;
   counts.peak = header_->arena.peak;
   counts.room = header_->limit;
+  counts.samples = header_->entries;
   return counts;
 }
 

@@ -11,10 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "arena.hpp"
+#include "entry_table.hpp"
 #include "reclaim.hpp"
 #include "sample_entry.hpp"
 #include "schedule.hpp"
@@ -36,14 +38,17 @@ enum class Rule : uint32_t {
 class SampleStore {
  public:
   // Makes room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for
-  // schedules of up to `accesses`. Rule::recent keeps at most `max_samples`; 0: any number.
+  // schedules of up to `accesses`. Rule::recent keeps at most `max_samples`; 0: any number. `hashed`: for
+  // many more samples than are kept. Nothing then grows with their number, but the store can follow rules
+  // only, not plans, and does not know what those samples take and cost that it does not keep.
   static std::shared_ptr<SampleStore> create(size_t samples, size_t bytes, size_t accesses,
-                                             size_t max_samples);
+                                             size_t max_samples, bool hashed = false);
   // Opens the same store in another process.
   static std::shared_ptr<SampleStore> open(int file);
 
   int file() const { return segment_->file(); }
   size_t samples() const;
+  bool is_hashed() const { return entries_.is_hashed(); }
 
   // Follows a plan from now on: accesses[t] is kept if keep[t]. Drops residents that are not retained.
   void follow(const int64_t* accesses, size_t count, const uint8_t* keep, const uint8_t* retained);
@@ -100,7 +105,7 @@ class SampleStore {
 
   // Records what loading a sample took, for the next plan.
   void note_cost(size_t sample, uint64_t nanoseconds);
-  // Records the size of a sample that was never kept; whether a size is known.
+  // Records the size of a sample that was never kept; whether a size is known, or would not be recorded.
   void note_size(size_t sample, size_t size);
   bool is_measured(size_t sample) const;
   // Per sample, 0 if nothing is known: the room that it takes; what loading it took last and the time before.
@@ -108,7 +113,7 @@ class SampleStore {
   void costs(int64_t* last, int64_t* before) const;
 
   // Whether a sample is present; this is not a request.
-  bool contains(size_t sample) const;
+  bool contains(size_t sample);
   // The same as a bool per sample.
   void residents(uint8_t* out) const;
   // Drops a sample, or all of them.
@@ -123,6 +128,7 @@ class SampleStore {
     uint64_t hits, misses, kept, refused, waits;
     uint64_t unforeseen;  // requests beyond the schedule's
     uint64_t used, peak, room;
+    uint64_t samples;  // that are present
   };
   Counts counts() const;
 
@@ -131,11 +137,16 @@ class SampleStore {
 
   explicit SampleStore(std::unique_ptr<Segment> segment);
   void lay_out();
+  // Of a sample that the caller has claimed, so that its entry stays; null: it has not.
+  SampleEntry* claimed(size_t sample);
+  std::optional<Outcome> claim_new(size_t sample);
+  void erase_absent();
+  void erase_if_absent(size_t sample, SampleEntry& entry);
   void release(SampleEntry& entry, uint64_t block);
   bool evict_oldest();
   uint64_t take(size_t size);
   void wait_for(size_t slot, const SampleEntry& entry, uint64_t seen);
-  void recover(size_t sample, uint64_t seen);
+  void recover(SampleEntry& entry, uint64_t seen);
   void wake();
   Arena arena() const;
 
@@ -145,7 +156,7 @@ class SampleStore {
   Header* header_ = nullptr;
   Reclaimer reclaimer_;
   Schedule schedule_;
-  SampleEntry* entries_ = nullptr;
+  EntryTable entries_;
   std::atomic<uint64_t>* spilled_ = nullptr;
   uint8_t* memory_ = nullptr;
   std::vector<std::pair<uint64_t, size_t>> oldest_;  // (stamp, sample), latest first; guarded by the lock

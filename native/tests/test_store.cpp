@@ -115,9 +115,15 @@ void test_recent() {
   CHECK(store->contains(0) && !store->contains(1) && store->contains(2) && store->contains(3));
 }
 
-void test_threads(Rule rule) {
+// Samples whose numbers are far apart, of a dataset for which there is no entry each.
+constexpr size_t kFar = size_t{1} << 40;
+constexpr size_t kMany = size_t{1} << 50;
+
+void test_threads(Rule rule, bool hashed) {
   constexpr size_t kSamples = 200;
-  const auto store = SampleStore::create(kSamples, 100'000, 100'000, 0);
+  const size_t step = hashed ? kFar : 1;
+  const auto store = SampleStore::create(hashed ? kMany : kSamples, 100'000, 100'000, 0, hashed);
+  CHECK(store->is_hashed() == hashed);
   std::vector<int64_t> accesses;
   std::vector<uint8_t> keep, none(kSamples, 0);
   std::mt19937 random(2);
@@ -134,7 +140,7 @@ void test_threads(Rule rule) {
   for (size_t worker = 0; worker < 4; ++worker) {
     threads.emplace_back([&, worker] {
       for (size_t i = worker; i < accesses.size(); i += 4) {
-        load(*store, static_cast<size_t>(accesses[i]), i % 7 == 3);
+        load(*store, static_cast<size_t>(accesses[i]) * step, i % 7 == 3);
       }
     });
   }
@@ -146,19 +152,20 @@ void test_threads(Rule rule) {
 }
 
 // Workers are killed while they fill, read and allocate; the others go on and see nothing wrong.
-void test_kills() {
-  const auto store = SampleStore::create(50, 40'000, 0, 0);
+void test_kills(bool hashed) {
+  const size_t step = hashed ? kFar : 1;
+  const auto store = SampleStore::create(hashed ? kMany : 50, 40'000, 0, 0, hashed);
   store->follow(Rule::recent);
   std::mt19937 random(3);
   for (int round = 0; round < 30; ++round) {
     const pid_t child = fork();
     if (child == 0) {
       std::mt19937 own(static_cast<unsigned>(round));
-      for (;;) load(*store, own() % 50, own() % 7 == 0);
+      for (;;) load(*store, own() % 50 * step, own() % 7 == 0);
     }
     usleep(random() % 3000);
     kill(child, SIGKILL);
-    for (int i = 0; i < 200; ++i) load(*store, random() % 50, random() % 7 == 0);
+    for (int i = 0; i < 200; ++i) load(*store, random() % 50 * step, random() % 7 == 0);
     CHECK(waitpid(child, nullptr, 0) == child);
   }
   const auto counts = store->counts();
@@ -187,6 +194,42 @@ void test_limit() {
   CHECK(store->counts().room == before.room && !load(*store, 1) && load(*store, 1));
 }
 
+// The same requests hit and miss, whether each sample has an entry or not, and every hit gives its own
+// sample.
+void test_hashed_is_the_same(Rule rule, size_t most) {
+  constexpr size_t kSamples = 3000;
+  const auto dense = SampleStore::create(kSamples, 400'000, 0, most);
+  const auto hashed = SampleStore::create(kMany, 400'000, 0, most, true);
+  std::mt19937 random(4);
+  for (const auto& store : {dense, hashed}) store->follow(rule);
+  for (int i = 0; i < 60'000; ++i) {
+    const size_t sample = random() % kSamples;
+    const bool fails = random() % 16 == 0;
+    CHECK(load(*dense, sample, fails) == load(*hashed, sample, fails));
+    CHECK(dense->contains(sample) == hashed->contains(sample));
+    if (i % 20'000 == 19'999) {
+      for (const auto& store : {dense, hashed})
+        store->limit(0), store->limit(400'000 - static_cast<size_t>(i));
+    }
+  }
+  const auto one = dense->counts(), other = hashed->counts();
+  CHECK(one.hits == other.hits && one.misses == other.misses && one.kept == other.kept);
+  CHECK(one.used == other.used && one.samples == other.samples && one.refused == other.refused);
+  const uint8_t members[1] = {1};
+  CHECK_THROWS(hashed->follow(members), value);
+}
+
+// Entries are used again: many more samples come and go than there are entries.
+void test_entries_are_used_again() {
+  const auto store = SampleStore::create(kMany, 30'000, 0, 4, true);
+  store->follow(Rule::recent);
+  for (size_t i = 0; i < 300'000; ++i) {
+    CHECK(!load(*store, i * 977));
+    CHECK(load(*store, i * 977));
+  }
+  CHECK(store->counts().samples == 4 && store->counts().hits == 300'000);
+}
+
 void test_another_process() {
   const auto store = SampleStore::create(5, 1 << 16, 0, 0);
   load(*store, 3);
@@ -202,11 +245,17 @@ int main() {
   test_arena();
   test_plan_is_followed();
   test_recent();
-  for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule);
+  for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule, false);
+  for (const Rule rule : {Rule::all, Rule::recent}) test_threads(rule, true);
+  test_hashed_is_the_same(Rule::all, 0);
+  test_hashed_is_the_same(Rule::recent, 0);
+  test_hashed_is_the_same(Rule::recent, 30);
+  test_entries_are_used_again();
   test_limit();
   test_another_process();
 #ifndef __SANITIZE_THREAD__
-  test_kills();
+  test_kills(false);
+  test_kills(true);
 #endif
   const auto store = SampleStore::create(5, 10, 0, 0);
   CHECK(!load(*store, 0) && !load(*store, 0) && store->counts().refused == 2);

@@ -133,6 +133,55 @@ def test_a_tensor_dataset_is_gathered_natively() -> None:
     assert next(iter(fl.DataLoader(graph, batch_size=4)))[0].requires_grad
 
 
+PLAIN = {
+    "rows": X,
+    "scalars": Y,
+    "bool": X > 0,
+    "complex": torch.complex(X, X),
+    "complex, conjugate": torch.complex(X, X).conj(),
+    "bfloat16": X.bfloat16(),
+    "strided": X.T.contiguous().T,
+    "no bytes": torch.zeros(20, 0),
+    "graph": X.clone().requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("form", sorted(PLAIN))
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 0}, {"num_workers": 2}, {"on_error": "skip"}])
+def test_a_tensor_is_a_dataset_of_its_rows(form: str, arguments: dict[str, Any]) -> None:
+    data: Any = PLAIN[form]
+    torch.manual_seed(5)
+    expected = list(TorchDataLoader(data, batch_size=6, shuffle=True))
+    torch.manual_seed(5)
+    got = list(fl.DataLoader(data, batch_size=6, shuffle=True, **arguments))
+    assert [flat(batch.detach()) for batch in got] == [flat(batch.detach()) for batch in expected]
+    assert [batch.requires_grad for batch in got] == [batch.requires_grad for batch in expected]
+
+
+def test_a_tensor_can_be_cached() -> None:
+    data: Any = X
+    loader = fl.DataLoader(data, batch_size=4, shuffle=True, cache="1MiB")
+    assert [len(list(loader)) for _ in range(2)] == [5, 5]
+    cache = loader.stats()["cache"]
+    assert cache is not None
+    assert cache["hits"] == cache["misses"] == len(X)
+    assert loader.num_workers == 0
+
+
+def test_a_tensor_that_changes_gives_what_it_holds() -> None:
+    data: Any = torch.arange(8.0)
+    batches = iter(fl.DataLoader(data, batch_size=4, num_workers=0))
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    data.add_(10)
+    assert next(batches).tolist() == [14, 15, 16, 17]
+    batches = iter(fl.DataLoader(data, batch_size=4, num_workers=0))
+    next(batches)
+    data.set_(torch.zeros(8))
+    assert next(batches).tolist() == [0, 0, 0, 0]
+    with pytest.raises(IndexError, match="8"):
+        list(fl.DataLoader(data, sampler=[8], num_workers=0))
+
+
 def test_samples_are_views_and_a_custom_collate_sees_ordinary_ones() -> None:
     data = fl.CachedDataset((X, Y), share=False)
     x, y = data[-1]

@@ -28,6 +28,7 @@ class BatchSpec:
         errors: where samples that failed are recorded.
         pin_device: the kind of device that batches are page-locked for; None: they are not.
         cache: of the loader; None without one, and in worker processes, whose dataset is a view through it.
+        has_cache: whether the loader has a cache, or is about to make one.
         lookahead: whether the order of samples is known ahead of use, batch by batch.
         is_keyed: whether samples draw random numbers that are keyed by (seed, epoch, index).
         is_pure: whether loading a sample is known to change nothing in the dataset.
@@ -42,6 +43,7 @@ class BatchSpec:
     errors: list[SampleError] = field(default_factory=list)
     pin_device: str | None = None
     cache: LoaderCache | None = None
+    has_cache: bool = False
     lookahead: bool = False
     is_keyed: bool = False
     is_pure: bool = False

@@ -35,6 +35,10 @@ __all__ = ["CacheSpec", "LoaderCache"]
 _MAX_EPOCHS_AHEAD = 8
 _MAX_ACCESSES_AHEAD = 1 << 22
 
+# Bookkeeping for each sample takes so many bytes. It is left out if that is much, in all and of the budget.
+_BYTES_PER_SAMPLE = 64
+_MUCH_BYTES, _MUCH_OF_BUDGET = 128 << 20, 1 / 8
+
 # A fixed set is only exchanged for one that saves this many times as much: samples that are there cost nothing.
 _MIN_GAIN_RATIO = 1.1
 
@@ -90,7 +94,10 @@ class LoaderCache:
 
         def make() -> SampleStore:
             room = spec.memory.cache_room(options.bytes)
-            return SampleStore(samples, room, accesses=self._accesses * num_ranks(_samples_of(spec.sampler)))
+            accesses = self._accesses * num_ranks(_samples_of(spec.sampler))
+            is_hashed = _is_large(samples, options) and self._keeps_one_set(sampler)
+            is_hashed = is_hashed and not isinstance(self._root, ImageForms)  # whose forms differ
+            return SampleStore(samples, room, accesses=accesses, hashed=is_hashed)
 
         name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
         self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
@@ -99,7 +106,8 @@ class LoaderCache:
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None
-        self.forms = np.full(samples, forms_of(options.keep)[-1], np.uint8)
+        images = samples if isinstance(self._root, ImageForms) else 0
+        self.forms = np.full(images, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
         self._has_warned_of_rejected = False
@@ -124,13 +132,13 @@ class LoaderCache:
             return
         self.plan = None
         policy, ranks = self.options.policy, self._ranks()
-        if policy in ("opt", "fixed") and asks_once(order.item_sampler, len(ranks)):
+        if self._keeps_one_set(order.item_sampler):
             self.order = "once"
             self._keep_best(self._root)
             return
         known = (
             None
-            if order.is_resumed
+            if order.is_resumed or self.store.native.is_hashed
             else look_ahead(
                 order,
                 max(1, min(_MAX_EPOCHS_AHEAD, _MAX_ACCESSES_AHEAD // max(1, samples))),
@@ -166,6 +174,10 @@ class LoaderCache:
         if failure and self.store.native.first_to_tell():
             warn_user(f"nothing more is written to the spill folder {folder!r}: {os.strerror(failure)}")
 
+    def _keeps_one_set(self, sampler: Any) -> bool:
+        """Whether no plan is better than keeping the same samples in every epoch."""
+        return self.options.policy in ("opt", "fixed") and asks_once(sampler, len(self._ranks()))
+
     def _ranks(self) -> list[int]:
         """Return the ranks that share the store; empty if it is this rank's alone."""
         distributed = dist.is_available() and dist.is_initialized()
@@ -192,6 +204,9 @@ class LoaderCache:
 
     def _keep_best(self, dataset: Any) -> None:
         """Keep the samples that save most time per byte, once that is known; until then, the first ones."""
+        if self.store.native.is_hashed:
+            self.store.native.follow_rule("all")  # what others cost is not known
+            return
         resident = self.store.residents()
         if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
             self._keep_best_images(image_costs, resident)
@@ -281,10 +296,15 @@ class LoaderCache:
         counts: dict[str, Any] = self.store.native.counts()
         requests = counts["hits"] + counts["misses"]
         counts["hit_rate"] = counts["hits"] / requests if requests else 0.0
-        counts["samples"] = int(self.store.residents().sum())
         counts["order"] = self.order
         counts["predicted_hit_rate"] = None if self.plan is None else self.plan.hit_rate
         return counts
+
+
+def _is_large(samples: int, options: Cache) -> bool:
+    """Whether bookkeeping for each sample would take much memory beside what is kept, and can be done without."""
+    much = max(_MUCH_BYTES, _MUCH_OF_BUDGET * options.bytes)
+    return _BYTES_PER_SAMPLE * samples > much and options.spill is None and not options.route
 
 
 def _samples_of(sampler: Any) -> Any:

@@ -58,10 +58,10 @@ def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStor
     key = f"foreload/store/{machine}/{_num_made[name]}/{name}"
     _num_made[name] += 1
     if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
-        store = make()
-        exchange.set(key, f"{os.getpid()} {store.native.file}")
         with suppress(RuntimeError):
             exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _RANKS_TIMEOUT)
+        store = make()  # which depends on the ranks that share it
+        exchange.set(key, f"{os.getpid()} {store.native.file}")
         return store, True
     exchange.wait([key], _STORE_TIMEOUT)
     process, file = map(int, exchange.get(key).split())

@@ -27,6 +27,9 @@ _RELIABLE = 0.8
 _SPILL_CHECKS = 8
 
 
+_Arguments = tuple[int, int, int, int, bool]
+
+
 class SampleStore:
     """Samples by their index, shared by the threads and processes that load them.
 
@@ -38,20 +41,22 @@ class SampleStore:
         room: bytes.
         accesses: the length of the longest schedule to follow.
         most: the most samples to keep while there is no plan; 0: as many as fit.
+        hashed: whether there is bookkeeping for those samples alone that are kept. No plan can be followed then,
+            only a rule, and what other samples take and cost is not known.
 
     >>> store = SampleStore(3, 1 << 20)
     >>> store.load(1, lambda index: [index]), store.load(1, None)
     ([1], [1])
     """
 
-    def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0) -> None:
-        self.arguments = (samples, room, accesses, most)
+    def __init__(self, samples: int, room: int, *, accesses: int = 0, most: int = 0, hashed: bool = False) -> None:
+        self.arguments = (samples, room, accesses, most, hashed)
         self._has_warned = False
         self.spill: SpillTarget | None = None
         self._checks_left = 0
         self._ahead: dict[int, Any] = {}
         self._uncacheable: set[int] = set()  # samples that cannot be pickled or unpickled
-        self.native = _native.Store(samples, room, accesses, most)
+        self.native = _native.Store(samples, room, accesses, most, hashed)
         if self.native.file < 0:
             warn_user(
                 "the system has no memory that processes can share (memfd_create fails), so the cache is in "
@@ -293,7 +298,7 @@ class SampleStore:
         return _fresh, self.arguments
 
     @classmethod
-    def of_process(cls, process: int, file: int, arguments: tuple[int, int, int, int]) -> SampleStore:
+    def of_process(cls, process: int, file: int, arguments: _Arguments) -> SampleStore:
         """Open the store that another process of the same user has as its descriptor ``file``.
 
         Raises:
@@ -306,9 +311,7 @@ class SampleStore:
             os.close(own)
 
     @classmethod
-    def _opened(
-        cls, file: int, arguments: tuple[int, int, int, int], spill: SpillTarget | None = None
-    ) -> SampleStore:
+    def _opened(cls, file: int, arguments: _Arguments, spill: SpillTarget | None = None) -> SampleStore:
         store = cls.__new__(cls)
         store.arguments = arguments
         store._has_warned = False
@@ -327,7 +330,7 @@ def block_size(size: int) -> int:
     return -(-size // 64) * 64 + 64
 
 
-def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: SpillTarget | None) -> SampleStore:
+def _attach(descriptor: Any, arguments: _Arguments, spill: SpillTarget | None) -> SampleStore:
     file = descriptor.detach()
     try:
         return SampleStore._opened(file, arguments, spill)
@@ -335,8 +338,8 @@ def _attach(descriptor: Any, arguments: tuple[int, int, int, int], spill: SpillT
         os.close(file)
 
 
-def _fresh(samples: int, room: int, accesses: int, most: int) -> SampleStore:
-    return SampleStore(samples, room, accesses=accesses, most=most)
+def _fresh(samples: int, room: int, accesses: int, most: int, hashed: bool) -> SampleStore:
+    return SampleStore(samples, room, accesses=accesses, most=most, hashed=hashed)
 
 
 def _rank_correlation(a: Array, b: Array) -> float:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import Subset, TensorDataset
 
 from foreload.batch.assembly import SubsetAssembly
+from foreload.batch.spec import BatchSpec
 from foreload.datasets.tensors import tensor_assembly
-from foreload.protocol import Assembly, BatchMemory, BatchOptions, NativeBatches
+from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
 __all__ = ["native_assembly"]
 
 
-def native_assembly(
-    spec: BatchOptions, dataset: Any, key: tuple[int, int], buffers: BatchMemory
-) -> Assembly | None:
+def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
     """Return the assembly of a dataset that native code can load by itself; None for any other."""
     if not spec.auto_collation or spec.transform is not None:
         return None
@@ -23,5 +23,7 @@ def native_assembly(
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
     if type(dataset) is TensorDataset:
+        return tensor_assembly(dataset, spec, buffers)
+    if type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache:
         return tensor_assembly(dataset, spec, buffers)
     return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None

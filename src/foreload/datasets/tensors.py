@@ -187,34 +187,43 @@ class CachedDataset(Dataset[Any], NativeBatches):
         return TensorAssembly(self._rows, buffers, collate)
 
 
-def tensor_assembly(dataset: TensorDataset, spec: BatchOptions, buffers: BatchMemory) -> TensorAssembly | None:
-    """Gather the batches of a torch ``TensorDataset``; None unless its tensors are ordinary ones."""
-    if any(
-        type(tensor) is not torch.Tensor
-        or tensor.device.type != "cpu"
-        or not tensor.is_contiguous()
-        or tensor.requires_grad
-        or tensor.is_quantized
-        for tensor in dataset.tensors
-    ):
+def tensor_assembly(
+    dataset: TensorDataset | torch.Tensor, spec: BatchOptions, buffers: BatchMemory
+) -> TensorAssembly | None:
+    """Gather the rows of a tensor, or of torch's ``TensorDataset``; None unless its tensors are ordinary ones."""
+    if not is_default_collate(spec.collate_fn) or not all(map(_is_ordinary, _tensors_of(dataset))):
         return None
-    if not is_default_collate(spec.collate_fn):
-        return None
-    rows = _Rows(dataset.tensors)
+    rows = _Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
 
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
 
     def is_same() -> bool:
-        return len(dataset.tensors) == len(rows.fields) and all(
+        tensors = _tensors_of(dataset)
+        return len(tensors) == len(rows.fields) and all(
             tensor.data_ptr() == field.data_ptr()
             and tensor.shape == field.shape
             and tensor.dtype is field.dtype
             and not tensor.requires_grad
-            for tensor, field in zip(dataset.tensors, rows.fields, strict=True)
+            for tensor, field in zip(tensors, rows.fields, strict=True)
         )
 
     return TensorAssembly(rows, buffers, collate, is_same)
+
+
+def _tensors_of(dataset: TensorDataset | torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return dataset.tensors if isinstance(dataset, TensorDataset) else (dataset,)
+
+
+def _is_ordinary(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.ndim > 0
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+    )
 
 
 class TensorAssembly:

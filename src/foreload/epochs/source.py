@@ -98,8 +98,7 @@ class EpochSource(LoaderOrder[T_co]):
         own = weakref.ref(self)
 
         def resized(count: int) -> None:
-            loader = own()
-            if loader is not None:
+            if (loader := own()) is not None:
                 loader.num_workers = count
 
         return resized
@@ -259,6 +258,7 @@ class EpochSource(LoaderOrder[T_co]):
             errors=self.errors,
             pin_device=self._pin_device,
             cache=self._open.cache,
+            has_cache=self.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
             is_keyed=self.seed is not None or self._auto_workers,
             is_pure=self._crew.choice is not None and self._crew.choice.is_pure,

@@ -1,0 +1,33 @@
+// What the processes that share a store know of it as a whole, at the beginning of its segment.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "process_mutex.hpp"
+#include "store.hpp"
+
+namespace foreload {
+
+struct SampleStore::Header {
+  uint64_t max_samples;  // in the store; 0: any number
+  std::atomic<uint32_t> rule;
+  std::atomic<uint64_t> stamps;   // of uses, for `recent`
+  std::atomic<uint32_t> changes;  // counts what a process may be waiting for
+  std::atomic<uint32_t> waiting;
+  std::atomic<uint64_t> kept, refused, waits, entries;
+  std::atomic<uint64_t> owner;
+  std::atomic<uint32_t> told;
+  Spill::Counts spill;
+  // A process died while it held the mutex. What is cached stays good, but nothing new is kept, since the
+  // arena's free lists may be half changed.
+  std::atomic<uint32_t> frozen;
+  std::atomic<uint64_t> limit;  // of what blocks may take
+  EntryTable::State table;
+  Schedule::State schedule;
+  Reclaimer::State reclaimer;
+  alignas(64) ProcessMutex mutex;  // guards the arena
+  Arena::State arena;
+};
+
+}  // namespace foreload
