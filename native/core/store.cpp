@@ -11,6 +11,9 @@ namespace foreload {
 
 namespace {
 
+// Samples that workers may be ahead of, or behind, the order that was planned.
+constexpr uint64_t kInFlight = 1024;
+
 constexpr size_t aligned(size_t size) {
   return (size + 4095) / 4096 * 4096;
 }
@@ -26,6 +29,7 @@ struct SampleStore::Header {
   std::atomic<uint64_t> kept, refused, waits, entries;
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> told;
+  std::atomic<uint64_t> due;
   Spill::Counts spill;
   // A process died while it held the mutex. What is cached stays good, but nothing new is kept, since the
   // arena's free lists may be half changed.
@@ -220,7 +224,10 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
     {
       const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
       if (header_->frozen.load() != 0) break;
-      const bool full = header_->max_samples != 0 && rule() == Rule::recent;
+      const uint64_t most = header_->max_samples;
+      if (most != 0 && rule() == Rule::planned && header_->entries.load() >= most + most / 8 + kInFlight)
+        break;
+      const bool full = most != 0 && rule() == Rule::recent;
       while (full && header_->entries.load() >= header_->max_samples && evict_oldest()) {
       }
       block = take(size);
@@ -277,6 +284,14 @@ bool SampleStore::first_to_tell() {
   return header_->told.exchange(1) == 0;
 }
 
+uint64_t SampleStore::due() const {
+  return header_->due.load(std::memory_order_relaxed);
+}
+
+void SampleStore::set_due(uint64_t requests) {
+  header_->due = requests;
+}
+
 size_t SampleStore::spill_to(int folder, const Blake2::Key& key, bool first) {
   spill_ = std::make_unique<Spill>(folder, key, spilled_, header_->samples, &header_->spill);
   return first ? spill_->scan() : 0;
@@ -294,6 +309,11 @@ void SampleStore::note_size(size_t sample, size_t size) {
 
 bool SampleStore::is_measured(size_t sample) const {
   return entries_[sample].size_and_form.load(std::memory_order_relaxed) != 0;
+}
+
+void SampleStore::uses(int64_t* out) const {
+  for (size_t i = 0; i < header_->samples; ++i)
+    out[i] = static_cast<int64_t>(SampleEntry::use_of(entries_[i].word.load(std::memory_order_relaxed)));
 }
 
 void SampleStore::sizes(int64_t* out) const {
