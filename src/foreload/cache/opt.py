@@ -19,7 +19,7 @@ from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
 from foreload.checks import Indices, check_int
 from foreload.machine import granted_memory
-from foreload.order.foresight import Foresight
+from foreload.cache.foresight import Foresight
 from foreload.order.index import position_of
 from foreload.order.lookahead import asks_once
 from foreload.order.observed import observe
