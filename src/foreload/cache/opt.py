@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
+from foreload.cache.foresight import Foresight
 from foreload.cache.instances import identify_instances, identity_of, set_identity
 from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
 from foreload.checks import Indices, check_int
 from foreload.machine import granted_memory
-from foreload.cache.foresight import Foresight
 from foreload.order.index import position_of
 from foreload.order.lookahead import asks_once
 from foreload.order.observed import observe
@@ -52,7 +52,7 @@ class OPTInit:
     Raises:
         ValueError, TypeError: an argument is of the wrong type or out of range.
 
-    >>> from torch.utils.data import DataLoader, Dataset
+    >>> from torch.utils.data import DataLoader, Dataset, RandomSampler
     >>> generator = torch.Generator().manual_seed(0)
     >>> future = OPTInit(RandomSampler, generator, 100)
     >>> class Squares(Dataset):

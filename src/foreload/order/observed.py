@@ -43,8 +43,8 @@ def observe(kind: type[Sampler[int]], observer: Observer) -> None:
     ...     def begin(self, sampler, draw): print("begins", list(draw(sampler))); return print
     >>> printing = Printing(); observe(SequentialSampler, printing)
     >>> indices = iter(SequentialSampler("ab"))
-    >>> next(indices)
     begins [0, 1]
+    >>> next(indices)
     0
     0
     """
