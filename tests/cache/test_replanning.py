@@ -88,6 +88,7 @@ Make = Callable[[torch.Generator], Any]
 SAMPLERS: dict[str, Make] = {
     "replacement": lambda g: RandomSampler(range(N), replacement=True, generator=g),
     "three times": lambda g: RandomSampler(range(N), replacement=True, num_samples=3 * N, generator=g),
+    "ten times": lambda g: RandomSampler(range(N), replacement=True, num_samples=10 * N, generator=g),
     "odd": lambda g: RandomSampler(range(N), replacement=True, num_samples=N // 2 + 7, generator=g),
     "few": lambda g: RandomSampler(range(N), replacement=True, num_samples=19, generator=g),
     "shuffled": lambda g: RandomSampler(range(N), generator=g),
@@ -264,6 +265,32 @@ def test_samplers_that_draw_at_once(batch_size: int | None) -> None:
     plain: Any = DataLoader(range(N), batch_size, sampler=Eager(dataset, other))  # type: ignore[arg-type]
     assert accesses == [int(i) for _ in range(4) for y in plain for i in torch.as_tensor(y).reshape(-1)]
     assert torch.equal(generator.get_state(), other.get_state())
+    assert is_best(dataset, accesses)
+
+
+class Endless(Sampler[int]):
+    """Has one epoch, which does not end."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randint(N, (N,), generator=self.generator).tolist()
+
+
+def test_a_sampler_without_an_end() -> None:
+    generator = torch.Generator().manual_seed(9)
+    fl.OPTInit(Endless, generator, N)
+    dataset = Half()
+    accesses = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _, (x, y) in zip(
+            range(20 * N // 16), DataLoader(dataset, 16, sampler=Endless(generator)), strict=False
+        ):
+            assert (x == y[:, None]).all()
+            accesses += y.tolist()
     assert is_best(dataset, accesses)
 
 

@@ -58,7 +58,7 @@ class Foresight:
         """Whether a sampler draws from the generator, or else from one that begins in the same state."""
         own = _generator_of(sampler)
         if own is None and self._told is None:
-            return not hasattr(sampler, "__len__") or len(sampler) == self._samples
+            return len(sampler) == self._samples
         if own is None:  # what a sampler of the user's draws from, it need not say
             return type(sampler) not in KNOWN_SAMPLERS
         if own is self._told:
@@ -86,7 +86,8 @@ class Foresight:
             self._draws_seed = draws_seed
         with _kept(sampler, generator):
             ahead = copy.copy(sampler)
-            most = max(self.horizon, len(sampler) if hasattr(sampler, "__len__") else 0)
+            has_length = hasattr(sampler, "__len__")  # without one, there may be no end
+            most = max(self.horizon, len(sampler) if has_length else _MAX_HORIZON)
             self.now = _listed(draw(ahead), most)
             self._after = None if generator is None else generator.get_state()
             foreseen = self.later.pop(0) if self.later else None
@@ -94,7 +95,8 @@ class Foresight:
             if not was_foreseen:
                 self.later = []
             known = sum(map(len, self.later))
-            if later and known < self.horizon // 2:
+            is_over = has_length or len(self.now) < most
+            if later and is_over and known < self.horizon // 2:
                 self.later = self._draw_later(ahead, draw, most)
         return was_foreseen
 
