@@ -60,6 +60,10 @@ def main() -> None:
             "stock, AsyncPrefetchDataset(x, y)": per_batch(
                 TorchDataLoader(fl.AsyncPrefetchDataset(TensorDataset(X, Y)), **arguments)
             ),
+            "stock, TensorDataset(x, y), batch 1": per_batch(TorchDataLoader(TensorDataset(X, Y), shuffle=True)),
+            "stock, CachedDataset((x, y)), batch 1": per_batch(
+                TorchDataLoader(fl.CachedDataset((X, Y)), shuffle=True)
+            ),
             "foreload, CachedDataset(x)": per_batch(fl.DataLoader(fl.CachedDataset(X), **arguments)),
             "foreload, CachedDataset((x, y))": per_batch(fl.DataLoader(fl.CachedDataset((X, Y)), **arguments)),
             "foreload, TensorDataset(x, y)": per_batch(fl.DataLoader(TensorDataset(X, Y), **arguments)),
@@ -80,6 +84,8 @@ def main() -> None:
     record.verdict("x and y, of the bare loop", ratio("bare index_select, x and y", pair), 0.7)
     inside = ratio("stock, TensorDataset(x, y)", "stock, CachedDataset((x, y))")
     record.verdict("CachedDataset inside stock, against TensorDataset", inside, 4)
+    single = ratio("stock, TensorDataset(x, y), batch 1", "stock, CachedDataset((x, y)), batch 1")
+    record.verdict("CachedDataset inside stock, batches of one, against TensorDataset", single, 1)
     ahead = ratio("stock, TensorDataset(x, y)", "stock, AsyncPrefetchDataset(x, y)")
     record.verdict("AsyncPrefetchDataset inside stock, against TensorDataset", ahead, 1.2)
     record.write()

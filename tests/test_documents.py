@@ -99,6 +99,11 @@ def test_extending() -> None:
     run("docs/extending.md", {})
 
 
+def test_data() -> None:
+    data = run("docs/data.md", {})["data"]
+    assert len(data) == 100
+
+
 DOCUMENTS = [path for folder in (".", "docs", "benchmarks") for path in sorted((ROOT / folder).glob("*.md"))]
 
 

@@ -198,6 +198,14 @@ void bind_store(nb::module_& module) {
       .def(
           "drop", [](SampleStore& store, size_t sample) { store.drop(checked(store, sample)); },
           nb::arg("sample"))
+      .def_prop_rw(
+          "due", &SampleStore::due, &SampleStore::set_due,
+          "The number of requests that are due since the store was made, by the end of the present epoch.")
+      .def("uses",
+           [](const SampleStore& store, Int64s out) {
+             check_length(out.shape(0), store.samples(), "out");
+             store.uses(out.data());
+           })
       .def("sizes",
            [](const SampleStore& store, Int64s out) {
              check_length(out.shape(0), store.samples(), "out");

@@ -14,6 +14,8 @@ namespace {
 
 // Entries of a hashed store beyond those that there is room for.
 constexpr size_t kMoreEntries = 1 << 10;
+// Samples that workers may be ahead of, or behind, the order that was planned.
+constexpr uint64_t kInFlight = 1024;
 
 constexpr size_t aligned(size_t size) {
   return (size + 4095) / 4096 * 4096;
@@ -248,7 +250,10 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
     {
       const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
       if (header_->frozen.load() != 0) break;
-      const bool full = header_->max_samples != 0 && rule() == Rule::recent;
+      const uint64_t most = header_->max_samples;
+      if (most != 0 && rule() == Rule::planned && header_->entries.load() >= most + most / 8 + kInFlight)
+        break;
+      const bool full = most != 0 && rule() == Rule::recent;
       while (full && header_->entries.load() >= header_->max_samples && evict_oldest()) {
       }
       block = take(size);
@@ -310,6 +315,14 @@ bool SampleStore::belongs_to(uint64_t owner) {
 
 bool SampleStore::first_to_tell() {
   return header_->told.exchange(1) == 0;
+}
+
+uint64_t SampleStore::due() const {
+  return header_->due.load(std::memory_order_relaxed);
+}
+
+void SampleStore::set_due(uint64_t requests) {
+  header_->due = requests;
 }
 
 size_t SampleStore::spill_to(int folder, const Blake2::Key& key, bool first) {

@@ -38,9 +38,11 @@ enum class Rule : uint32_t {
 class SampleStore {
  public:
   // Makes room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for
-  // schedules of up to `accesses`. Rule::recent keeps at most `max_samples`; 0: any number. `hashed`: for
-  // many more samples than are kept. Nothing then grows with their number, but the store can follow rules
-  // only, not plans, and does not know what those samples take and cost that it does not keep.
+  // schedules of up to `accesses`. Rule::recent keeps at most `max_samples`; 0: any number. Rule::planned
+  // keeps what the schedule says, a little more than `max_samples` at most: requests may come in another
+  // order. `hashed`: for many more samples than are kept. Nothing then grows with their number, but the store
+  // can follow rules only, not plans, and does not know what those samples take and cost that it does not
+  // keep.
   static std::shared_ptr<SampleStore> create(size_t samples, size_t bytes, size_t accesses,
                                              size_t max_samples, bool hashed = false);
   // Opens the same store in another process.
@@ -103,11 +105,18 @@ class SampleStore {
   size_t spill_to(int folder, const Blake2::Key& key, bool first);
   Spill* spill() const { return spill_.get(); }
 
+  // How many requests are due since the store was created, by the end of the present epoch: a number that all
+  // processes see.
+  uint64_t due() const;
+  void set_due(uint64_t requests);
+
   // Records what loading a sample took, for the next plan.
   void note_cost(size_t sample, uint64_t nanoseconds);
   // Records the size of a sample that was never kept; whether a size is known, or would not be recorded.
   void note_size(size_t sample, size_t size);
   bool is_measured(size_t sample) const;
+  // Per sample: how often it was requested since the last follow(accesses, ...).
+  void uses(int64_t* out) const;
   // Per sample, 0 if nothing is known: the room that it takes; what loading it took last and the time before.
   void sizes(int64_t* out) const;
   void costs(int64_t* last, int64_t* before) const;

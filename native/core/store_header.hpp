@@ -18,6 +18,7 @@ struct SampleStore::Header {
   std::atomic<uint64_t> kept, refused, waits, entries;
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> told;
+  std::atomic<uint64_t> due;
   Spill::Counts spill;
   // A process died while it held the mutex. What is cached stays good, but nothing new is kept, since the
   // arena's free lists may be half changed.

@@ -32,6 +32,14 @@ bool SampleStore::is_measured(size_t sample) const {
   return is_hashed() || entries_.find(sample)->size_and_form.load(std::memory_order_relaxed) != 0;
 }
 
+void SampleStore::uses(int64_t* out) const {
+  if (is_hashed()) std::fill_n(out, samples(), 0);
+  entries_.each([&](size_t sample, const SampleEntry& entry) {
+    out[sample] = static_cast<int64_t>(SampleEntry::use_of(entry.word.load(std::memory_order_relaxed)));
+    return true;
+  });
+}
+
 void SampleStore::sizes(int64_t* out) const {
   if (is_hashed()) std::fill_n(out, samples(), 0);
   entries_.each([&](size_t sample, const SampleEntry& entry) {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -113,6 +114,24 @@ void test_recent() {
   store->follow(Rule::recent);
   for (const size_t sample : {0, 1, 2, 0, 3}) load(*store, sample);
   CHECK(store->contains(0) && !store->contains(1) && store->contains(2) && store->contains(3));
+}
+
+// A plan whose bits are used up by requests that it was not made for keeps little more than there may be.
+void test_most_samples_of_a_plan() {
+  constexpr size_t samples = 4000, most = 100;
+  const auto store = SampleStore::create(samples, 1 << 26, samples, most);
+  std::vector<int64_t> accesses(samples);
+  for (size_t i = 0; i < samples; ++i) accesses[i] = static_cast<int64_t>(i);
+  const std::vector<uint8_t> all(samples, 1);
+  store->follow(accesses.data(), samples, all.data(), all.data());
+  for (size_t i = 0; i < samples; ++i) load(*store, i);
+  std::vector<uint8_t> present(samples);
+  store->residents(present.data());
+  const auto count = static_cast<size_t>(std::count(present.begin(), present.end(), uint8_t{1}));
+  CHECK(most <= count && count <= most + most / 8 + 1024);
+  std::vector<int64_t> uses(samples);
+  store->uses(uses.data());
+  CHECK(std::count(uses.begin(), uses.end(), 1) == samples);
 }
 
 // Samples whose numbers are far apart, of a dataset for which there is no entry each.
@@ -245,6 +264,7 @@ int main() {
   test_arena();
   test_plan_is_followed();
   test_recent();
+  test_most_samples_of_a_plan();
   for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule, false);
   for (const Rule rule : {Rule::all, Rule::recent}) test_threads(rule, true);
   test_hashed_is_the_same(Rule::all, 0);

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import functools
-import warnings
+import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
-from foreload.cache.drift import DriftWatch
+from foreload.cache.foresight import Foresight
 from foreload.cache.instances import identify_instances, identity_of, set_identity
-from foreload.cache.plan import compile_plan
+from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
-from foreload.checks import Array, check_int
+from foreload.checks import Indices, check_int
 from foreload.machine import granted_memory
 from foreload.order.index import position_of
+from foreload.order.lookahead import asks_once
+from foreload.order.observed import observe
 
 __all__ = ["OPTCache", "OPTInit"]
 
@@ -29,26 +30,31 @@ __all__ = ["OPTCache", "OPTInit"]
 _ROOM_SHARE = 0.8
 _MIN_ROOM = 1 << 24
 
+# The least number of draws, or requests, between two looks at whether all is as foreseen.
+_MIN_CHECK = 64
+
 
 class OPTInit:
     """The future requests of a DataLoader, for :class:`OPTCache`.
 
-    They are drawn from a copy of the generator's state, so the sequence that the sampler then draws is untouched.
-    They apply to every :func:`OPTCache` in the program that has no ``OPTInit`` yet, and to later ones.
+    When the sampler begins an epoch, in a loader of any kind, that epoch's indices and those of later ones are
+    drawn ahead with a copy of it. The sequence that the sampler then draws is untouched; it and the requests are
+    compared with what was foreseen. It applies to every :func:`OPTCache` in the program that has no ``OPTInit``
+    yet, and to later ones.
 
     Args:
         sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
-        generator: the generator that the sampler will draw from, in its state before the first epoch.
+        generator: the generator that the sampler will draw from, or one in the same state, before the first epoch.
         n: the number of samples in the dataset.
-        replacement, num_samples: as given to the sampler.
-        epochs: the number of epochs to look ahead.
+        replacement, num_samples, epochs: what the sampler will draw. They need not be given, nor be right: the
+            sampler itself shows it.
 
     Raises:
         ValueError, TypeError: an argument is of the wrong type or out of range.
 
-    >>> from torch.utils.data import DataLoader, Dataset
+    >>> from torch.utils.data import DataLoader, Dataset, RandomSampler
     >>> generator = torch.Generator().manual_seed(0)
-    >>> future = OPTInit(RandomSampler, generator, 100, epochs=2)
+    >>> future = OPTInit(RandomSampler, generator, 100)
     >>> class Squares(Dataset):
     ...     calls = 0
     ...     def __len__(self): return 100
@@ -78,55 +84,92 @@ class OPTInit:
         check_int("epochs", epochs, 1)
         if not (isinstance(sampler_class, type) and issubclass(sampler_class, Sampler)):
             raise TypeError(f"sampler_class must be a class of samplers, got {sampler_class!r}")
+        if issubclass(sampler_class, BatchSampler) or not hasattr(sampler_class, "__iter__"):
+            raise TypeError(
+                "sampler_class must be a class of samplers that yield single indices, got "
+                f"{sampler_class.__name__}; give the class of the sampler that it takes them from"
+            )
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
-        self.once = not replacement and num_samples in (None, n)
-        self.accesses = _future(sampler_class, generator, self.n, replacement, num_samples, epochs)
+        if generator is None and not issubclass(sampler_class, SequentialSampler):
+            raise ValueError(
+                "generator is None: the sampler's draws cannot be known; give the sampler's own generator"
+            )
+        self._foresight = Foresight(generator, self.n)
+        self._process = os.getpid()
+        self._epoch: _Epoch | None = None
+        observe(sampler_class, self)
         OPTInit._latest = self
         for method in list(_methods):
-            method.look_ahead(self)
+            method.follow(self)
 
-
-def _future(
-    sampler_class: type[Sampler[int]],
-    generator: torch.Generator | None,
-    n: int,
-    replacement: bool,
-    num_samples: int | None,
-    epochs: int,
-) -> Array:
-    if generator is None and not issubclass(sampler_class, SequentialSampler):
-        raise ValueError(
-            "generator is None: the sampler's draws cannot be known; give the sampler's own generator"
-        )
-    ahead = torch.Generator()
-    if generator is not None:
-        ahead.set_state(generator.get_state())
-    sampler: Any
-    if issubclass(sampler_class, RandomSampler):
-        sampler = sampler_class(range(n), replacement=replacement, num_samples=num_samples, generator=ahead)
-    elif issubclass(sampler_class, SequentialSampler):
-        sampler = sampler_class(range(n))
-    else:
+    def begin(self, sampler: Any, draw: Callable[[Any], Iterator[Any]]) -> Callable[[Any], None] | None:
+        """Plan for an epoch that a sampler is about to draw (an :class:`~foreload.order.observed.Observer`)."""
+        plans = [method.plans for method in _methods if method.future is self and method.plans is not None]
+        if not plans or os.getpid() != self._process or not self._foresight.is_of(sampler):
+            return None
+        last, self._epoch = self._epoch, None
         try:
-            sampler = sampler_class(range(n), generator=ahead)  # type: ignore[call-arg]
-        except TypeError as error:
-            raise TypeError(
-                f"{sampler_class.__name__} cannot be made from (range(n), generator=...) ({error}); OPTInit knows "
-                "RandomSampler, SequentialSampler and samplers with that signature"
-            ) from None
-    accesses = np.concatenate([np.fromiter(iter(sampler), np.int64) for _ in range(epochs)])
-    if len(accesses) and not 0 <= accesses.min() <= accesses.max() < n:
-        raise ValueError(f"{sampler_class.__name__} yields indices that are out of range for n = {n} samples")
-    return accesses
+            was_foreseen = self._foresight.begin(sampler, draw, later=not asks_once(sampler))
+        except Exception:  # the sampler's own, which the loop is about to get from the sampler itself
+            return None
+        now, later = self._foresight.now, self._foresight.later
+        self._epoch = _Epoch(self, plans, now)
+        for plan in plans:
+            plan.end(0 if last is None else last.num_drawn)
+            plan.begin(now, later, was_foreseen=was_foreseen, asks_once=asks_once(sampler))
+        return self._epoch.note
+
+    def is_at(self, epoch: _Epoch) -> bool:
+        """Whether this is the epoch that was begun last."""
+        return self._epoch is epoch
+
+
+class _Epoch:
+    """Compares what a sampler draws in an epoch, and what is requested then, with what was foreseen."""
+
+    def __init__(self, future: OPTInit, plans: list[EpochPlans], indices: Indices) -> None:
+        self.num_drawn = 0
+        self._future = future
+        self._plans = plans
+        self._indices = memoryview(indices)  # type: ignore[arg-type]
+        self._step = max(_MIN_CHECK, future.n // 8)
+        self._next_check = min(self._step, len(indices))
+
+    def note(self, index: Any) -> None:
+        """Record an index that the sampler has drawn."""
+        at = self.num_drawn
+        self.num_drawn = at + 1
+        if at == self._next_check and not self._check(at):
+            return
+        if at < self._next_check and self._indices[at] != index:
+            self._give_up(f"the sampler drew {index} where {self._indices[at]} was foreseen")
+
+    def _check(self, at: int) -> bool:
+        """Compare the requests with the draws; return whether the epoch is still followed."""
+        if not self._future.is_at(self):
+            self._next_check = -1
+        elif at == len(self._indices):
+            self._give_up("the sampler draws more than was foreseen")
+        elif not all(plans.follows(at) for plans in self._plans):
+            self._give_up("samples are requested that the sampler has not drawn")
+        else:
+            self._next_check = min(at + self._step, len(self._indices))
+        return self._next_check >= 0
+
+    def _give_up(self, why: str) -> None:
+        self._next_check = -1
+        for plans in self._plans:
+            plans.give_up(why)
 
 
 def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]], Any]:
     """Decorate a dataset's ``__getitem__`` with the optimal cache for a known order.
 
     All workers of a stock or a foreload DataLoader share one cache, forked or spawned. The order comes from
-    :class:`OPTInit`. If other samples are requested, a warning says so once, and the cache goes on as LRU. Each
-    hit is a copy, so it may be changed. The cache serves one dataset: the first that is used.
+    :class:`OPTInit`. If other samples are requested, a warning says so once, and the cache goes on as LRU until
+    the sampler begins another epoch. Each hit is a copy, so it may be changed. The cache serves one dataset: the
+    first that is used.
 
     Args:
         maxsize: the most samples to keep; None: as many as memory allows.
@@ -153,45 +196,41 @@ class _Method:
     def __init__(self, function: Callable[[Any, int], Any], maxsize: int | None) -> None:
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__name__", "__getitem__")
+        self.future: OPTInit | None = None
+        self.plans: EpochPlans | None = None
         self._function = function
         self._maxsize = maxsize
-        self._future: OPTInit | None = None
         self._store: SampleStore | None = None
-        self._watch: DriftWatch | None = None
+        self._until_check = _MIN_CHECK  # requests of this process
         self._own_future = OPTInit._latest
         if self._own_future is not None:
-            self.look_ahead(self._own_future)
+            self.follow(self._own_future)
             # The latest future was made for this method, then, not for those before it.
             for other in list(_methods):
-                if other._future is self._own_future and other._own_future is not None and not other.is_used:
-                    other.look_ahead(other._own_future)
+                if other.future is self._own_future and other._own_future is not None and not other.is_used:
+                    other.follow(other._own_future)
         _methods.add(self)
 
-    def look_ahead(self, future: OPTInit) -> None:
-        """Create and plan the store for a future, in the process that will start the workers."""
+    def follow(self, future: OPTInit) -> None:
+        """Create the store for a future, in the process that will start the workers."""
         most = future.n if self._maxsize is None else min(self._maxsize, future.n)
-        self._future = future
-        self._store = None
-        self._watch = None
+        self.future = future
+        self.plans = None
+        self.share(None)
         if most == 0:
             return
-        self._store = make_largest_store(future.n, len(future.accesses), most)
-        self._begin_watch(self._store, future)
+        store = make_largest_store(future.n, 0 if most == future.n else MAX_PLANNED, most)
+        self.share(store)
         if most == future.n:
-            self._store.native.follow_rule("all")
-        elif future.once:
-            # With each sample once per epoch, no set of samples is better than another of the same size.
-            members = np.zeros(future.n, np.bool_)
-            members[future.accesses[:most]] = True
-            self._store.native.follow_members(members.view(np.uint8))
+            store.native.due = 1 << 62  # no request could change what is kept
+            store.native.follow_rule("all")
         else:
-            plan = compile_plan(future.accesses, future.n, most)
-            self._store.native.follow_accesses(
-                future.accesses, plan.keep.view(np.uint8), plan.retained.view(np.uint8)
-            )
+            store.native.follow_rule("recent")  # until the sampler begins
+            self.plans = EpochPlans(store, most)
 
-    def _begin_watch(self, store: SampleStore, future: OPTInit) -> None:
-        self._watch = None if future.once else DriftWatch(future.accesses, future.n, store.asked)
+    def share(self, store: SampleStore | None) -> None:
+        """Use a store, perhaps that of another process."""
+        self._store = store
 
     def __set_name__(self, owner: type, name: str) -> None:
         identify_instances(owner)
@@ -207,20 +246,12 @@ class _Method:
             return self._function(dataset, index)
         if not store.native.belongs_to(identity_of(dataset)):
             return self._function(dataset, index)
-        if self._watch is not None and self._watch.is_surprised(position):
-            self._fall_back_to_lru(store)
+        self._until_check -= 1
+        if self._until_check <= 0:
+            self._until_check = _MIN_CHECK
+            if store.asked() > store.native.due + len(store):
+                fall_back(store, "samples are requested that the sampler has not drawn")
         return store.load(position, lambda _: self._function(dataset, index))
-
-    def _fall_back_to_lru(self, store: SampleStore) -> None:
-        self._watch = None
-        store.native.follow_rule("recent")
-        if store.native.first_to_tell():
-            warnings.warn(
-                "OPTCache: the requests are not what OPTInit foresaw; from now on the cache keeps the samples "
-                "that were used last (LRU). Give OPTInit the sampler's class, arguments and generator, in its "
-                "state before the first epoch, and epochs= as many as there will be",
-                stacklevel=3,
-            )
 
     @property
     def is_used(self) -> bool:
@@ -251,7 +282,7 @@ _methods: weakref.WeakSet[_Method] = weakref.WeakSet()
 def leave_stores() -> None:
     """Let this process load every sample without a cache, so that it does not advance the plan of others."""
     for method in list(_methods):
-        method._store = None
+        method.share(None)
 
 
 def _share_when_spawned(owner: type, method: _Method) -> None:
@@ -265,21 +296,17 @@ def _share_when_spawned(owner: type, method: _Method) -> None:
         make, arguments, *rest = reduced
         return (
             _revive,
-            (owner, method.name, method._store, method._future, identity_of(self), make, arguments),
+            (owner, method.name, method._store, identity_of(self), make, arguments),
             *rest,
         )
 
     owner.__reduce_ex__ = reduce  # type: ignore[method-assign, assignment]
 
 
-def _revive(
-    owner: type, name: str, store: SampleStore, future: OPTInit, identity: int, make: Any, arguments: Any
-) -> Any:
+def _revive(owner: type, name: str, store: SampleStore, identity: int, make: Any, arguments: Any) -> Any:
     method = owner.__dict__.get(name)
     if isinstance(method, _Method):
-        method._store = store
-        method._future = future
-        method._begin_watch(store, future)
+        method.share(store)
     instance = make(*arguments)
     with suppress(TypeError):
         set_identity(instance, identity)

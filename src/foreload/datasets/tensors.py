@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload.batch.collate import MIN_BORROWED_BYTES, Collated, is_default_collate
 from foreload.checks import Array
+from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
@@ -42,7 +42,7 @@ def gather(
     tensor([[5, 6],
             [1, 2]])
     """
-    tensor = _as_tensor("source", source)
+    tensor = as_tensor("source", source)
     if tensor.ndim == 0:
         raise ValueError("source must have rows; it is a scalar")
     if isinstance(indices, slice):
@@ -60,58 +60,8 @@ def gather(
     if out.numel() == 0:
         _native.gather(np.empty((len(tensor), 0), np.uint8), rows, np.empty((len(rows), 0), np.uint8))
     else:
-        _native.gather(_byte_rows(tensor), rows, _byte_rows(out))
+        _native.gather(byte_rows(tensor), rows, byte_rows(out))
     return out
-
-
-def _as_tensor(name: str, data: Any) -> torch.Tensor:
-    if isinstance(data, np.ndarray):
-        data = torch.from_numpy(data)
-    if not isinstance(data, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
-    if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
-        raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
-    # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
-    return data.detach().resolve_conj().resolve_neg()
-
-
-def _byte_rows(tensor: torch.Tensor) -> Array:
-    """View a contiguous tensor as rows x bytes."""
-    rows = len(tensor)
-    flat = tensor.reshape(rows, -1) if tensor.numel() else tensor.reshape(rows, 0)
-    return flat.view(torch.uint8).numpy()
-
-
-class _Rows:
-    """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows."""
-
-    def __init__(self, data: Any) -> None:
-        self.names: list[str] | None = None
-        self.single = False
-        if isinstance(data, Mapping):
-            self.names = list(data)
-            fields = list(data.values())
-        elif isinstance(data, (tuple, list)):
-            fields = list(data)
-        else:
-            self.single = True
-            fields = [data]
-        if not fields:
-            raise ValueError("data is empty; give at least one tensor")
-        labels = self.names or range(len(fields))
-        self.fields = [_as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)]
-        lengths = [len(field) if field.ndim else -1 for field in self.fields]
-        if min(lengths) < 0 or len(set(lengths)) != 1:
-            raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
-        self.count = lengths[0]
-
-    def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
-        """Put one value per field into the form of a sample, or of a batch as ``default_collate`` makes it."""
-        if self.single:
-            return fields[0]
-        if self.names is not None:
-            return dict(zip(self.names, fields, strict=True))
-        return list(fields) if batch else tuple(fields)
 
 
 def _are_samples(data: Any) -> bool:
@@ -128,8 +78,12 @@ class CachedDataset(Dataset[Any], NativeBatches):
     Args:
         data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
             list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
-        pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available.
-        share: put it into shared memory (if /dev/shm is too small: private memory, with a warning).
+        pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.
+        share: put it into shared memory (if /dev/shm is too small: private memory, with a warning). What lies in
+            shared memory already, or is mapped from a file (``np.load(path, mmap_mode="r")``), is not copied, so
+            changes of it show.
+        move: move the tensors into shared memory instead of copying them: they and the dataset are then the same
+            memory, and there is never a second copy of more than one of them. (An ndarray cannot be moved.)
 
     Raises:
         ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors.
@@ -141,14 +95,11 @@ class CachedDataset(Dataset[Any], NativeBatches):
     True
     """
 
-    def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True) -> None:
-        if not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)) or _are_samples(data):
-            data = _preload(data)
-        rows = _Rows(_contiguous(data))
-        rows.fields = [_shared(field) if share else field for field in rows.fields]
-        if pin if pin is not None else torch.cuda.is_available():
-            for field in rows.fields:
-                _page_lock(field)
+    def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True, move: bool = False) -> None:
+        is_loaded = not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)) or _are_samples(data)
+        rows = Rows(_contiguous(_preload(data) if is_loaded else data))
+        given = {_address(field) for field in _fields(data)} if not is_loaded else set()
+        rows.hold(share=share, move=[move or _address(field) not in given for field in rows.fields], pin=pin)
         self._rows = rows
 
     def __len__(self) -> int:
@@ -166,8 +117,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
         rows = positions_of(indices, len(self)) if isinstance(indices, slice) else row_numbers(indices)
         if rows is None:
             return [self[index] for index in indices]
-        batch = self._rows.pack([gather(field, rows) for field in self._rows.fields], batch=True)
-        return Collated(batch, len(rows))
+        return Collated(self._rows.gather(rows), len(rows))
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
@@ -193,7 +143,7 @@ def tensor_assembly(
     """Gather the rows of a tensor, or of torch's ``TensorDataset``; None unless its tensors are ordinary ones."""
     if not is_default_collate(spec.collate_fn) or not all(map(_is_ordinary, _tensors_of(dataset))):
         return None
-    rows = _Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
+    rows = Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
 
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
@@ -240,7 +190,7 @@ class TensorAssembly:
 
     def __init__(
         self,
-        rows: _Rows,
+        rows: Rows,
         buffers: BatchMemory,
         collate: Callable[[Any], Any],
         is_same: Callable[[], bool] = lambda: True,
@@ -249,9 +199,7 @@ class TensorAssembly:
         self._collate = collate
         self._is_same = is_same
         self._buffers = buffers
-        self._sources = [_byte_rows(field) for field in rows.fields]
-        self._native = _native.RowSources(self._sources)
-        self._likes: tuple[int, list[torch.Tensor]] = -1, []
+        self._sources = [byte_rows(field) for field in rows.fields]
         self.sample_bytes = sum(source.shape[1] for source in self._sources)
 
     def start(self, indices: Any) -> Batch:
@@ -262,7 +210,7 @@ class TensorAssembly:
             return Batch(_native.PythonJob(1, 1, lambda *_: None, lambda: None), lambda: self._collate(indices))
         where = require_nonempty(rows)
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
-        job = _native.GatherJob(self._sources, where, [_byte_rows(out) for out in outs], len(where))
+        job = _native.GatherJob(self._sources, where, [byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
 
     def gather(self, indices: Any) -> Any:
@@ -273,30 +221,20 @@ class TensorAssembly:
             return self._collate(indices)
         where = require_nonempty(rows)
         outs = self._allocate(len(where))
-        self._native.gather(where, [out.data_ptr() for out in outs])
+        self._rows.sources.gather(where, [out.data_ptr() for out in outs])
         return self._rows.pack(outs, batch=True)
 
     def _allocate(self, count: int) -> list[torch.Tensor]:
-        size, likes = self._likes
-        if size != count:
-            # A tensor like another one is made in half the time.
-            likes = [_like(field, count) for field in self._rows.fields]
-            self._likes = count, likes
         return [
             torch.empty_like(like)
             if like.nbytes < MIN_BORROWED_BYTES
             else self._buffers.take(tuple(like.shape), like.dtype)
-            for like in likes
+            for like in self._rows.likes(count)
         ]
 
 
 def _listed(indices: Any) -> Any:
     return list(indices) if isinstance(indices, (Iterator, set, frozenset)) else indices
-
-
-def _like(field: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a tensor of the form of ``count`` rows of a field, whose memory is never touched."""
-    return torch.empty((count, *field.shape[1:]), dtype=field.dtype)
 
 
 def _contiguous(data: Any) -> Any:
@@ -325,22 +263,17 @@ def _preload(dataset: Any) -> Any:
     return default_collate([dataset[i] for i in track(range(count), "preloading", total=count, after=1)])
 
 
-def _shared(field: torch.Tensor) -> torch.Tensor:
-    try:
-        # A copy, so that the caller's own tensor stays where it is.
-        return field.clone().share_memory_()  # type: ignore[no-untyped-call,no-any-return]
-    except (RuntimeError, OSError) as error:
-        warnings.warn(
-            f"CachedDataset: no shared memory for {field.nbytes} bytes ({error}); using private memory, which "
-            "worker processes started by 'spawn' copy. A larger /dev/shm (docker run --shm-size) avoids this.",
-            stacklevel=3,
-        )
-        return field
+def _fields(data: Any) -> Iterator[Any]:
+    if isinstance(data, Mapping):
+        yield from data.values()
+    elif isinstance(data, (tuple, list)):
+        yield from data
+    else:
+        yield data
 
 
-def _page_lock(field: torch.Tensor) -> None:
-    if not torch.cuda.is_available():
-        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin only if it helps")
-    code = int(torch.cuda.cudart().cudaHostRegister(field.data_ptr(), field.nbytes, 0))  # type: ignore[no-untyped-call]
-    if code != 0:
-        warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=3)
+def _address(field: Any) -> int | None:
+    """Return where a tensor or an array lies in memory."""
+    if isinstance(field, torch.Tensor):
+        return field.data_ptr() if field.layout is torch.strided else None
+    return int(field.ctypes.data) if isinstance(field, np.ndarray) else None

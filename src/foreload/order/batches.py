@@ -13,6 +13,7 @@ from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Array, Indices
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
 from foreload.order.known import draws_at_once
+from foreload.order.observed import observed_blocks
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Ranges, Start, merged
 from foreload.order.sampler_batches import SamplerBatches, coming_state
@@ -227,7 +228,7 @@ class _Remaining:
 
 def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is SequentialSampler:
-        return Blocks(_sequential_blocks(len(sampler.data_source), start.prefix))
+        return Blocks(observed_blocks(sampler, _sequential_blocks(len(sampler.data_source), start.prefix)))
     if type(sampler) is RandomSampler:
         return _RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
@@ -242,7 +243,7 @@ def _sequential_blocks(size: int, start: int) -> Iterator[Indices]:
 
 class _RandomBlocks(Blocks):
     def __init__(self, sampler: RandomSampler, start: Start) -> None:
-        super().__init__(self._draw(sampler, start))
+        super().__init__(observed_blocks(sampler, self._draw(sampler, start)))
         self._sampler, self._start = sampler, start
         self._drawn = start.drawn
 

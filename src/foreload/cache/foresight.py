@@ -1,0 +1,148 @@
+"""The indices that a sampler is about to draw, in this epoch and in later ones."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload._torch import draw_seed
+from foreload.checks import Indices
+from foreload.order.generator_states import kept_generators, sampler_states, set_sampler_states
+from foreload.order.known import KNOWN_SAMPLERS
+
+__all__ = ["Foresight"]
+
+# How far to look ahead: so many accesses per sample, so many in all.
+_HORIZON = 8
+_MAX_HORIZON = 1 << 22
+
+# The most epochs to draw ahead, however short they are.
+_MAX_EPOCHS = 4096
+
+
+class Foresight:
+    """Draws the epochs of a sampler ahead of it, and leaves it and all generators as they are.
+
+    The epoch that begins is drawn with the very state that the sampler has then. Later ones are known if nothing
+    else draws from its generator but the base seeds of the loader; :meth:`begin` tells whether they were right.
+
+    Args:
+        generator: of the sampler, in its state before the first epoch; None if it has none.
+        samples: the number of samples in the dataset.
+
+    Attributes:
+        horizon: how many accesses to know beyond the epoch that begins; at least half as many are known.
+        now: the indices of the epoch that begins.
+        later: those of later ones.
+    """
+
+    def __init__(self, generator: torch.Generator | None, samples: int) -> None:
+        self._told = self._generator = generator
+        self._has_told_drawn = False
+        self._samples = samples
+        self.horizon = max(samples, min(_HORIZON * samples, _MAX_HORIZON))
+        # The state of the generator at the end of an epoch, before a loader may draw a base seed.
+        self._after = None if generator is None else generator.get_state()
+        self._draws_seed = False
+        self.now: Indices = np.zeros(0, np.int64)
+        self.later: list[Indices] = []
+
+    def is_of(self, sampler: Any) -> bool:
+        """Whether a sampler draws from the generator, or else from one that begins in the same state."""
+        own = _generator_of(sampler)
+        if own is None and self._told is None:
+            return len(sampler) == self._samples
+        if own is None:  # what a sampler of the user's draws from, it need not say
+            return type(sampler) not in KNOWN_SAMPLERS
+        if own is self._told:
+            self._has_told_drawn = True
+        elif own is not self._generator and (self._has_told_drawn or _is_seed_between(self._after, own) is None):
+            return False
+        self._generator = own
+        return True
+
+    def begin(self, sampler: Any, draw: Callable[[Any], Iterator[Any]], *, later: bool = True) -> bool:
+        """Draw ahead of a sampler that is about to begin an epoch.
+
+        Args:
+            sampler: one that :meth:`is_of`.
+            draw: returns its iterator.
+            later: whether later epochs are drawn too.
+
+        Returns:
+            Whether this epoch was foreseen, so that what was said of later ones holds too.
+        """
+        generator = self._generator
+        draws_seed = None if generator is None else _is_seed_between(self._after, generator)
+        was_foreseen = draws_seed in (None, self._draws_seed)
+        if draws_seed is not None:
+            self._draws_seed = draws_seed
+        with _kept(sampler, generator):
+            ahead = copy.copy(sampler)
+            has_length = hasattr(sampler, "__len__")  # without one, there may be no end
+            most = max(self.horizon, len(sampler) if has_length else _MAX_HORIZON)
+            self.now = _listed(draw(ahead), most)
+            self._after = None if generator is None else generator.get_state()
+            foreseen = self.later.pop(0) if self.later else None
+            was_foreseen = was_foreseen and foreseen is not None and np.array_equal(self.now, foreseen)
+            if not was_foreseen:
+                self.later = []
+            known = sum(map(len, self.later))
+            is_over = has_length or len(self.now) < most
+            if later and is_over and known < self.horizon // 2:
+                self.later = self._draw_later(ahead, draw, most)
+        return was_foreseen
+
+    def _draw_later(self, ahead: Any, draw: Callable[[Any], Iterator[Any]], most: int) -> list[Indices]:
+        later: list[Indices] = []
+        known = 0
+        while known < self.horizon and len(later) < _MAX_EPOCHS and len(self.now):
+            if self._draws_seed:
+                draw_seed(self._generator)
+            later.append(_listed(draw(ahead), most))
+            known += len(later[-1])
+        return later
+
+
+def _generator_of(sampler: Any) -> torch.Generator | None:
+    attributes = getattr(sampler, "__dict__", {}).values()
+    return next((value for value in attributes if isinstance(value, torch.Generator)), None)
+
+
+def _is_seed_between(before: torch.Tensor | None, generator: torch.Generator) -> bool | None:
+    """Whether a base seed was drawn since the state ``before``; None if something else was, or it was set."""
+    if before is None:
+        return None
+    now = generator.get_state()
+    if torch.equal(before, now):
+        return False
+    with kept_generators(generator):
+        generator.set_state(before)
+        draw_seed(generator)
+        return True if torch.equal(generator.get_state(), now) else None
+
+
+def _kept(sampler: Any, generator: torch.Generator | None) -> AbstractContextManager[None]:
+    """Set back in the end what the drawing of a sampler may change: for samplers of the user's, any generator."""
+    return kept_generators(generator) if type(sampler) in KNOWN_SAMPLERS else _all_kept(sampler, generator)
+
+
+@contextmanager
+def _all_kept(sampler: Any, generator: torch.Generator | None) -> Iterator[None]:
+    states = sampler_states(sampler)
+    with kept_generators(generator):
+        try:
+            yield
+        finally:
+            set_sampler_states(sampler, states)
+
+
+def _listed(indices: Iterator[Any], most: int) -> Indices:
+    return np.fromiter(map(operator.index, islice(indices, most)), np.int64)

@@ -1,0 +1,247 @@
+"""Tensors of equal length, whose rows make up samples and batches, and where their memory lies."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload import _native
+from foreload.checks import Array, Indices
+
+__all__ = ["Rows", "as_tensor", "byte_rows"]
+
+
+_MAPS = Path("/proc/self/maps")  # which only Linux has
+
+
+@dataclass(frozen=True)
+class _MappedFile:
+    """A tensor's place in a file that is mapped into memory.
+
+    Attributes:
+        path: of the file.
+        inode: its number, by which another file at this path is recognised.
+        offset: bytes before the tensor.
+        dtype, shape: of the tensor, which is contiguous.
+    """
+
+    path: str
+    inode: int
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def open(self) -> torch.Tensor:
+        """Map the file: processes share what they read of it, and what one writes, it alone sees.
+
+        Raises:
+            OSError: the file cannot be read, or is another one now.
+        """
+        count = math.prod(self.shape)
+        begin = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        size = self.offset - begin + count * self.dtype.itemsize
+        with open(self.path, "rb") as file:
+            about = os.fstat(file.fileno())
+            if about.st_ino != self.inode or about.st_size < begin + size:
+                raise OSError(f"{self.path} has been replaced since it was mapped; map it again")
+            view = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=begin)
+        return torch.frombuffer(view, dtype=self.dtype, count=count, offset=self.offset - begin).view(self.shape)
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    begin: int
+    end: int
+    writable: bool
+    offset: int
+    inode: int
+    path: str
+
+
+def _mapping_of(tensor: torch.Tensor) -> _Mapping | None:
+    """Return the mapping of a file that a tensor lies in; None if it lies elsewhere, or that cannot be known."""
+    if tensor.nbytes == 0 or not _MAPS.exists():
+        return None
+    begin = tensor.data_ptr()
+    for line in _MAPS.read_text(errors="surrogateescape").splitlines():
+        place, permissions, offset, _, inode, *path = line.split(maxsplit=5)
+        first, last = (int(end, 16) for end in place.split("-"))
+        if first <= begin < last:
+            name = path[0] if path else ""
+            is_whole = begin + tensor.nbytes <= last and name.startswith("/") and int(inode) > 0
+            found = _Mapping(first, last, "w" in permissions, int(offset, 16), int(inode), name)
+            return found if is_whole else None
+    return None
+
+
+def _read_only_file(tensor: torch.Tensor) -> _MappedFile | None:
+    """Return the file that a contiguous tensor is mapped from, if that memory cannot be written to; else None."""
+    found = _mapping_of(tensor)
+    if found is None or found.writable:
+        return None
+    offset = found.offset + tensor.data_ptr() - found.begin
+    return _MappedFile(found.path, found.inode, offset, tensor.dtype, tuple(tensor.shape))
+
+
+def _shared(tensor: torch.Tensor, *, move: bool) -> torch.Tensor:
+    """Return a tensor in memory that processes share: itself if it lies there already, otherwise a copy.
+
+    Memory that is mapped from a file counts as shared unless it can only be read: a write would kill the process.
+
+    Args:
+        tensor: contiguous.
+        move: move its own memory there instead; whoever else has the tensor sees that memory too.
+    """
+    mapping = _mapping_of(tensor)
+    if tensor.is_shared() or (mapping is not None and mapping.writable):  # type: ignore[no-untyped-call]
+        return tensor
+    try:
+        return (tensor if move else tensor.clone()).share_memory_()  # type: ignore[no-untyped-call,no-any-return]
+    except (RuntimeError, OSError) as error:
+        warnings.warn(
+            f"CachedDataset: no shared memory for {tensor.nbytes} bytes ({error}); using private memory, which "
+            "worker processes started by 'spawn' copy. A larger /dev/shm (docker run --shm-size) avoids this.",
+            stacklevel=4,
+        )
+        return tensor
+
+
+def _page_lock(tensor: torch.Tensor) -> None:
+    """Page-lock a tensor's memory, or warn if CUDA cannot; raise RuntimeError if there is no CUDA."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin only if it helps")
+    code = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))  # type: ignore[no-untyped-call]
+    if code != 0:
+        warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=4)
+
+
+def as_tensor(name: str, data: Any) -> torch.Tensor:
+    """Return a contiguous CPU tensor or array as a tensor; raise TypeError or ValueError if it is none."""
+    if isinstance(data, np.ndarray):
+        data = _from_array(data)
+    if not isinstance(data, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
+    if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
+        raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
+    # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
+    return data.detach().resolve_conj().resolve_neg()
+
+
+def _from_array(array: Array) -> torch.Tensor:
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        # Nothing is written to it here.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def byte_rows(tensor: torch.Tensor) -> Array:
+    """View a contiguous tensor as rows x bytes."""
+    rows = len(tensor)
+    flat = tensor.reshape(rows, -1) if tensor.numel() else tensor.reshape(rows, 0)
+    return flat.view(torch.uint8).numpy()
+
+
+class Rows:
+    """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows.
+
+    Attributes:
+        fields: the tensors.
+        count: their length.
+        sources: native, over their memory.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.names: list[str] | None = None
+        self.single = False
+        if isinstance(data, Mapping):
+            self.names = list(data)
+            fields = list(data.values())
+        elif isinstance(data, (tuple, list)):
+            fields = list(data)
+        else:
+            self.single = True
+            fields = [data]
+        if not fields:
+            raise ValueError("data is empty; give at least one tensor")
+        labels = self.names or range(len(fields))
+        self.fields = [as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)]
+        lengths = [len(field) if field.ndim else -1 for field in self.fields]
+        if min(lengths) < 0 or len(set(lengths)) != 1:
+            raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
+        self.count = lengths[0]
+        self._files: list[_MappedFile | None] = [None] * len(fields)
+        self._open()
+
+    def _open(self) -> None:
+        self.sources = _native.RowSources([byte_rows(field) for field in self.fields])
+        self._likes: tuple[int, list[torch.Tensor]] = -1, []
+
+    def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
+        """Put the tensors where they stay.
+
+        Args:
+            share: in memory that processes share; those that are there already stay as they are.
+            move: for each tensor, whether its own memory may be moved there.
+            pin: page-lock it; None: if there is CUDA, unless it is a file's.
+        """
+        for i, field in enumerate(self.fields):
+            if (file := _read_only_file(field)) is not None:
+                with suppress(OSError):  # it has been deleted
+                    # Whoever writes to a sample writes to a copy of its page, instead of being killed.
+                    self.fields[i], self._files[i] = file.open(), file
+            if share and self._files[i] is None:
+                self.fields[i] = _shared(field, move=move[i])
+            if pin or (pin is None and torch.cuda.is_available() and self._files[i] is None):
+                _page_lock(self.fields[i])
+        self._open()
+
+    def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
+        """Put one value per field into the form of a sample, or of a batch as ``default_collate`` makes it."""
+        if self.single:
+            return fields[0]
+        if self.names is not None:
+            return dict(zip(self.names, fields, strict=True))
+        return list(fields) if batch else tuple(fields)
+
+    def likes(self, count: int) -> list[torch.Tensor]:
+        """Return a tensor like each field's part of a batch, whose memory is never touched.
+
+        A tensor like another one is made in half the time.
+        """
+        size, likes = self._likes
+        if size != count:
+            likes = [torch.empty((count, *field.shape[1:]), dtype=field.dtype) for field in self.fields]
+            self._likes = count, likes
+        return likes
+
+    def gather(self, rows: Indices) -> Any:
+        """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
+        outs = [torch.empty_like(like) for like in self.likes(len(rows))]
+        self.sources.gather(rows, [out.data_ptr() for out in outs])
+        return self.pack(outs, batch=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is native; a process that is being spawned maps files itself."""
+        state = {name: value for name, value in vars(self).items() if name not in ("sources", "_likes")}
+        if get_spawning_popen() is None:
+            return {**state, "_files": [None] * len(self.fields)}
+        return {**state, "fields": [file or field for file, field in zip(self._files, self.fields, strict=True)]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open what was left out."""
+        vars(self).update(state)
+        self.fields = [field.open() if isinstance(field, _MappedFile) else field for field in self.fields]
+        self._open()
