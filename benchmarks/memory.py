@@ -28,7 +28,9 @@ def loader(name: str, folder: str) -> Any:
     import foreload as fl
 
     transform = fl.transforms.train(224, normalize=normalize)
-    return fl.DataLoader(fl.ImageDataset(folder, transform=transform), BATCH, shuffle=True, num_workers=2)
+    return fl.DataLoader(
+        fl.ImageDataset(folder, transform=transform, cache_size=0), BATCH, shuffle=True, num_workers=2
+    )
 
 
 def child(name: str, count: int, epochs: int) -> list[float]:

@@ -40,9 +40,12 @@ def main() -> None:
         packs[name] = fl.pack(folder, target, tiled=name == "tiled")
     transform = fl.transforms.train(224, normalize=False)
     contestants = {
-        "loose files": fl.ImageDataset(folder, transform=transform),
-        "packed": fl.ImageDataset(ROOT / "data" / f"{folder.name}-packed", transform=transform),
-        "packed and tiled": fl.ImageDataset(ROOT / "data" / f"{folder.name}-tiled", transform=transform),
+        name: fl.ImageDataset(source, transform=transform, cache_size=0)
+        for name, source in {
+            "loose files": folder,
+            "packed": ROOT / "data" / f"{folder.name}-packed",
+            "packed and tiled": ROOT / "data" / f"{folder.name}-tiled",
+        }.items()
     }
     for dataset in contestants.values():
         for index in range(len(dataset)):

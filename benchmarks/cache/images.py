@@ -88,7 +88,9 @@ def main() -> None:
     folder = images(COUNT)
     hit_costs(folder, options.rounds, record)
 
-    data = fl.ImageDataset(folder, transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)))
+    data = fl.ImageDataset(
+        folder, transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)), cache_size=0
+    )
     half = COUNT // 2 * DECODED
     caches = {
         "no cache": None,
@@ -112,7 +114,9 @@ def main() -> None:
     del loaders
 
     data = fl.ImageDataset(
-        mixed(folder.parent / "mixed"), transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1))
+        mixed(folder.parent / "mixed"),
+        transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)),
+        cache_size=0,
     )
     budget = 150 << 20
     names = {"mixed, auto": "auto", "mixed, decoded": "decoded", "mixed, encoded": "encoded"}

@@ -37,7 +37,9 @@ def main() -> None:
     options = parser(__doc__, 3).parse_args()
     record = Record("cache_train")
     torch.set_num_threads(1)
-    data = fl.ImageDataset(images(COUNT), transform=fl.transforms.train(SIDE, color_jitter=(0.2, 0.2, 0.2, 0.1)))
+    data = fl.ImageDataset(
+        images(COUNT), transform=fl.transforms.train(SIDE, color_jitter=(0.2, 0.2, 0.2, 0.1)), cache_size=0
+    )
     encoded = sum(len(data._files.read(i)) + 192 for i in range(COUNT))
     decoded = COUNT * 500 * 375 * 3 // 2
     print(f"the data: {encoded / 2**20:.0f} MiB as files, {decoded / 2**20:.0f} MiB as 4:2:0 planes")

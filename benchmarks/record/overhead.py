@@ -86,11 +86,13 @@ def loaders(folder: Path) -> dict[str, Any]:
         folder / "images",
         transform=fl.transforms.train(32, color_jitter=(0.2, 0.2, 0.2, 0.1)),
         labels=[0] * IMAGES,
+        cache_size=0,
     )
     photos = fl.ImageDataset(
         folder / "photos",
         transform=fl.transforms.train(224, color_jitter=(0.2, 0.2, 0.2, 0.1)),
         labels=[0] * PHOTOS,
+        cache_size=0,
     )
     files, pillow = fl.FileDataset(folder / "files"), Pillow(folder / "photos")
     rows = fl.CachedDataset((torch.randn(ROWS, 100), torch.arange(ROWS)))

@@ -74,7 +74,7 @@ def images_loader(packed: bool = False, **settings: Any) -> Any:
     source = ROOT / "data" / "bench2000-packed" if packed else images(2000)
     if packed and not source.exists():
         fl.pack(images(2000), source)
-    train = fl.ImageDataset(source, transform=fl.transforms.train(224, normalize=False))
+    train = fl.ImageDataset(source, transform=fl.transforms.train(224, normalize=False), cache_size=0)
     return fl.DataLoader(train, batch_size=64, shuffle=True, seed=0, **settings)
 
 

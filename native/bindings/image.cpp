@@ -72,13 +72,20 @@ struct ImageSource : FileSource {
   IdleLoaders idle_loaders;
 };
 
+void check_forms(const ImageSource& source, const SampleStore& store,
+                 const std::optional<ConstBytes>& forms) {
+  if (!forms || forms->shape(0) != source.files.size() || store.samples() != forms->shape(0)) {
+    throw Error(ErrorKind::value, "a store needs a form for each image");
+  }
+}
+
 // A batch of images, made without Python if the native decoder supports their format.
 class ImageJob : public foreload::Job {
  public:
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
            std::shared_ptr<SampleStore> store, std::optional<ConstBytes> forms,
-           std::optional<std::vector<Bytes>> given)
+           std::optional<std::vector<Bytes>> given, bool decode_late)
       : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
         transform_(transform),
@@ -88,14 +95,12 @@ class ImageJob : public foreload::Job {
         fallback_(std::move(fallback)),
         store_(std::move(store)),
         forms_(std::move(forms)),
-        given_(given ? std::move(*given) : std::vector<Bytes>()) {
+        given_(given ? std::move(*given) : std::vector<Bytes>()),
+        decode_late_(decode_late) {
     if (!given_.empty() && given_.size() != indices_.size()) {
       throw Error(ErrorKind::value, "given must hold the bytes of each image");
     }
-    if (store_ &&
-        (!forms_ || forms_->shape(0) != source_->files.size() || store_->samples() != forms_->shape(0))) {
-      throw Error(ErrorKind::value, "a store needs a form for each image");
-    }
+    if (store_) check_forms(*source_, *store_, forms_);
     check_samples(indices_, source_->files.size(), "images");
     sample_bytes_ = transform.sample_bytes();
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
@@ -165,7 +170,7 @@ class ImageJob : public foreload::Job {
       const auto index = static_cast<size_t>(indices_[i]);
       uint8_t* const out = out_.data() + i * sample_bytes_;
       if (store_) {
-        const ImageCache cache{store_.get(), forms_->data(), &source_->costs};
+        const ImageCache cache{store_.get(), forms_->data(), &source_->costs, decode_late_};
         loader.load(cache, source_->files, index, transform_, key_, fallback, out);
       } else {
         loader.load(source_->files, index, transform_, key_, fallback, out);
@@ -184,20 +189,24 @@ class ImageJob : public foreload::Job {
   std::shared_ptr<SampleStore> store_;
   std::optional<ConstBytes> forms_;
   std::vector<Bytes> given_;
+  bool decode_late_;
   size_t sample_bytes_ = 0;
   Failures failures_;
 };
 
-nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
-  const std::string path = to_path(name);
-  const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.c_str()), bytes.size());
+std::span<const uint8_t> span_of(const nb::bytes& bytes) {
+  return {reinterpret_cast<const uint8_t*>(bytes.c_str()), bytes.size()};
+}
+
+// Returns what decode(loader) decodes without the GIL, as an array; `path` is for errors.
+template <typename Decode>
+nb::object decoded(const std::string& path, const Decode& decode) {
   auto* image = new DecodedImage;
   nb::capsule owner(image, [](void* pointer) noexcept { delete static_cast<DecodedImage*>(pointer); });
-  const Fallback decode = python_fallback(fallback);
   {
     const ReleaseGil release;
     try {
-      *image = this_threads_loader().decode(path, span, decode);
+      *image = decode(this_threads_loader());
     } catch (Error& error) {
       if (error.file.empty()) error.file = path;
       throw;
@@ -205,6 +214,29 @@ nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
   }
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
       image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
+}
+
+nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
+  const std::string path = to_path(name);
+  const Fallback others = python_fallback(fallback);
+  const auto span = span_of(bytes);
+  return decoded(path, [&](ImageLoader& loader) { return loader.decode(path, span, others); });
+}
+
+nb::object decode_cached(ImageSource& source, size_t index, nb::str name, nb::callable fallback,
+                         SampleStore& store, const ConstBytes& forms, const std::optional<nb::bytes>& given) {
+  if (index >= source.files.size()) {
+    throw Error(ErrorKind::index, "there is no image " + std::to_string(index));
+  }
+  check_forms(source, store, forms);
+  const Fallback others = python_fallback(fallback);
+  const ImageCache cache{&store, forms.data(), &source.costs};
+  const auto input = given ? span_of(*given) : std::span<const uint8_t>();
+  const std::string path = to_path(name);
+  return decoded(path, [&](ImageLoader& loader) {
+    loader.set_input(input);
+    return loader.decode(cache, source.files, index, path, others);
+  });
 }
 
 void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
@@ -249,13 +281,17 @@ void bind_image(nb::module_& module) {
       .def("costs", &costs, nb::arg("out"),
            "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
            "pixels, whether it can be kept as planes.");
+  module.def("decode_cached", &decode_cached, nb::arg("files"), nb::arg("index"), nb::arg("path"),
+             nb::arg("fallback"), nb::arg("store"), nb::arg("forms"), nb::arg("given").none() = nb::none(),
+             "Decode a whole upright image through a store, from the bytes `given` if it is not there.");
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, std::shared_ptr<SampleStore>, std::optional<ConstBytes>,
-                    std::optional<std::vector<Bytes>>>(),
+                    std::optional<std::vector<Bytes>>, bool>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
-           nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none())
+           nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none(),
+           nb::arg("decode_late") = false)
       .def("failures", &ImageJob::failures,
            "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),

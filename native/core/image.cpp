@@ -149,17 +149,19 @@ bool ImageLoader::render(const std::function<std::optional<Pixels>(const Box&, i
   jittered_.resize(3 * count);
   resizer_.resize(corner, pixels->stride, vertical_, horizontal_, OutputFormat{}, jittered_.data());
   apply_jitter(transform.jitter, random, jittered_.data(), count);
-  const bool last = transform.output.channels_last;
+  if (!transform.output.channels_last) {
+    show_view(jittered_.data(), transform, out);
+    return true;
+  }
   for (size_t color = 0; color < 3; ++color) {
     const uint8_t* from = jittered_.data() + color * count;
-    const size_t step = last ? 3 : 1;
     if (transform.output.normalise) {
-      float* to = static_cast<float*>(out) + (last ? color : color * count);
+      float* to = static_cast<float*>(out) + color;
       const float scale = transform.output.scale[color], bias = transform.output.bias[color];
-      for (size_t i = 0; i < count; ++i) to[i * step] = static_cast<float>(from[i]) * scale + bias;
+      for (size_t i = 0; i < count; ++i) to[i * 3] = static_cast<float>(from[i]) * scale + bias;
     } else {
-      uint8_t* to = static_cast<uint8_t*>(out) + (last ? color : color * count);
-      for (size_t i = 0; i < count; ++i) to[i * step] = from[i];
+      uint8_t* to = static_cast<uint8_t*>(out) + color;
+      for (size_t i = 0; i < count; ++i) to[i * 3] = from[i];
     }
   }
   laps_.end(Stage::transform);

@@ -54,9 +54,13 @@ struct ImageCosts {
 // The cache of decoded or encoded images.
 struct ImageCache {
   SampleStore* store = nullptr;
-  // A Form per image, for those that the store's plan keeps; what has no planes is kept as RGB instead.
+  // A Form per image, for those that the store keeps. Form::view: if the transform is fixed, else planes.
+  // What has no planes is kept as RGB instead.
   const uint8_t* forms = nullptr;
   ImageCosts* costs = nullptr;
+  // Keep the file's bytes at first, and decode the whole image when it is requested again: most may be
+  // evicted before that, and a random crop needs only a part.
+  bool decode_late = false;
 };
 
 // Throws Error(decode) if an image has more than that.
@@ -74,6 +78,10 @@ class ImageLoader {
   void load(const ImageCache& cache, Files& files, size_t index, const Transform& transform, Key key,
             const Fallback& fallback, void* out);
 
+  // Decodes the whole upright image into RGB rows without gaps, through a cache.
+  DecodedImage decode(const ImageCache& cache, Files& files, size_t index, const std::string& path,
+                      const Fallback& fallback);
+
   // Makes the next load() use bytes that were read already; they must live until then.
   void set_input(std::span<const uint8_t> bytes) { input_ = bytes; }
 
@@ -85,6 +93,7 @@ class ImageLoader {
 
  private:
   struct Picture;
+  struct Whole;
   // The same for encoded bytes.
   void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
@@ -93,10 +102,27 @@ class ImageLoader {
   std::span<const uint8_t> read(Files& files, size_t index);
   // Reads the bytes from the spill, or from the file and spills them.
   std::span<const uint8_t> read(const ImageCache& cache, Files& files, size_t index);
+  using Show = std::function<void(const SampleStore::Found&)>;
+  struct Missing {
+    bool claimed = false;
+    std::span<const uint8_t> bytes;  // of its file, if they were kept
+  };
+  // Requests an image, and shows it if it is kept in a way that the transform (null: none) can use.
+  std::optional<Missing> find(const ImageCache& cache, size_t index, const Transform* transform,
+                              const Show& show);
+  static bool can_use(const SampleStore::Found& found, const Transform* transform);
   // Keeps a claimed image, if there is room and it is sound, or abandons it; returns whether it was shown,
   // too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
-            const Transform& transform, Key key, const Fallback& fallback, void* out);
+            const Transform& transform, Key key, const Fallback& fallback, bool late, void* out);
+  void keep_bytes(SampleStore& store, size_t index, std::span<const uint8_t> bytes);
+  // Shows what a fixed transform makes of a claimed image, and keeps that.
+  void keep_view(SampleStore& store, const std::string& path, std::span<const uint8_t> bytes, size_t index,
+                 const Transform& transform, Key key, const Fallback& fallback, void* out);
+  // Decodes a claimed image into the store; none if that is impossible, and it is abandoned.
+  std::optional<Whole> decode_whole(SampleStore& store, Form form, const std::string& path,
+                                    std::span<const uint8_t> bytes, size_t index, const Fallback& fallback);
+  void show_view(const uint8_t* bytes, const Transform& transform, void* out);
   void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
   // Decodes a box of the upright image at 1 / reduction of the size; none if the file is not sound.
@@ -112,7 +138,7 @@ class ImageLoader {
   Resizer resizer_;
   PlanesToRgb to_rgb_;
   Filter vertical_, horizontal_;
-  std::vector<uint8_t> file_, upright_, jittered_;
+  std::vector<uint8_t> file_, upright_, jittered_, view_;
   std::span<const uint8_t> input_;
   Laps laps_;
   double read_seconds_ = 0, decode_seconds_ = 0;  // of the last image shown

@@ -101,23 +101,33 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertica
   const size_t planes = format.channels_last ? 1 : 3;
   const size_t rows = width * 3 / planes;
   const size_t row_pitch = column * planes / 3;
-  if (!format.normalise) {
-    for (size_t plane = 0; plane < planes; ++plane) {
-      kernels.transpose(columns + plane * pitch, row_pitch, rows, height,
-                        static_cast<uint8_t*>(out) + plane * height * width, rows);
-    }
-    return;
-  }
-  float* scale = at_least(scale_, rows);
-  float* bias = at_least(bias_, rows);
+  // Floats that are written row by row, in a pass of their own, come faster than transposed ones.
+  uint8_t* const bytes = format.normalise ? at_least(bytes_, 3 * height * width) : static_cast<uint8_t*>(out);
   for (size_t plane = 0; plane < planes; ++plane) {
-    for (size_t row = 0; row < rows; ++row) {
-      const size_t color = format.channels_last ? row % 3 : plane;
-      scale[row] = format.scale[color];
-      bias[row] = format.bias[color];
+    kernels.transpose(columns + plane * pitch, row_pitch, rows, height, bytes + plane * height * width, rows);
+  }
+  if (format.normalise) normalise(bytes, height, width, format, static_cast<float*>(out));
+}
+
+void Resizer::prepare(const OutputFormat& format, size_t plane, size_t count) {
+  float* scale = at_least(scale_, count);
+  float* bias = at_least(bias_, count);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t color = format.channels_last ? i % 3 : plane;
+    scale[i] = format.scale[color];
+    bias[i] = format.bias[color];
+  }
+}
+
+void Resizer::normalise(const uint8_t* bytes, size_t height, size_t width, const OutputFormat& format,
+                        float* out) {
+  const size_t planes = format.channels_last ? 1 : 3;
+  const size_t count = width * 3 / planes;
+  for (size_t plane = 0; plane < planes; ++plane) {
+    prepare(format, plane, count);
+    for (size_t y = 0; y < height; ++y, bytes += count, out += count) {
+      row_kernels().normalise(bytes, count, scale_.data(), bias_.data(), out);
     }
-    kernels.transpose_normalise(columns + plane * pitch, row_pitch, rows, height, scale, bias,
-                                static_cast<float*>(out) + plane * height * width, rows);
   }
 }
 

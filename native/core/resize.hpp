@@ -46,8 +46,14 @@ class Resizer {
   void resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
               const OutputFormat& format, void* out);
 
+  // Normalises what resize() made as bytes of the same format: the same floats as it would have made at once.
+  void normalise(const uint8_t* bytes, size_t height, size_t width, const OutputFormat& format, float* out);
+
  private:
-  std::vector<uint8_t> blended_, turned_, columns_;
+  // Sets scale_ and bias_ of a row of `count` values: all of one plane, or of the colours in turn.
+  void prepare(const OutputFormat& format, size_t plane, size_t count);
+
+  std::vector<uint8_t> blended_, turned_, columns_, bytes_;
   std::vector<float> scale_, bias_;
 };
 

@@ -84,7 +84,6 @@ void blend(const uint8_t* rows, size_t stride, const uint16_t* weights, int taps
 
 // Transposes 16 x 16 bytes in four rounds of interleaving row i with row i + 8, the perfect shuffle.
 using Bytes = uint8_t __attribute__((vector_size(16)));
-using Floats = float __attribute__((vector_size(64)));
 constexpr size_t kBlock = 16;
 
 inline Bytes load(const uint8_t* from) {
@@ -146,31 +145,14 @@ void transpose(const uint8_t* in, size_t stride, size_t rows, size_t columns, ui
       [&](size_t r, size_t c) { out[c * out_stride + r] = in[r * stride + c]; });
 }
 
-void transpose_normalise(const uint8_t* in, size_t stride, size_t rows, size_t columns, const float* scale,
-                         const float* bias, float* out, size_t out_stride) {
-  for_blocks(
-      rows, columns,
-      [&](size_t r, size_t c) {
-        Bytes turned[kBlock];
-        turn(in + r * stride + c, stride, turned);
-        Floats scales, biases;
-        __builtin_memcpy(&scales, scale + r, sizeof(scales));
-        __builtin_memcpy(&biases, bias + r, sizeof(biases));
-#pragma GCC unroll 16
-        for (size_t i = 0; i < kBlock; ++i) {
-          const Floats values = __builtin_convertvector(turned[i], Floats) * scales + biases;
-          __builtin_memcpy(out + (c + i) * out_stride + r, &values, sizeof(values));
-        }
-      },
-      [&](size_t r, size_t c) {
-        out[c * out_stride + r] = static_cast<float>(in[r * stride + c]) * scale[r] + bias[r];
-      });
+void normalise(const uint8_t* __restrict in, size_t count, const float* __restrict scale,
+               const float* __restrict bias, float* __restrict out) {
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]) * scale[i] + bias[i];
 }
 
 }  // namespace
 
 extern const RowKernels FORELOAD_NAME(FORELOAD_ISA);
-const RowKernels FORELOAD_NAME(FORELOAD_ISA) = {FORELOAD_TEXT(FORELOAD_ISA), blend, transpose,
-                                                transpose_normalise};
+const RowKernels FORELOAD_NAME(FORELOAD_ISA) = {FORELOAD_TEXT(FORELOAD_ISA), blend, transpose, normalise};
 
 }  // namespace foreload

@@ -1,5 +1,5 @@
-// Row kernels, the two operations of resizing: blend rows of bytes, and transpose them. There is one set per
-// instruction set; the best one that this processor can run is chosen at run time.
+// Row kernels, the operations of resizing: blend rows of bytes, transpose them, and normalise them. There is
+// one set per instruction set; the best one that this processor can run is chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,8 @@ struct RowKernels {
   void (*transpose)(const uint8_t* in, size_t stride, size_t rows, size_t columns, uint8_t* out,
                     size_t out_stride);
 
-  // The same, with out = in * scale[r] + bias[r].
-  void (*transpose_normalise)(const uint8_t* in, size_t stride, size_t rows, size_t columns,
-                              const float* scale, const float* bias, float* out, size_t out_stride);
+  // out[i] = in[i] * scale[i] + bias[i].
+  void (*normalise)(const uint8_t* in, size_t count, const float* scale, const float* bias, float* out);
 };
 
 // Returns the best set that this processor can run.

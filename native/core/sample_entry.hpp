@@ -9,14 +9,20 @@ namespace foreload {
 struct SampleEntry {
   // State, then how often the sample was requested, then the process that is loading it.
   std::atomic<uint64_t> word;
-  std::atomic<uint64_t> block;  // offset + 1; 0: none
-  std::atomic<uint64_t> size_and_form;
+  std::atomic<uint64_t> block;              // offset + 1; 0: none
+  std::atomic<uint64_t> size_and_form;      // see described()
   std::atomic<uint64_t> stamp;              // of the last use
   std::atomic<uint64_t> cost, cost_before;  // nanoseconds
 
   // gone: this is no longer the sample's entry (see EntryTable); look for it again.
   enum State : uint64_t { absent = 0, loading = 1, present = 2, gone = 3 };
-  static constexpr uint64_t kStateBits = 2, kUseBits = 40;
+  static constexpr uint64_t kStateBits = 2, kUseBits = 40, kFormBits = 3;
+
+  static constexpr uint64_t described(uint64_t size, uint64_t form) { return (size << kFormBits) | form; }
+  static constexpr uint64_t size_of(uint64_t size_and_form) { return size_and_form >> kFormBits; }
+  static constexpr uint64_t form_of(uint64_t size_and_form) {
+    return size_and_form & ((uint64_t{1} << kFormBits) - 1);
+  }
 
   static constexpr State state_of(uint64_t word) { return static_cast<State>(word & 3); }
   static constexpr uint64_t use_of(uint64_t word) {

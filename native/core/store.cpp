@@ -124,9 +124,16 @@ SampleStore::Section::~Section() {
 
 // Drops an entry's memory, once: of all callers that find a block there, the one that takes it out of the
 // entry. Called within a section begun before `block` was read, or by the process that has claimed the entry,
-// so that the block cannot have come back.
-void SampleStore::release(SampleEntry& entry, uint64_t block) {
-  if (block != 0 && entry.block.compare_exchange_strong(block, 0)) reclaimer_.retire(block - 1);
+// so that the block cannot have come back. Returns whether there was one.
+bool SampleStore::release(SampleEntry& entry, uint64_t block) {
+  if (block == 0 || !entry.block.compare_exchange_strong(block, 0)) return false;
+  reclaimer_.retire(block - 1);
+  return true;
+}
+
+// Whether there are as many samples as may be kept while none of them is evicted.
+bool SampleStore::is_full() const {
+  return header_->max_samples != 0 && rule() == Rule::all && header_->entries.load() >= header_->max_samples;
 }
 
 SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wait) {
@@ -170,15 +177,17 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
         header_->entries.fetch_sub(1);
         release(entry, block);
       }
-      return {Outcome::hit, arena().bytes(block - 1), size_and_form >> 2,
-              static_cast<Form>(size_and_form & 3)};
+      return {Outcome::hit, arena().bytes(block - 1), SampleEntry::size_of(size_and_form),
+              static_cast<Form>(SampleEntry::form_of(size_and_form))};
     }
-    const bool claim = keep && header_->frozen.load() == 0;
+    const bool claim = keep && header_->frozen.load() == 0 && !is_full();
     if (!entry.word.compare_exchange_strong(
             word, claim ? SampleEntry::word_of(SampleEntry::loading, use, this_process())
                         : SampleEntry::word_of(SampleEntry::absent, use))) {
       continue;
     }
+    // Who dropped the sample may not have come to that yet.
+    if (claim) release(entry, entry.block.load());
     slot.misses.fetch_add(1, std::memory_order_relaxed);
     return {claim ? Outcome::claimed : Outcome::miss, nullptr, 0, Form::packed};
   }
@@ -188,7 +197,7 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
 // meanwhile.
 std::optional<SampleStore::Outcome> SampleStore::claim_new(size_t sample) {
   const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
-  if (header_->frozen.load() != 0) return Outcome::miss;
+  if (header_->frozen.load() != 0 || is_full()) return Outcome::miss;
   if (entries_.find(sample) != nullptr) return std::nullopt;
   const uint64_t word = SampleEntry::word_of(SampleEntry::loading, 1, this_process());
   SampleEntry* entry = entries_.insert(sample, word, reclaimer_);
@@ -202,6 +211,21 @@ std::optional<SampleStore::Outcome> SampleStore::claim_new(size_t sample) {
 SampleEntry* SampleStore::claimed(size_t sample) {
   const Section section(*this);
   return entries_.find(sample);
+}
+
+bool SampleStore::claim_present(Section&, size_t sample) {
+  SampleEntry* const found = entries_.find(sample);
+  if (found == nullptr || header_->frozen.load() != 0) return false;
+  uint64_t word = found->word.load();
+  if (SampleEntry::state_of(word) != SampleEntry::present) return false;
+  const uint64_t block = found->block.load();
+  if (!found->word.compare_exchange_strong(
+          word, SampleEntry::word_of(SampleEntry::loading, SampleEntry::use_of(word), this_process()))) {
+    return false;
+  }
+  header_->entries.fetch_sub(1);
+  release(*found, block);
+  return true;
 }
 
 // Sleeps until the entry's word may have changed.
@@ -226,7 +250,7 @@ void SampleStore::recover(SampleEntry& entry, uint64_t seen) {
   if (!entry.word.compare_exchange_strong(
           seen, SampleEntry::word_of(SampleEntry::absent, SampleEntry::use_of(seen))))
     return;
-  release(entry, block);
+  if (release(entry, block)) header_->entries.fetch_sub(1);
   wake();
 }
 
@@ -240,8 +264,7 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
   SampleEntry* const own = claimed(sample);
   if (own == nullptr) return nullptr;
   SampleEntry& entry = *own;
-  release(entry, entry.block.load());
-  entry.size_and_form = (uint64_t{size} << 2) | static_cast<uint64_t>(form);
+  entry.size_and_form = SampleEntry::described(size, static_cast<uint64_t>(form));
   uint64_t block = Arena::kNone;
   // What was dropped may still be read by others, for a moment.
   for (int attempt = 0; attempt < 4 && header_->frozen.load() == 0; ++attempt) {
@@ -249,12 +272,14 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
     bool pending = false;
     {
       const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
-      if (header_->frozen.load() != 0) break;
+      if (header_->frozen.load() != 0 || is_full()) break;
       const uint64_t most = header_->max_samples;
       if (most != 0 && rule() == Rule::planned && header_->entries.load() >= most + most / 8 + kInFlight)
         break;
-      const bool full = most != 0 && rule() == Rule::recent;
-      while (full && header_->entries.load() >= header_->max_samples && evict_oldest()) {
+      if (most != 0 && rule() == Rule::recent) {
+        bool room = true;
+        while (room && header_->entries.load() >= most) room = evict_oldest();
+        if (!room) break;  // all of them are being written
       }
       block = take(size);
       if (block == Arena::kNone) {
@@ -267,6 +292,7 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
       }
       if (block != Arena::kNone) {
         entry.block = block + 1;
+        header_->entries.fetch_add(1);
         break;
       }
       pending = reclaimer_.has_retired();
@@ -290,7 +316,6 @@ void SampleStore::commit(size_t sample) {
   SampleEntry& entry = *own;
   entry.stamp = header_->stamps.fetch_add(1) + 1;
   header_->kept.fetch_add(1, std::memory_order_relaxed);
-  header_->entries.fetch_add(1);
   entry.set(SampleEntry::present);
   if (header_->waiting.load() != 0) wake();
 }
@@ -298,7 +323,7 @@ void SampleStore::commit(size_t sample) {
 void SampleStore::abandon(size_t sample) {
   SampleEntry* const own = claimed(sample);
   if (own == nullptr || SampleEntry::state_of(own->word.load()) != SampleEntry::loading) return;
-  release(*own, own->block.load());
+  if (release(*own, own->block.load())) header_->entries.fetch_sub(1);
   own->set(SampleEntry::absent);
   if (is_hashed()) {
     const ProcessMutex::Lock lock(header_->mutex, header_->frozen);

@@ -26,19 +26,25 @@
 namespace foreload {
 
 // The form that a sample is kept in.
-enum class Form : uint32_t { packed = 0, encoded = 1, rgb = 2, planes = 3 };
+enum class Form : uint32_t {
+  packed = 0,
+  encoded = 1,
+  rgb = 2,
+  planes = 3,
+  view = 4,  // what a transform makes of an image in every epoch, as bytes
+};
 
 // Which samples are kept.
 enum class Rule : uint32_t {
   planned,  // those that the schedule says; beyond it, those that are present
-  all,      // those that there is room for
+  all,      // those that come first, as many as there is room for
   recent,   // all; the least recently used is evicted (for orders that cannot be foreseen)
 };
 
 class SampleStore {
  public:
   // Makes room for `bytes` of samples (each takes Arena::block_size), of a dataset of `samples`, and for
-  // schedules of up to `accesses`. Rule::recent keeps at most `max_samples`; 0: any number. Rule::planned
+  // schedules of up to `accesses`. Rules keep at most `max_samples`; 0: any number. Rule::planned
   // keeps what the schedule says, a little more than `max_samples` at most: requests may come in another
   // order. `hashed`: for many more samples than are kept. Nothing then grows with their number, but the store
   // can follow rules only, not plans, and does not know what those samples take and cost that it does not
@@ -89,6 +95,10 @@ class SampleStore {
   // claimed a sample may not wait.
   Found request(Section& section, size_t sample, bool wait = true);
 
+  // Claims a sample that this section's request found, so that it is kept anew, in another form. Returns
+  // false if another worker was faster.
+  bool claim_present(Section& section, size_t sample);
+
   // Returns memory for a claimed sample, or null if there is no room; then it is abandoned already. Not
   // within a section of the caller's own, which would hold up what it waits for.
   uint8_t* reserve(size_t sample, size_t size, Form form);
@@ -137,7 +147,7 @@ class SampleStore {
     uint64_t hits, misses, kept, refused, waits;
     uint64_t unforeseen;  // requests beyond the schedule's
     uint64_t used, peak, room;
-    uint64_t samples;  // that are present
+    uint64_t samples;  // that are present, or being written
   };
   Counts counts() const;
 
@@ -151,7 +161,8 @@ class SampleStore {
   std::optional<Outcome> claim_new(size_t sample);
   void erase_absent();
   void erase_if_absent(size_t sample, SampleEntry& entry);
-  void release(SampleEntry& entry, uint64_t block);
+  bool release(SampleEntry& entry, uint64_t block);
+  bool is_full() const;
   bool evict_oldest();
   uint64_t take(size_t size);
   void wait_for(size_t slot, const SampleEntry& entry, uint64_t seen);

@@ -15,7 +15,8 @@ struct SampleStore::Header {
   std::atomic<uint64_t> stamps;   // of uses, for `recent`
   std::atomic<uint32_t> changes;  // counts what a process may be waiting for
   std::atomic<uint32_t> waiting;
-  std::atomic<uint64_t> kept, refused, waits, entries;
+  std::atomic<uint64_t> kept, refused, waits;
+  std::atomic<uint64_t> entries;  // that have memory: present, or being written
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> told;
   std::atomic<uint64_t> due;

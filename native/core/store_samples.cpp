@@ -25,7 +25,8 @@ void SampleStore::note_size(size_t sample, size_t size) {
   const Section section(*this);
   SampleEntry* const entry = entries_.find(sample);
   uint64_t unknown = 0;
-  if (entry != nullptr) entry->size_and_form.compare_exchange_strong(unknown, uint64_t{size} << 2);
+  if (entry != nullptr)
+    entry->size_and_form.compare_exchange_strong(unknown, SampleEntry::described(size, 0));
 }
 
 bool SampleStore::is_measured(size_t sample) const {
@@ -44,7 +45,8 @@ void SampleStore::sizes(int64_t* out) const {
   if (is_hashed()) std::fill_n(out, samples(), 0);
   entries_.each([&](size_t sample, const SampleEntry& entry) {
     const uint64_t size_and_form = entry.size_and_form.load(std::memory_order_relaxed);
-    out[sample] = size_and_form == 0 ? 0 : static_cast<int64_t>(Arena::block_size(size_and_form >> 2));
+    out[sample] =
+        size_and_form == 0 ? 0 : static_cast<int64_t>(Arena::block_size(SampleEntry::size_of(size_and_form)));
     return true;
   });
 }
@@ -133,7 +135,8 @@ bool SampleStore::evict_oldest() {
       if (is_present(entry)) oldest_.emplace_back(entry.stamp.load(), sample);
       return true;
     });
-    const size_t some = std::min(oldest_.size(), oldest_.size() / 16 + 1);
+    const size_t some =
+        std::min(oldest_.size(), std::max(oldest_.size() / 16 + 1, is_hashed() ? 0 : samples() / 64));
     std::nth_element(oldest_.begin(), oldest_.begin() + static_cast<ptrdiff_t>(some > 0 ? some - 1 : 0),
                      oldest_.end());
     oldest_.resize(some);
@@ -149,7 +152,7 @@ void SampleStore::limit(size_t bytes) {
   entries_.each_backward([&](size_t sample, const SampleEntry& entry) {
     if (used <= room + dropped) return false;
     if (!is_present(entry)) return true;
-    dropped += Arena::block_size(entry.size_and_form.load() >> 2);
+    dropped += Arena::block_size(SampleEntry::size_of(entry.size_and_form.load()));
     drop(sample);
     return true;
   });

@@ -33,6 +33,16 @@ Box random_box(const Transform& transform, int width, int height, Random& random
 
 }  // namespace
 
+bool is_fixed(const Transform& transform) {
+  return transform.crop != Crop::random && transform.flip == 0 && !transform.jitter.any();
+}
+
+Shape shape_of(const Transform& transform) {
+  return {transform.crop,  transform.height,
+          transform.width, transform.crop == Crop::center ? transform.shorter : 0,
+          transform.fast,  transform.output.channels_last};
+}
+
 View choose_view(const Transform& transform, int width, int height, Random& random) {
   View view{{0, 0, width, height}, transform.height, transform.width, 0, 0, false};
   if (transform.crop == Crop::random) view.box = random_box(transform, width, height, random);

@@ -39,6 +39,19 @@ struct View {
   bool mirrored = false;
 };
 
+// Whether a transform makes the same of an image in every epoch.
+bool is_fixed(const Transform& transform);
+
+// What the bytes of an image depend on that a fixed transform makes, before they are normalised.
+struct Shape {
+  Crop crop = Crop::none;
+  int height = 0, width = 0, shorter = 0;
+  bool fast = false, channels_last = false;
+
+  bool operator==(const Shape&) const = default;
+};
+Shape shape_of(const Transform& transform);
+
 // Draws the view of a sample. The draws are the same, in the same order, for every sample; `random` may be
 // used further.
 View choose_view(const Transform& transform, int width, int height, Random& random);

@@ -48,20 +48,24 @@ void check_transpose(const RowKernels& kernels, size_t rows, size_t columns) {
   const auto in = noise(rows * stride);
   std::vector<uint8_t> out(columns * out_stride, 9);
   kernels.transpose(in.data(), stride, rows, columns, out.data(), out_stride);
-  std::vector<float> scale(rows), bias(rows), values(columns * out_stride);
   for (size_t r = 0; r < rows; ++r) {
-    scale[r] = 0.01F * static_cast<float>(r + 1);
-    bias[r] = -static_cast<float>(r);
+    for (size_t c = 0; c < columns; ++c) CHECK(out[c * out_stride + r] == in[r * stride + c]);
   }
-  kernels.transpose_normalise(in.data(), stride, rows, columns, scale.data(), bias.data(), values.data(),
-                              out_stride);
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) {
-      const uint8_t value = in[r * stride + c];
-      CHECK(out[c * out_stride + r] == value);
-      CHECK(std::abs(values[c * out_stride + r] - (value * scale[r] + bias[r])) < 1e-3F);
-    }
+}
+
+void check_normalise(const RowKernels& kernels, size_t count) {
+  const auto in = noise(count);
+  std::vector<float> scale(count), bias(count), out(count + 1, 77);
+  for (size_t i = 0; i < count; ++i) {
+    scale[i] = 0.01F * static_cast<float>(i + 1);
+    bias[i] = -static_cast<float>(i);
   }
+  kernels.normalise(in.data(), count, scale.data(), bias.data(), out.data());
+  for (size_t i = 0; i < count; ++i) {
+    const volatile float product = static_cast<float>(in[i]) * scale[i];  // rounded before the sum
+    CHECK(out[i] == product + bias[i]);
+  }
+  CHECK(out[count] == 77);
 }
 
 }  // namespace
@@ -74,6 +78,7 @@ int main() {
     for (int taps : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 100, 255, 300}) {
       for (size_t count : {1, 3, 15, 16, 17, 64, 100, 511, 513, 1030}) check_blend(*kernels, taps, count);
     }
+    for (size_t count : {1, 3, 15, 16, 17, 100, 513}) check_normalise(*kernels, count);
     for (size_t rows : {1, 2, 15, 16, 17, 31, 33, 50}) {
       for (size_t columns : {1, 5, 16, 18, 48, 49}) check_transpose(*kernels, rows, columns);
     }

@@ -134,6 +134,46 @@ void test_most_samples_of_a_plan() {
   CHECK(std::count(uses.begin(), uses.end(), 1) == samples);
 }
 
+// Those that come first, as many as there may be; one that is dropped makes place for another.
+void test_most() {
+  const auto store = SampleStore::create(10, 1 << 20, 0, 3);
+  for (size_t sample = 0; sample < 10; ++sample) load(*store, sample);
+  CHECK(store->contains(0) && store->contains(1) && store->contains(2) && !store->contains(3));
+  store->drop(1);
+  CHECK(!load(*store, 5) && load(*store, 5) && !load(*store, 6) && !load(*store, 6));
+  // What was claimed counts until it is abandoned.
+  store->drop(5);
+  CHECK(!load(*store, 7, true) && !load(*store, 8) && load(*store, 8) && !load(*store, 9) &&
+        !load(*store, 9));
+}
+
+// A sample is kept anew in another form: it counts once, and others wait for it meanwhile.
+void test_claim_present() {
+  for (const Rule rule : {Rule::all, Rule::recent}) {
+    const auto store = SampleStore::create(10, 1 << 20, 0, 2);
+    store->follow(rule);
+    load(*store, 0);
+    load(*store, 1);
+    {
+      SampleStore::Section section(*store);
+      const auto found = store->request(section, 0);
+      CHECK(store->claim_present(section, 0) && !store->claim_present(section, 0) && !store->contains(0));
+      CHECK(is_right(found, 0));  // until the section ends
+      CHECK(!store->claim_present(section, 5));
+    }
+    uint8_t* const to = store->reserve(0, size_of(0), Form::encoded);
+    CHECK(to != nullptr);
+    {
+      SampleStore::Section section(*store);
+      CHECK(store->request(section, 0, false).outcome == SampleStore::Outcome::busy);
+    }
+    fill(to, 0, size_of(0));
+    store->commit(0);
+    CHECK(load(*store, 0) && load(*store, 1));
+    CHECK(!load(*store, 2) && store->contains(2) == (rule == Rule::recent));
+  }
+}
+
 // Samples whose numbers are far apart, of a dataset for which there is no entry each.
 constexpr size_t kFar = size_t{1} << 40;
 constexpr size_t kMany = size_t{1} << 50;
@@ -265,6 +305,8 @@ int main() {
   test_plan_is_followed();
   test_recent();
   test_most_samples_of_a_plan();
+  test_most();
+  test_claim_present();
   for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule, false);
   for (const Rule rule : {Rule::all, Rule::recent}) test_threads(rule, true);
   test_hashed_is_the_same(Rule::all, 0);

@@ -34,4 +34,20 @@ int main() {
   const View center = choose_view(transform, 500, 375, random);
   CHECK(center.full_height == 256 && center.full_width == 341);
   CHECK(center.top == 16 && center.left == 58);
+
+  Transform fixed;
+  CHECK(is_fixed(fixed) && !is_fixed(transform));
+  Transform other = fixed;
+  other.shorter = 300;  // which only a centre crop looks at
+  other.output.normalise = true;
+  CHECK(shape_of(other) == shape_of(fixed));
+  other.crop = fixed.crop = Crop::center;
+  CHECK(shape_of(other) != shape_of(fixed));
+  other = fixed;
+  other.output.channels_last = true;
+  CHECK(shape_of(other) != shape_of(fixed));
+  fixed.flip = 0.5;
+  CHECK(!is_fixed(fixed));
+  other.jitter.hue = 0.1F;
+  CHECK(!is_fixed(other));
 }

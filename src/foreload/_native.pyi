@@ -252,9 +252,19 @@ class ImageJob(Job):
         store: Store | None = None,
         forms: Array | None = None,
         given: list[Array] | None = None,
+        decode_late: bool = False,
     ) -> None: ...
     def failures(self) -> list[tuple[int, BaseException]]: ...
 
+def decode_cached(
+    files: ImageFiles,
+    index: int,
+    path: str,
+    fallback: Fallback,
+    store: Store,
+    forms: Array,
+    given: bytes | None = None,
+) -> Array: ...
 def decode_rgb(path: str, bytes: bytes, fallback: Fallback) -> Array: ...
 def tile_jpeg(jpeg: bytes, interval: int = 0) -> bytes: ...
 def transform_rgb(transform: Transform, image: Array, seed: int, out: Array) -> None: ...

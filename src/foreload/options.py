@@ -28,15 +28,15 @@ class LoadingMode(Enum):
     """When a dataset reads its samples, and what it keeps in memory."""
 
     LAZY = "lazy"
-    """On demand; nothing is kept."""
+    """On demand; nothing is kept, except of images, of which the ``cache_size`` most recently used ones are."""
     EAGER = "eager"
-    """All at the start; every encoded sample is kept."""
+    """All at the start; every sample is kept."""
     STREAMING = "streaming"
     """In constant memory, whatever the size of the data: map-style, in any order, and nothing is kept. The
     dataset's ``stream()`` reads in the order of storage instead, and shuffles through a buffer."""
     CACHED = "cached"
-    """On demand; a fixed set of ``cache_size`` encoded samples is kept. If every sample is needed once per epoch,
-    no policy gets more hits from that size, since a sample is needed again only in the next epoch."""
+    """On demand; a fixed set of samples is kept. If every sample is needed once per epoch, no policy gets more
+    hits from that size, since a sample is needed again only in the next epoch."""
 
 
 _UNITS = {"": 1, "b": 1}

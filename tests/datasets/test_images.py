@@ -326,7 +326,7 @@ def test_all_at_the_start_must_fit_into_memory(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fl.pack(photos, tmp_path)
-    monkeypatch.setattr("foreload.datasets.images.dataset.granted_memory", lambda: 10_000)
+    monkeypatch.setattr("foreload.datasets.images.cache.granted_memory", lambda: 10_000)
     for path in (photos, tmp_path):
         with pytest.raises(MemoryError, match=r"which do not fit into 9,000; use LoadingMode\.CACHED"):
             fl.ImageDataset(path, loading_mode=fl.LoadingMode.EAGER)

@@ -328,7 +328,7 @@ def test_bytes_read_are_those_of_the_files(kind: str, tmp_path: Path) -> None:
         if ending == "bin":
             own["collate_fn"] = list  # of different lengths
         else:
-            dataset = fl.ImageDataset(paths, transform=fl.transforms.val(24), labels=[0] * 40)
+            dataset = fl.ImageDataset(paths, transform=fl.transforms.val(24), labels=[0] * 40, cache_size=0)
         loader = fl.DataLoader(dataset, **own)
         for _ in range(2):
             list(loader)

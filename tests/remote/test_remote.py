@@ -97,7 +97,8 @@ def test_modes_keep_images_of_a_server(mode: fl.LoadingMode, pictures: Path, ser
         assert torch.equal(images[-1][0], files[-1][0])
         asked = [name for command, name in server.asked if command == "GET"]
         assert bool(asked) == (mode is not fl.LoadingMode.EAGER), epoch
-    assert len(images._remote._kept) == {fl.LoadingMode.EAGER: 40, fl.LoadingMode.CACHED: 15}.get(mode, 0)  # type: ignore[union-attr]
+    kept = {fl.LoadingMode.EAGER: 40, fl.LoadingMode.STREAMING: 0}.get(mode, 15)
+    assert (0 if images._cache is None else len(images._cache)) == kept
     server.fault = lambda handler: handler.refuse(404) or True
     if mode is fl.LoadingMode.EAGER:
         again = pickle.loads(pickle.dumps(fl.ImageDataset(pictures, loading_mode=mode)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import torch
 
 from foreload import transforms
 from foreload.cache.plan import compile_plan
@@ -69,12 +68,9 @@ class Point:
 
 def measure_folder(folder: Path, keep: Keep) -> Samples:
     """Measure sizes and costs of a folder of images by loading some of them with and without a cache."""
-    images = ImageDataset(folder, transform=transforms.train(224))
+    images = ImageDataset(folder, transform=transforms.train(224), cache_size=0)
     chosen = KeyedSampler(images, 0).positions(0, min(_NUM_MEASURED, len(images)))
-    some = torch.utils.data.Subset(ImageDataset([images.samples[i][0] for i in chosen]), range(len(chosen)))
-    tried = some.dataset
-    assert isinstance(tried, ImageDataset)
-    tried.transform = images.transform
+    tried = ImageDataset([images.samples[i][0] for i in chosen], transform=images.transform, cache_size=0)
     with DataLoader(tried, batch_size=32, cache=Cache("25%", keep=keep)) as loader:
         slow, fast = _seconds(loader), min(_seconds(loader) for _ in range(3))
         sizes = loader.sample_cache.store.sizes() if loader.sample_cache is not None else np.zeros(0)

@@ -10,10 +10,10 @@ import numpy as np
 from foreload.checks import Array
 from foreload.options import Keep
 
-__all__ = ["ENCODED", "PLANES", "RGB", "FormChoice", "choose_forms", "fitted", "forms_of"]
+__all__ = ["ENCODED", "PLANES", "RGB", "VIEW", "FormChoice", "choose_forms", "fitted", "forms_of"]
 
 # The numbers of the forms in the native core.
-ENCODED, RGB, PLANES = 1, 2, 3
+ENCODED, RGB, PLANES, VIEW = 1, 2, 3, 4
 
 _OVERHEAD = 128  # bytes of an entry, and of the description of its image
 

@@ -264,9 +264,9 @@ class _Method:
         return {} if self._store is None else self._store.native.counts()
 
 
-def make_largest_store(samples: int, accesses: int, most: int) -> SampleStore:
-    """Return a store with as much room as memory allows; it takes only what it uses."""
-    room = int(_ROOM_SHARE * granted_memory())
+def make_largest_store(samples: int, accesses: int, most: int, room: int | None = None) -> SampleStore:
+    """Return a store with ``room`` bytes, by default what memory allows; it takes only what it uses."""
+    room = int(_ROOM_SHARE * granted_memory()) if room is None else room
     while True:
         try:
             return SampleStore(samples, room, accesses=accesses, most=most)

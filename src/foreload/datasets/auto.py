@@ -71,7 +71,9 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     if path.is_file():
         known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
         raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
-    return ImageDataset(path, transform=transform) if kind in IMAGES else FileDataset(path, transform)
+    return (
+        ImageDataset(path, transform=transform, cache_size=0) if kind in IMAGES else FileDataset(path, transform)
+    )
 
 
 def _kind_within(folder: Path) -> str:

@@ -7,25 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from foreload import transforms
-from foreload.cache.forms import ENCODED
-from foreload.cache.opt import make_largest_store
-from foreload.checks import check_int
 from foreload.datasets.folders import Labels
-from foreload.datasets.images.batches import ImageAssembly
 from foreload.datasets.images.dataset import ImageDataset
-from foreload.datasets.images.decode import decode_image
 from foreload.device import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.options import LoadingMode
-from foreload.protocol import BatchMemory, BatchOptions
 from foreload.recipes.collate import CustomCollateFn
 from foreload.recipes.config import DataLoaderConfig
 from foreload.recipes.loader import EfficientDataLoader
-from foreload.transforms import ImageTransform
 
 __all__ = ["DataLoaderFactory", "HighPerformanceDataset", "create_dataloader"]
 
@@ -83,18 +75,19 @@ class DataLoaderFactory:
 
 
 class HighPerformanceDataset(ImageDataset):
-    """Image files and their labels, with the most recently used files, or all of them, kept in memory.
+    """Image files and their labels, with the most recently used images, or all of them, kept decoded in memory.
 
-    The cache holds encoded files, not pixels. All threads and worker processes share it, in a stock DataLoader
-    too. If every image is needed once per epoch, an LRU cache helps only if it holds nearly all of them;
-    ``DataLoader(cache=...)`` keeps a planned set instead.
+    An :class:`~foreload.ImageDataset` of a list of files, which says what each image takes in memory: 150,528
+    bytes at 224 x 224 pixels if the transform is the same in each epoch. All threads and worker processes share
+    the cache, in a stock DataLoader too. If every image is needed once per epoch, an LRU cache helps only if it
+    holds nearly all of them; ``DataLoader(cache=...)`` keeps a planned set instead.
 
     Args:
         data_paths: the files (or a folder, as for :class:`~foreload.ImageDataset`).
         labels: an int or str for each file.
         transform: as for ImageDataset; by default 224 x 224, normalised as for ImageNet.
-        cache_size: the largest number of files to keep; 0 keeps none.
-        preload: read all files now and keep them; ``cache_size`` is ignored then.
+        cache_size: the largest number of images to keep; 0 keeps none.
+        preload: load all images now and keep them; ``cache_size`` is ignored then.
 
     Raises:
         ValueError, TypeError, OSError: as ImageDataset does.
@@ -114,50 +107,25 @@ class HighPerformanceDataset(ImageDataset):
         cache_size: int = 1000,
         preload: bool = False,
     ) -> None:
-        most = check_int("cache_size", cache_size, 0)
         mode = LoadingMode.EAGER if preload else LoadingMode.LAZY
-        super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=most, labels=labels)
-        # The native core and Python lay out what they keep differently.
-        stores = 0 if preload or most == 0 else 2
-        self._kept = [make_largest_store(len(self), 0, most) for _ in range(stores)]
-        for store in self._kept:
-            store.native.follow_rule("recent")
-        self._forms = np.full(len(self), ENCODED, np.uint8)
+        super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=cache_size, labels=labels)
 
     def cache_stats(self) -> dict[str, float]:
-        """Return ``hits``, ``misses``, ``hit_rate``, ``size`` and ``capacity`` (in files), and ``bytes``.
+        """Return ``hits``, ``misses``, ``hit_rate``, ``size`` and ``capacity`` (in images), and ``bytes``.
 
-        They cover all worker processes together. Preloaded files do not count as hits.
+        They cover all worker processes together. Preloaded images do not count as hits.
         """
-        counts = [store.native.counts() for store in self._kept]
-        hits, misses = (sum(count[name] for count in counts) for name in ("hits", "misses"))
         preloaded = self.loading_mode is LoadingMode.EAGER
+        counts = dict.fromkeys(("hits", "misses", "used"), 0) if self._cache is None else self._cache.counts()
+        hits, misses = (0, 0) if preloaded else (counts["hits"], counts["misses"])
         return {
             "hits": hits,
             "misses": misses,
             "hit_rate": hits / (hits + misses) if hits + misses else 0.0,
-            "size": len(self) if preloaded else sum(int(store.residents().sum()) for store in self._kept),
+            "size": 0 if self._cache is None else len(self._cache),
             "capacity": len(self) if preloaded else self.cache_size,
-            "bytes": sum(count["used"] for count in counts),
+            "bytes": counts["used"],
         }
-
-    def image_assembly(
-        self,
-        transform: ImageTransform,
-        key: tuple[int, int],
-        buffers: BatchMemory,
-        spec: BatchOptions | None = None,
-    ) -> ImageAssembly:
-        """Make batches as ImageDataset does, through the cache, unless the loader has one."""
-        assembly = super().image_assembly(transform, key, buffers, spec)
-        if self._kept:
-            assembly.use_cache(self._kept[0].native, self._forms)
-        return assembly
-
-    def load_transformed(self, index: int) -> Any:
-        if not self._kept:
-            return super().load_transformed(index)
-        return self.apply_transform(decode_image(self._kept[1].load(index, self.read_encoded), self.path(index)))
 
 
 def create_dataloader(
@@ -180,8 +148,10 @@ def create_dataloader(
         batch_size: images per batch.
         num_workers: the number of workers, as for :class:`~foreload.DataLoader`.
         img_size: (height, width) of the images, or one number for both.
-        cache_size: the number of files to keep in memory.
-        preload: keep all files in memory instead.
+        cache_size: the most images to keep in memory, decoded: the most recently used ones; 0 keeps none. With
+            ``augment`` each takes 1.5 bytes (or 3) per pixel of its file, otherwise 3 x height x width bytes of
+            ``img_size``; see :class:`~foreload.ImageDataset`.
+        preload: load all images now, and keep them.
         augment: True: for training, with random crops, flips and colours
             (``transforms.train(img_size, color_jitter=(0.2, 0.2, 0.2, 0.1))``), in a new order every epoch; False:
             for validation, the middle of each image (``transforms.val(img_size)``), in the order given.

@@ -13,6 +13,7 @@ from foreload import _native
 from foreload.batch.collate import Collated, is_default_collate, pinned
 from foreload.batch.failure import remaining_positions
 from foreload.checks import Array
+from foreload.datasets.images.cache import ImageCache
 from foreload.datasets.images.decode import decode_with_pillow
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.options import OnError
@@ -21,6 +22,9 @@ from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.transforms import ImageTransform, shaped
 
 __all__ = ["ImageAssembly", "Images"]
+
+# An image's position in the batch, and why it cannot be loaded.
+Failure = tuple[int, BaseException]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class ImageAssembly:
         key: (seed, epoch) of the transform.
         buffers: memory for the batches.
         spec: of the loader; None: torch's collation, errors are raised.
+        kept: the images that the dataset keeps. If the loader has a cache, that is used instead.
     """
 
     # Workers share a batch image by image, so one is enough to keep them busy, and a second one hides the gap.
@@ -63,6 +68,7 @@ class ImageAssembly:
         key: tuple[int, int],
         buffers: BatchMemory,
         spec: BatchOptions | None = None,
+        kept: ImageCache | None = None,
     ) -> None:
         self._images = images
         self._transform = transform
@@ -79,33 +85,19 @@ class ImageAssembly:
         self._cache = None if spec is None else spec.cache
         self._store = None if self._cache is None else self._cache.store.native
         self._forms: Array | None = None
-
-    def use_cache(self, store: _native.Store, forms: Array) -> None:
-        """Look images up in this store, unless the loader has a cache.
-
-        Args:
-            store: of samples.
-            forms: the form in which each is kept (uint8); see :mod:`foreload.cache.forms`.
-        """
-        if self._store is None:
-            self._store, self._forms = store, forms
+        self._kept = kept if self._cache is None else None
+        if self._kept is not None:
+            self._store, self._forms = self._kept.store.native, self._kept.forms
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
         images, transform = self._images, self._transform
         if self._forms is None and self._cache is not None:
             self._forms = self._cache.forms  # which are chosen right before the first indices are drawn
+        if self._kept is not None:
+            self._kept.check()
         where = require_nonempty(positions_of(indices, len(images.targets)))
-        memory = self._buffers.take((len(where) * self._values,), transform.dtype)
-        job: _native.Job
-        if images.remote is None:
-            job = local = self.make(where, memory)
-            list_failures = local.failures
-        else:
-            # The job must not be reachable from what it calls: the garbage collector cannot see such a cycle.
-            work = _Fetched(self, where, memory)
-            job = _native.PythonJob(1, 1, work.run, lambda: None)
-            list_failures = work.failures
+        job, list_failures, memory = self._work_on(where)
         targets = torch.from_numpy(images.targets[where])
 
         def take() -> Any:
@@ -120,6 +112,22 @@ class ImageAssembly:
 
         return Batch(job, take)
 
+    def _work_on(self, where: Array) -> tuple[_native.Job, Callable[[], list[Failure]], torch.Tensor]:
+        """Return the job that makes these images, what lists its failures, and the memory that it writes to."""
+        memory = self._buffers.take((len(where) * self._values,), self._transform.dtype)
+        if self._images.remote is None:
+            local = self.make(where, memory)
+            return local, local.failures, memory
+        # The job must not be reachable from what it calls: the garbage collector cannot see such a cycle.
+        work = _Fetched(self, where, memory)
+        return _native.PythonJob(1, 1, work.run, lambda: None), work.failures, memory
+
+    def load(self, indices: Array) -> list[Failure]:
+        """Load images for what the dataset keeps of them, and return those that failed."""
+        job, list_failures, _ = self._work_on(indices)
+        job.run_here()
+        return list_failures()
+
     def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
         """Prepare the job that makes these images in ``memory``, of files or of the bytes ``given``."""
         return _native.ImageJob(
@@ -132,6 +140,7 @@ class ImageAssembly:
             self._store,
             self._forms,
             given,
+            self._kept is not None and self._kept.decode_late,
         )
 
     def rows(self, memory: torch.Tensor, position: int) -> torch.Tensor:
@@ -168,7 +177,7 @@ class _Fetched:
         self._memory = memory
         self._failures: dict[int, BaseException] = {}
 
-    def failures(self) -> list[tuple[int, BaseException]]:
+    def failures(self) -> list[Failure]:
         return sorted(self._failures.items(), key=lambda failure: failure[0])
 
     def run(self, begin: int, end: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 import os
@@ -18,16 +19,16 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int
-from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
+from foreload.datasets.images.cache import ImageCache, check_room
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
-from foreload.machine import granted_memory
+from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import (
     BatchMemory,
@@ -38,7 +39,6 @@ from foreload.protocol import (
     SampleSource,
     UserCode,
 )
-from foreload.record.progress import track, track_threads
 from foreload.remote.url import local_path
 from foreload.transforms import ImageTransform, transform_array
 
@@ -46,8 +46,8 @@ __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
 
-# Images that are requested from a server at a time.
-_TOGETHER = 256
+# Images that are loaded at a time at the start, from files and from a server.
+_TOGETHER, _FETCHED_TOGETHER = 16, 256
 
 
 class ImageDataset(
@@ -59,6 +59,13 @@ class ImageDataset(
     and stored in one native call, for JPEG. PNG, WebP, BMP, GIF, TIFF and unusual JPEGs are decoded by Pillow
     in between. Images come upright (Exif), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
 
+    Images are kept decoded, once for all threads and worker processes, and never change a result. An image takes
+    3 x height x width bytes of the transform's result, before it is normalised, if that is the same in each epoch
+    (150,528 at 224 x 224); otherwise 1.5 bytes per pixel of the file's image, or 3 if that is no JPEG with colours
+    at half the resolution (4:2:0); and up to 192 more. ``LAZY`` and ``CACHED`` take at most half of the memory.
+    Random crops of more images than ``LAZY`` keeps begin as the bytes of their files, and are decoded whole when
+    they are used again. A loader's own ``cache`` takes the place of this one. Changes of kept files go unnoticed.
+
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
             ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them.
@@ -66,8 +73,9 @@ class ImageDataset(
         transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
             array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
             By default the image is resized and normalised as for ImageNet.
-        loading_mode: when files are read, and whether their bytes are kept in memory.
-        cache_size: how many files ``LoadingMode.CACHED`` keeps.
+        loading_mode: which images are kept in memory: ``LAZY`` the most recently used ones, ``CACHED`` those that
+            are used first, ``EAGER`` all, which are loaded now; ``STREAMING`` none.
+        cache_size: how many images ``LAZY`` and ``CACHED`` keep at most; 0 keeps none.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
         direct_io: as for :class:`~foreload.FileDataset`.
         storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
@@ -82,7 +90,8 @@ class ImageDataset(
     Raises:
         FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
         ValueError, TypeError: an argument is invalid; the message names it.
-        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use, even for the bytes of the
+            files, which it keeps if decoded images do not fit.
 
     Loading a sample raises OSError where its file cannot be read (a FIFO or device is never waited for) and
     :class:`foreload.errors.DecodeError` (an OSError too) where Pillow could not load it: cut short, or damaged
@@ -130,49 +139,49 @@ class ImageDataset(
         self._direct_io = direct_io
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
+        self._cache = ImageCache.of(len(self._targets), self.loading_mode, cache_size)
+        self._fill()
 
     def _open(self) -> _native.ImageFiles:
-        count = len(self._targets)
-        kept = {LoadingMode.EAGER: count, LoadingMode.CACHED: self.cache_size}
-        keep = min(count, kept.get(self.loading_mode, 0))
-        files: _native.ImageFiles
         self._remote: RemoteSamples | None = None
-        eager = self.loading_mode is LoadingMode.EAGER
         if self.shards is not None:
             extents = self.shards.members([extension[1:] for extension in IMAGES])
-            if eager:
-                _check_room(int(extents[:, 2].sum()))
-            self._remote = self.shards.remote(extents, keep)
-            files = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles, keep=keep)
-        else:
-            if eager:
-                _check_room(sum(map(os.path.getsize, self._paths)))
-            files = _native.ImageFiles(self._paths, keep, direct=self.direct_io)
-        self._paths = []
-        if eager:
-            self._load_all(files, count)
-        return files
+            check_room(self.loading_mode, extents[:, 2])
+            self._remote = self.shards.remote(extents, 0)
+            files: _native.ImageFiles = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles)
+            return files
+        check_room(self.loading_mode, map(os.path.getsize, self._paths))
+        paths, self._paths = self._paths, []
+        return _native.ImageFiles(paths, 0, direct=self.direct_io)
 
-    def _load_all(self, files: _native.ImageFiles, count: int) -> None:
-        if self._remote is not None:
-            runs = range(0, count, _TOGETHER)
-            for begin in track(runs, "reading images", total=len(runs), after=1):
-                _, failures = self._remote.read(range(begin, min(begin + _TOGETHER, count)))
-                for failure in failures.values():
-                    raise failure
+    def _fill(self) -> None:
+        if self._cache is None or self.loading_mode is not LoadingMode.EAGER:
             return
-        for _ in track_threads(files.keep, range(count), "reading images", after=1):
-            pass
+        buffers = Buffers()
+
+        def load(indices: Array) -> None:
+            # A damaged image is an error where it is asked for; a loader may skip it.
+            if isinstance(self.transform, ImageTransform):
+                for _, failure in self.image_assembly(self.transform, (0, 0), buffers).load(indices):
+                    if not isinstance(failure, DecodeError):
+                        raise failure
+                return
+            for index in map(int, indices):
+                with contextlib.suppress(DecodeError):
+                    self._decode(index)
+
+        self._cache.fill(load, _TOGETHER if self._remote is None else _FETCHED_TOGETHER)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the list of files; kept bytes are read again."""
+        """Pickle the list of files; kept images go along to a process that is being spawned, and to no other."""
         paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
         return {**self.__dict__, "_files": None, "_remote": None, "_paths": paths}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the files again."""
+        """Open the files again, and load what is to be there from the start."""
         self.__dict__.update(state)
         self._files = self._open()
+        self._fill()
 
     @property
     def targets(self) -> list[int]:
@@ -217,7 +226,13 @@ class ImageDataset(
 
     def load_transformed(self, index: int) -> Any:
         """Load one image for a transform in Python."""
-        return self.apply_transform(decode_image(self.read_encoded(index), self.path(index)))
+        return self.apply_transform(self._decode(index))
+
+    def _decode(self, index: int) -> Array:
+        if self._cache is None:
+            return decode_image(self.read_encoded(index), self.path(index))
+        read = self.read_encoded if self.is_remote else None
+        return self._cache.decode(self._files, index, self.path(index), read)
 
     def read_encoded(self, index: int) -> bytes:
         """Read the bytes of an image's file."""
@@ -268,7 +283,7 @@ class ImageDataset(
     ) -> Stream:
         """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
 
-        Its buffer holds encoded files; they are decoded when they leave it.
+        Its buffer holds encoded files, also those of images that are kept; they are decoded when they leave it.
         """
         return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
 
@@ -288,10 +303,9 @@ class ImageDataset(
         buffers: BatchMemory,
         spec: BatchOptions | None = None,
     ) -> ImageAssembly:
-        """Return what makes the batches of one epoch; a subclass may add a cache to it."""
-        return ImageAssembly(
-            Images(self._files, self._targets, self._remote, self.path), transform, key, buffers, spec
-        )
+        """Return what makes the batches of one epoch."""
+        images = Images(self._files, self._targets, self._remote, self.path)
+        return ImageAssembly(images, transform, key, buffers, spec, self._cache)
 
     @property
     def is_remote(self) -> bool:
@@ -301,7 +315,9 @@ class ImageDataset(
     def fingerprint(self) -> str:
         """Return a name of the present content of all files, for a spill folder."""
         known = hashlib.sha256()
-        for part in self.shards.stamps() if self.shards is not None else map(stamp, self._all_paths()):
+        for part in (
+            self.shards.stamps() if self.shards is not None else map(stamp, map(self.path, range(len(self))))
+        ):
             known.update(part.encode())
         return known.hexdigest()
 
@@ -327,20 +343,8 @@ class ImageDataset(
         """Return the transform; see :class:`foreload.protocol.UserCode`."""
         return (self.transform,)
 
-    def _all_paths(self) -> list[str]:
-        return [self.path(index) for index in range(len(self))]
-
     def path(self, index: int) -> str:
         """Return the file of an image; in shards ``shard:key``."""
         if self.shards is not None:
             return self.shards.name(index)
         return os.fsdecode(self._files.path(index))
-
-
-def _check_room(needed: int) -> None:
-    room = int(EAGER_SHARE * granted_memory())
-    if needed > room:
-        raise MemoryError(
-            f"the images take {needed:,} bytes, which do not fit into {room:,}; use LoadingMode.CACHED, which "
-            "keeps cache_size of them"
-        )
