@@ -83,6 +83,7 @@ def test_samplers_are_in_the_folder_of_the_order() -> None:
     assert all(inspect.getdoc(getattr(order, name)) for name in order.__all__)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("module", ["foreload", "foreload.export"])
 def test_dir_lists_public_names_only_whatever_has_been_imported(module: str) -> None:
     script = (

@@ -715,6 +715,7 @@ class Counted(Base):
         return self.make(index)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_decorated_datasets_go_to_workers_of_all_kinds(method: str) -> None:
     dataset = Counted(40)

@@ -70,6 +70,7 @@ def test_memory_does_not_grow_with_the_dataset(shuffle: bool, workers: int) -> N
     loader.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("budget", [20_000, 200_000])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "threads"), (2, "processes")])
 def test_batches_and_hits_are_the_same(

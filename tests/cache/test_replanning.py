@@ -108,6 +108,7 @@ def replayed(make: Make, epochs: int, seed: int, **arguments: Any) -> list[int]:
     return [index for _ in range(epochs) for batch in loader for index in batch.tolist()]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("epochs", [1, 4, 11])
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kind: str, epochs: int) -> None:
@@ -120,6 +121,7 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
     assert is_best(dataset, accesses)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -142,6 +144,7 @@ def test_so_it_is_with_workers_of_any_kind(kind: str, arguments: dict[str, Any])
     assert is_best(dataset, accesses)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
 )
@@ -156,6 +159,7 @@ def test_the_loader_may_draw_its_base_seeds_from_the_same_generator(kind: str, w
     assert is_best(dataset, accesses)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_size", [16, 64, 150, None])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_any_size_whole_or_not(workers: int, batch_size: int | None) -> None:

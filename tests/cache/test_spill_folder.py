@@ -468,6 +468,7 @@ def test_worker_processes_use_the_folder(folder: Path, start: str) -> None:
     assert run(Words(), folder) == (list(range(8)), [])
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_exchanged_for_a_link_gets_nothing(tmp_path: Path, folder: Path) -> None:
     loader = loader_of(Words(), folder, num_workers=1, workers="processes", multiprocessing_context="spawn")
     elsewhere = tmp_path / "elsewhere"
@@ -516,6 +517,7 @@ def test_samples_that_no_longer_unpickle_are_loaded_from_the_dataset(folder: Pat
     assert "cannot be cached" in said[0]
 
 
+@pytest.mark.slow
 def test_no_more_open_files_is_no_reason_to_delete_samples(filled: Path) -> None:
     code = (
         "import resource, sys\n"

@@ -137,6 +137,7 @@ def test_all_loaders_give_the_same_samples(data: Path, scripts: None) -> None:
             assert (images - theirs).abs().max() < 0.15
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("script", "arguments", "keys"),
     [

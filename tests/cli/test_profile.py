@@ -190,6 +190,7 @@ def other():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start", ["fork", *(pytest.param(start, marks=pytest.mark.slow) for start in ("spawn", "forkserver"))]
 )

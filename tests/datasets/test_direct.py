@@ -100,11 +100,16 @@ def data(tmp_path: Path) -> Data:
     return made
 
 
+def images(source: Path, **how: Any) -> fl.ImageDataset:
+    """Images that are read each time, unless the mode is to keep them."""
+    return fl.ImageDataset(source, cache_size=1000 if "loading_mode" in how else 0, **how)
+
+
 KINDS: dict[str, Callable[..., Any]] = {
     "files": lambda data, **how: fl.FileDataset(data.files, **how),
-    "images": lambda data, **how: fl.ImageDataset(data.photos, image_size=32, **how),
-    "images by Pillow": lambda data, **how: fl.ImageDataset(data.photos, transform=np.asarray, **how),
-    "shards of images": lambda data, **how: fl.ImageDataset(data.packed / "photos", image_size=32, **how),
+    "images": lambda data, **how: images(data.photos, image_size=32, **how),
+    "images by Pillow": lambda data, **how: images(data.photos, transform=np.asarray, **how),
+    "shards of images": lambda data, **how: images(data.packed / "photos", image_size=32, **how),
     "shards": lambda data, **how: fl.TarDataset(data.packed / "files", **how),
     "shards without an index": lambda data, **how: fl.TarDataset(data.plain, **how),
 }
@@ -139,6 +144,7 @@ def read_in_every_way(dataset: Any) -> Iterator[str]:
     yield "foreload, a small cache"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_direct_io_leaves_the_page_cache_alone(data: Data, kind: str) -> None:
     dataset = KINDS[kind](data, direct_io=True)
@@ -158,6 +164,7 @@ def test_direct_io_leaves_the_page_cache_alone(data: Data, kind: str) -> None:
         assert not data.in_cache(), mode
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(len(dataset)))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_prefetching_wrapper_makes_its_dataset_read_directly(data: Data, kind: str, wrap: Any) -> None:

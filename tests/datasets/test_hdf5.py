@@ -695,6 +695,7 @@ def test_threads_read_while_others_fork(tmp_path: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", fl.LoadingMode)
 def test_pickles_and_workers_that_get_them(path: Path, mode: fl.LoadingMode) -> None:
     dataset = fl.HDF5Dataset(path, "data", mode)
@@ -850,7 +851,7 @@ def rows_of(batches: list[Any]) -> list[torch.Tensor]:
     return [row.as_subclass(torch.Tensor) for row in rows]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["u2", ">u2", "u4", ">u4", "u8", ">u8", "f2", "?", "c8"])
 @pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
 def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path, dtype: str, loader: Any) -> None:

@@ -72,6 +72,7 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_pixels_are_those_without_a_cache(tmp_path: Path, name: str, kept: str) -> None:
@@ -94,15 +95,24 @@ def test_pixels_are_those_without_a_cache(tmp_path: Path, name: str, kept: str) 
     assert dataset._cache.counts()["hits"] > 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transform", ["train", "resize", "python"])
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
         (TorchDataLoader, {"num_workers": 0}),
         (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "fork"}),
-        (TorchDataLoader, {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}),
+        pytest.param(
+            TorchDataLoader,
+            {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+            marks=pytest.mark.slow,
+        ),
         (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
-        (fl.DataLoader, {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"}),
+        pytest.param(
+            fl.DataLoader,
+            {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_kind_of_worker_uses_one_cache(tmp_path: Path, kind: Any, options: Any, transform: str) -> None:
@@ -211,6 +221,7 @@ def test_the_least_recently_used_image_is_evicted(tmp_path: Path, name: str, siz
     assert (counts["hits"], counts["misses"]) == (oracle.hits, oracle.misses)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_no_more_images_are_kept_than_asked_for(tmp_path: Path, mode: LoadingMode, workers: Any) -> None:

@@ -169,7 +169,7 @@ def test_an_error_comes_up_at_its_sample() -> None:
     assert [error.index for error in loader.errors] == [7]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [TorchDataLoader, fl.DataLoader])
 def test_each_worker_process_loads_ahead_by_itself(method: str, kind: Any) -> None:
@@ -226,6 +226,7 @@ def test_threads_end_with_the_dataset_and_none_runs_before_it_is_needed() -> Non
     assert running() == 0
 
 
+@pytest.mark.slow
 def test_a_program_ends_while_samples_are_being_loaded() -> None:
     script = (
         "import threading, foreload as fl\n"

@@ -397,6 +397,7 @@ def test_stock_dataloader(tmp_path: Path) -> None:
             assert keys != list(range(40))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [fl.Stream, fl.TarStream])
 @pytest.mark.parametrize("workers", WORKERS)
 def test_it_goes_on_exactly_after_every_batch(kind: Any, workers: str, tmp_path: Path) -> None:

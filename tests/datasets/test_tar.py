@@ -361,6 +361,7 @@ def loaded(loader: Any) -> list[Any]:
     return [[part.tolist() for part in batch] for batch in loader]
 
 
+@pytest.mark.slow
 def test_loading_is_that_of_loose_files(tmp_path: Path) -> None:
     paths = shards_of(tmp_path, 3)
     files = []

@@ -215,7 +215,7 @@ def words(text: str) -> torch.Tensor:
     return torch.tensor([len(word) for word in text.split()], dtype=torch.int32)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["characters", "tokenizers", "callable"])
 @pytest.mark.parametrize("labelled", [False, True])
 def test_batches_are_those_of_stock_torch(tmp_path: Path, kind: str, labelled: bool) -> None:

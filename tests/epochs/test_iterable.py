@@ -176,6 +176,7 @@ def test_the_default_leaves_in_the_dataset_what_it_learns() -> None:
         assert [int(batch) for batch in ours] == [int(batch) for batch in theirs]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @every_kind

@@ -403,7 +403,7 @@ class StreamOfIterators(IterableDataset[int]):
         return StatefulIterator()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
 @pytest.mark.parametrize(
     ("kind", "workers"),

@@ -110,6 +110,7 @@ def test_loaders_vanish_and_the_page_with_the_last_of_them() -> None:
     server.close()
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_read_hold_nobody_up() -> None:
     loader = make()
     server = fl.export.serve_metrics(loader, port=0)

@@ -67,6 +67,7 @@ def test_each_option_survives(builder: Any, option: str) -> None:
         assert other.batch_size == 8
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("given", "workers", "ahead"),
     [

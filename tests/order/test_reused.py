@@ -271,6 +271,7 @@ INDICES: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.sampled(12)
 @every_kind
 @pytest.mark.parametrize("name", INDICES)
 @pytest.mark.parametrize("wrap", [TensorDataset, lambda _: Numbers()], ids=["tensors", "own"])

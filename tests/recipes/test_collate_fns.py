@@ -169,6 +169,7 @@ class Sentences(torch.utils.data.Dataset[Any]):
         return self.tokens[index], index % 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "options"), LOADERS)
 @pytest.mark.parametrize("collate", [Collate.text_collate, Collate.variable_length_collate])
 def test_a_loop_unpacks_texts_and_targets(collate: Any, kind: Any, options: Any) -> None:

@@ -38,7 +38,7 @@ def answering(status: int, **headers: str) -> Callable[[Handler], bool]:
     return fault
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @both
 @pytest.mark.parametrize(
     ("status", "kind", "message"),
@@ -73,7 +73,7 @@ def test_a_status_that_is_final(
     assert type(caught.value) is kind
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("status", with_slow([302, 308], [302]))
 @pytest.mark.parametrize("target", ["itself", "in a ring", "file", "ftp", "nothing", "data", "gopher"])

@@ -78,7 +78,7 @@ FAULTS: dict[str, Callable[[], Fault]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -281,6 +281,7 @@ def test_many_requests_to_a_silent_server_are_given_up_together(
     assert took < 60
 
 
+@pytest.mark.slow
 def test_a_server_that_was_given_up_has_one_try_until_it_is_heard(
     folder: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +336,7 @@ def test_a_slow_server_may_take_any_time(reader: str, serve: Any, tmp_path: Path
     assert server.asked.count(("GET", "a.tar")) <= 10
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @both
 def test_a_slow_loop_is_not_a_silent_server(reader: str, folder: Path, serve: Any, impatient: None) -> None:
     dataset: Any = {"dataset": fl.TarDataset, "stream": lambda url: fl.TarStream(url, shuffle=False)}[reader](
@@ -359,7 +360,7 @@ def busy_until(at: float, status: int, retry_after: str | None) -> Callable[[Han
     return fault
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @both
 @pytest.mark.parametrize("status", with_slow([429, 503], [503]))
 @pytest.mark.parametrize("form", with_slow(["seconds", "a date"], ["seconds"]))

@@ -35,7 +35,7 @@ from tests.remote.web_server import (
 pytest.importorskip("obstore")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "way",
     [

@@ -540,7 +540,7 @@ def with_closure() -> Callable[[int], int]:
     return load
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", SAFE)
 def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows: Path) -> None:
     dataset = SAFE[name](rows)
@@ -552,7 +552,7 @@ def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows
     assert not mentions(found.notes, "differ")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_what_threads_may_not_share_is_found_by_name(name: str, rows: Path) -> None:
     make, happened, sign = UNSAFE[name]

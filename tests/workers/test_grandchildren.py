@@ -149,6 +149,7 @@ def identity(samples: Any) -> Any:
 quietly = pytest.mark.filterwarnings("ignore:DataLoader worker", "ignore:This process")
 
 
+@pytest.mark.sampled(4)
 @quietly
 @pytest.mark.parametrize("start", STARTS)
 def test_a_worker_that_is_killed_is_replaced_at_once(start: str, made: list[Parents]) -> None:
@@ -167,6 +168,7 @@ def test_it_may_end_in_other_ways(end: Any, made: list[Parents]) -> None:
     assert len(loader.restarts) == 1
 
 
+@pytest.mark.slow
 @quietly
 @pytest.mark.parametrize("start", ["fork", "program", "multiprocessing"])
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])

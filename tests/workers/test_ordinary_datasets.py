@@ -117,7 +117,7 @@ def test_random_numbers_are_stocks(make: Make, workers: Any, num_workers: int, f
     assert after == numbers
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("options", [{}, {"seed": 9}], ids=["default", "seed"])
 @pytest.mark.parametrize("batch_size", [7, None])

@@ -294,6 +294,7 @@ class DeadlyStream(IterableDataset[Any]):
             yield index
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "end"),
     [
@@ -637,6 +638,21 @@ def test_epochs_begin_while_other_threads_are_busy() -> None:
         over.set()
         for thread in threads:
             thread.join()
+
+
+class NeverThere(Dataset[int]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: str) -> int:
+        threading.Event().wait()
+        return len(index)
+
+
+def test_jobs_that_no_pipe_holds_wait_no_longer_for_a_stuck_worker() -> None:
+    batches = [["short"], *([str(number) * (4 << 20)] for number in range(3))]
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
+        list(fl.DataLoader(NeverThere(), batch_sampler=batches, num_workers=1, timeout=0.5))
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 11])

@@ -140,7 +140,7 @@ def numbered(tmp_path: Path) -> Numbered:
     return Numbered(path)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_new", [False, True], ids=["same loader", "new loader"])
 @pytest.mark.parametrize("change", ["looks at a sample", "gives a transform"])
 def test_a_choice_ends_with_its_reasons(numbered: Numbered, change: str, is_new: bool) -> None:

@@ -237,6 +237,7 @@ def test_scripts(script: str, method: str, loads: str, why: str, tmp_path: Path)
     check(done, loads, why, has_imports=loads == "processes" and method != "fork")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["-"], *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in (["-i"], ["-c"]))],

@@ -175,6 +175,7 @@ def test_a_template_that_has_ended_is_replaced(is_known: bool) -> None:
     assert {sample["parent"] for sample in epoch("spawn")} == {template.template_process_id()} != {ended}
 
 
+@pytest.mark.slow
 def test_templates_that_are_not_needed_leave_no_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may change its environment in each epoch."""
     used: list[int] = []

@@ -171,7 +171,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @every_worker
 def test_the_interpreter_exits_with_an_epoch_open(workers: str) -> None:
     process = run(SLOW_LOADER.format(seconds=0.05, workers=workers) + "    next(iterator)\n    print('bye')\n")
@@ -216,6 +216,7 @@ STUCK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "workers"),
     [

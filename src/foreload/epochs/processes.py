@@ -168,7 +168,12 @@ class ProcessEpoch(Epoch):
             if self._tells:
                 indices = list(indices) if isinstance(indices, Iterator) else indices
                 self._indices[number] = indices.tolist() if isinstance(indices, np.ndarray) else indices
-        worker.ask(number, indices)
+        self._give(worker, number, indices)
+
+    def _give(self, worker: Worker, number: int, indices: Any) -> None:
+        # A long job waits for a worker that is stuck in the one before.
+        if not worker.ask(number, indices, self._spec.timeout):
+            raise self._give_up([worker])
 
     def _dismiss(self, worker: Worker) -> None:
         """Let a worker end when it has answered, while the loop is still busy with the last batches."""
@@ -247,7 +252,7 @@ class ProcessEpoch(Epoch):
         other = self._pool.replace(worker)
         other.tell(self._begin_of(worker))
         for number, indices in worker.asked.items():
-            other.ask(number, indices)
+            self._give(other, number, indices)
         if worker.is_last:
             other.tell(None)
 

@@ -144,30 +144,35 @@ class Channel:
         """Return the next message if all of it has been read."""
         return self._inbox.take()
 
-    def send(self, message: bytes, seconds: float | None = None) -> None:
-        """Send a message, unless the worker has ended, or reads nothing for so long.
+    def send(self, message: bytes, seconds: float | None = None) -> bool:
+        """Send a message, unless the worker has ended; return whether it took no longer than ``seconds``.
 
-        What the worker sends meanwhile is read: it may have to get rid of that first.
+        What the worker sends meanwhile is read: it may have to get rid of that first. After part of a message
+        nothing else can be sent.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         if not self._sending.acquire(timeout=-1 if seconds is None else seconds):
-            return
+            return False
         try:
-            self._send(_framed(message), deadline)
+            return self._send(_framed(message), deadline)
         finally:
             self._sending.release()
 
-    def _send(self, left: memoryview, deadline: float | None) -> None:
+    def _send(self, left: memoryview, deadline: float | None) -> bool:
         while left and not self.has_ended:
             try:
                 left = left[os.write(self._jobs.fileno(), left) :]
             except BlockingIOError:
-                if not self._wait_to_send(deadline):
-                    return
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                if self._has_ended_waiting(deadline):
+                    return True
             except OSError:  # the pipe is broken; the wait for answers notices
-                return
+                return True
+        return True
 
-    def _wait_to_send(self, deadline: float | None) -> bool:
+    def _has_ended_waiting(self, deadline: float | None) -> bool:
+        """Wait until more can be sent, or time is up; return whether the worker has ended."""
         poll = select.poll()
         poll.register(self._jobs.fileno(), select.POLLOUT)
         poll.register(self._results.fileno(), select.POLLIN)
@@ -176,7 +181,7 @@ class Channel:
         files = [file for file, _ in poll.poll(left)]
         if self._results.fileno() in files:
             self.fill()
-        return bool(files) and self.ended not in files
+        return self.ended in files
 
     def close(self) -> None:
         """Close the pipes."""

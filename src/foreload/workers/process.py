@@ -100,10 +100,13 @@ class Worker:
             self._owes_state = message.snapshots is not None
         self._channel.send(pickle.dumps(message, protocol=5), seconds)
 
-    def ask(self, number: int, indices: Any) -> None:
-        """Send a job. If the worker has ended, its replacement does it."""
+    def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
+        """Send a job; return whether it took no longer than ``seconds``.
+
+        If the worker has ended, its replacement does the job.
+        """
         self.asked[number] = indices
-        self._channel.send(pickle.dumps((number, indices, self._lent.returned()), protocol=5))
+        return self._channel.send(pickle.dumps((number, indices, self._lent.returned()), protocol=5), seconds)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read from when :meth:`answers` may have more of them."""
