@@ -251,6 +251,17 @@ void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_con
   }
 }
 
+void states(const ImageSource& source, const Indices& indices,
+            nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+  const size_t count = indices.shape(0);
+  if (out.shape(0) != count) throw Error(ErrorKind::value, "out must have an item for each index");
+  std::vector<int64_t> samples(indices.data(), indices.data() + count);
+  check_samples(samples, source.files.size(), "images");
+  int64_t* const to = out.data();
+  const ReleaseGil release;
+  for (size_t i = 0; i < count; ++i) to[i] = source.files.state(static_cast<size_t>(samples[i]));
+}
+
 nb::bytes tile(nb::bytes jpeg, int interval) {
   const std::span<const uint8_t> span(reinterpret_cast<const uint8_t*>(jpeg.c_str()), jpeg.size());
   std::vector<uint8_t> tiled;
@@ -280,7 +291,9 @@ void bind_image(nb::module_& module) {
            nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
            "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
-           "pixels, whether it can be kept as planes.");
+           "pixels, whether it can be kept as planes.")
+      .def("states", &states, nb::arg("indices"), nb::arg("out"),
+           "Write to `out` (int64) for each image a number that changes with its file; -1: there is none.");
   module.def("decode_cached", &decode_cached, nb::arg("files"), nb::arg("index"), nb::arg("path"),
              nb::arg("fallback"), nb::arg("store"), nb::arg("forms"), nb::arg("given").none() = nb::none(),
              "Decode a whole upright image through a store, from the bytes `given` if it is not there.");

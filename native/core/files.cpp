@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -141,6 +142,20 @@ std::optional<std::pair<std::string, std::string>> Files::direct_problem() const
     }
   }
   return std::nullopt;
+}
+
+int64_t Files::state(size_t sample) const {
+  struct stat status;
+  if (::stat(path(sample).c_str(), &status) != 0) return -1;
+  uint64_t state = 0;
+  for (const int64_t part :
+       {static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
+        static_cast<int64_t>(status.st_size), static_cast<int64_t>(status.st_mtim.tv_sec),
+        static_cast<int64_t>(status.st_mtim.tv_nsec), static_cast<int64_t>(status.st_ctim.tv_sec),
+        static_cast<int64_t>(status.st_ctim.tv_nsec)}) {
+    state = (std::rotl(state, 23) ^ static_cast<uint64_t>(part)) * 0x9E3779B97F4A7C15U;
+  }
+  return static_cast<int64_t>(state >> 1 | 1);
 }
 
 std::exception_ptr Files::change(uint32_t file, bool direct) {

@@ -86,6 +86,9 @@ class Files {
   // system that the folders of these files lie on.
   std::optional<std::pair<std::string, std::string>> direct_problem() const;
 
+  // A number that changes with the file of a sample, as its status tells; -1: there is no such file.
+  int64_t state(size_t sample) const;
+
   // The bytes kept of a sample; empty if there are none.
   std::span<const uint8_t> kept(size_t sample) const;
   // Whether a sample is one of those that are kept.

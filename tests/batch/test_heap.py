@@ -30,7 +30,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(
     granted_memory() < max(4 << 30, granted_cores() << 30), reason="here nothing is kept that could be given back"
 )

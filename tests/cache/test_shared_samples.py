@@ -422,6 +422,7 @@ def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str
     return python("-c", textwrap.dedent(program), *arguments)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_dataset_that_fails_now_and_then_gives_right_samples(workers: str) -> None:
     done = run_python(FLAKY, workers)

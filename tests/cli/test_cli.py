@@ -24,6 +24,7 @@ def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "foreload", *arguments)
 
 
+@pytest.mark.slow
 def test_synthetic_photos_are_like_photos_and_come_from_their_seed(tmp_path: Path) -> None:
     from foreload.bench.synth import synth_images
 
@@ -53,6 +54,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
     assert "MiB" in result.stdout
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

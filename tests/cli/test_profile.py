@@ -233,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signals, tmp_path: Path) -> None:
     script = write(tmp_path, FOREVER)

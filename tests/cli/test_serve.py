@@ -245,6 +245,7 @@ def test_wrong_wishes_are_named(wish: Any, words: str) -> None:
         arguments(wish)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_and_a_host_that_is_not_here(folder: Path, server: Client) -> None:
     for options, words in (
         (["--port", str(server.port)], f"port {server.port}: Address already in use; choose another"),

@@ -339,6 +339,7 @@ long syscall(long number, ...) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_without_io_uring(data: Data, tmp_path: Path) -> None:
     """Reads one after the other; of which some come in pieces, and some are refused once the file is open."""

@@ -612,6 +612,7 @@ def test_a_file_that_is_written_to_in_the_middle_of_an_epoch_is_noticed(
     assert len(loader.errors) >= 35
 
 
+@pytest.mark.slow
 def test_without_h5py_it_says_what_to_install(path: Path) -> None:
     script = f"""
         import sys; sys.modules["h5py"] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -373,6 +374,37 @@ def test_what_is_kept_is_no_state_of_the_dataset(tmp_path: Path, name: str) -> N
     for index in range(len(dataset)):
         dataset[index]
     assert changed(before, snapshot(dataset)) is None
+
+
+LOADERS: dict[str, Any] = {
+    "one by one": lambda dataset: [dataset[index] for index in range(len(dataset))],
+    "stock": lambda dataset: TorchDataLoader(dataset, None),
+    "stock, processes": lambda dataset: TorchDataLoader(dataset, None, num_workers=2),
+    "threads": lambda dataset: fl.DataLoader(dataset, None, num_workers=2, workers="threads"),
+    "processes": lambda dataset: fl.DataLoader(dataset, None, num_workers=2, workers="processes"),
+}
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("transform", ["resize", "python"])
+@pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED])
+def test_files_that_change_are_read_again(tmp_path: Path, loader: str, transform: str, mode: LoadingMode) -> None:
+    paths = write(tmp_path / "images")
+
+    def pixels(dataset: Any) -> list[Any]:
+        return [torch.as_tensor(image) for image, _ in LOADERS[loader](dataset)]
+
+    dataset = fl.ImageDataset(paths, transform=TRANSFORMS[transform], loading_mode=mode)
+    for change in range(3):
+        fresh = fl.ImageDataset(paths, transform=TRANSFORMS[transform], cache_size=0)
+        for _ in range(2):
+            pairs = zip(pixels(dataset), pixels(fresh), strict=True)
+            assert all(torch.equal(one, other) for one, other in pairs)
+        for path in paths[change::5]:
+            about = path.stat()
+            photo(100 + change).save(path)
+            os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # as some programs leave it
 
 
 def test_nothing_is_kept_where_nothing_is_to_be() -> None:

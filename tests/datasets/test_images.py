@@ -92,6 +92,7 @@ def test_pixels_are_pillows(tmp_path: Path, kind: str, make: Any) -> None:
                 assert_close(loaded(path, transform), by_pillow(image, transform))
 
 
+@pytest.mark.slow
 def test_a_large_reduction_is_pillows_too(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(photo(3000, 2200)))

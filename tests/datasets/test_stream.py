@@ -560,6 +560,7 @@ def test_shards_compressed_or_not_give_what_tar_dataset_gives(tmp_path: Path, mo
     ]
 
 
+@pytest.mark.slow
 def test_standard_input(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "a.tar.gz", range(20), "w:gz")
     script = (

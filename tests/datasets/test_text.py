@@ -946,6 +946,7 @@ print(sum(len(batch) for batch in fl.DataLoader(data, batch_size=10, num_workers
     assert done.stdout.split() == ["True", "True", "100"]
 
 
+@pytest.mark.slow
 def test_a_text_that_memory_does_not_hold_is_named(tmp_path: Path) -> None:
     file = tmp_path / "sparse.txt"
     with file.open("wb") as out:

@@ -165,6 +165,7 @@ def test_a_registry_of_ones_own() -> None:
     assert registry.get_sample_value("foreload_samples_total", {"loader": "loader"}) is None
 
 
+@pytest.mark.slow
 def test_looking_while_loaders_run_and_close() -> None:
     loader = make(400, cache="1MiB", num_workers=1, workers="threads")
     collector, looks, over = LoaderCollector(loader), [], threading.Event()

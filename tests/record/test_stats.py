@@ -214,6 +214,7 @@ def test_counts_of_gathered_batches_never_fall() -> None:
     assert loader.stats()["batches"] == 2 * 12_500 + 2 * 1002
 
 
+@pytest.mark.slow
 def test_an_epoch_that_goes_on_in_a_fork_is_counted_there_from_its_beginning() -> None:
     loader = fl.DataLoader(fl.CachedDataset(torch.randn(200, 4)), batch_size=2, num_workers=0)
     list(loader)

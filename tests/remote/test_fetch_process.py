@@ -47,6 +47,7 @@ def test_the_helper_may_be_killed(folder: Path, serve: Any) -> None:
     assert len(helpers()) == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(folder: Path, serve: Any) -> None:
     gone = {child.pid for child in psutil.Process().children()}
     dataset = fl.TarDataset(serve(folder).url(SHARDS))

@@ -429,6 +429,7 @@ def counts(recorder: Epochs, paces: list[float], monkeypatch: pytest.MonkeyPatch
     return chosen
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(paces=st.lists(st.floats(1, 1e4), min_size=1, max_size=20), cpu=st.floats(1e-6, 1e-2))
 def test_samples_that_compute_never_get_more_processes_than_cores_whatever_is_measured(

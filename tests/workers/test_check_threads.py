@@ -620,6 +620,7 @@ def test_open_archives_and_hdf5_files_are_signs(tmp_path: Path) -> None:
     assert mentions(check(Tar(tmp_path / "file.tar")).findings, "'archive' is an open tar file")
 
 
+@pytest.mark.slow
 def test_a_deadlock_ends_with_the_stacks_of_those_that_wait() -> None:
     found = check(Deadlock(), seconds=4)
     (finding,) = found.findings

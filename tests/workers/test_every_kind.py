@@ -410,6 +410,7 @@ class Late(Numbers):
         return index
 
 
+@pytest.mark.sampled(2)
 @every_worker
 def test_a_late_batch_is_an_error(make: Any) -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):

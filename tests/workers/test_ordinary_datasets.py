@@ -76,7 +76,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("make", DETERMINISTIC)
 @pytest.mark.parametrize(
     ("ours", "stocks"),
@@ -156,7 +156,7 @@ def test_copies_have_a_state_each(make: Make, folder: Path) -> None:
     assert_equal(found, expected)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("make", [*DETERMINISTIC, *RANDOM])
 def test_user_code_is_loaded_by_no_thread_unless_asked(make: Make, folder: Path) -> None:
     """The kind of workers is a rule, not a measurement."""

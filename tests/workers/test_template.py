@@ -65,6 +65,7 @@ def test_each_epoch_has_new_workers_of_one_template(method: str) -> None:
         assert [sample["calls"] for sample in samples] == [1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_what_a_new_process_would_inherit_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {sample["setting"] for sample in epoch("spawn")} == {""}
     monkeypatch.setenv("FORELOAD_TEST_SETTING", "other")

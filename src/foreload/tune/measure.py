@@ -306,8 +306,9 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
     if time.perf_counter() - started < _SLOW_SECONDS:
         started, busy, done = time.perf_counter(), _busy_seconds(), 0
     taken, slowest = time.perf_counter() - started, 0.0
-    while done < _FEWEST_SAMPLES or (done < 1000 and taken < _COST_SECONDS):
-        is_short = taken > _SHORT_COST_SECONDS and taken / max(1, done) * size < _MIN_EPOCH_SECONDS / 4
+    while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
+        others = taken - slowest
+        is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < _MIN_EPOCH_SECONDS / 4
         if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1

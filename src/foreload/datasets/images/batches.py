@@ -94,9 +94,9 @@ class ImageAssembly:
         images, transform = self._images, self._transform
         if self._forms is None and self._cache is not None:
             self._forms = self._cache.forms  # which are chosen right before the first indices are drawn
-        if self._kept is not None:
-            self._kept.check()
         where = require_nonempty(positions_of(indices, len(images.targets)))
+        if self._kept is not None:
+            self._kept.check(images.files, where)
         job, list_failures, memory = self._work_on(where)
         targets = torch.from_numpy(images.targets[where])
 

@@ -14,6 +14,7 @@ from foreload.cache.opt import make_largest_store
 from foreload.checks import Array
 from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.images.decode import decode_with_pillow
+from foreload.datasets.images.stamps import FileStamps
 from foreload.machine import granted_memory
 from foreload.options import LoadingMode
 from foreload.record.progress import track_threads
@@ -34,6 +35,8 @@ class ImageCache:
         images: the number of images in the dataset.
         mode: ``EAGER`` keeps all images, ``CACHED`` those that come first, ``LAZY`` the most recently used ones.
         cache_size: the most images that ``CACHED`` and ``LAZY`` keep.
+        in_files: whether each image is a local file of its own. ``CACHED`` and ``LAZY`` then notice that it has
+            changed.
 
     Attributes:
         store: of the images.
@@ -43,7 +46,7 @@ class ImageCache:
         decisions: what was done because memory was short, in words.
     """
 
-    def __init__(self, images: int, mode: LoadingMode, cache_size: int) -> None:
+    def __init__(self, images: int, mode: LoadingMode, cache_size: int, *, in_files: bool = True) -> None:
         self._mode = mode
         most = 0 if mode is LoadingMode.EAGER else cache_size
         self.room = int((EAGER_SHARE if mode is LoadingMode.EAGER else _SHARE) * granted_memory())
@@ -51,15 +54,18 @@ class ImageCache:
         self.forms: Array = np.full(images, VIEW, np.uint8)
         self.decode_late = mode is LoadingMode.LAZY and most < images
         self.decisions: list[str] = []
-        # A method: whether loading changes a dataset is seen by its attributes, and the time of a check is none.
+        # Methods: whether loading changes a dataset is seen by its attributes, and neither the time of a check nor
+        # what is known of files is one.
         self._check_memory = Pressure(self.decisions.append).check
+        watches = in_files and mode is not LoadingMode.EAGER
+        self._changed = FileStamps(images).changed if watches else None
         self._follow_rule()
 
     @classmethod
-    def of(cls, images: int, mode: LoadingMode, cache_size: int) -> ImageCache | None:
+    def of(cls, images: int, mode: LoadingMode, cache_size: int, *, in_files: bool = True) -> ImageCache | None:
         """Return the cache of a dataset; None if its mode and ``cache_size`` keep nothing."""
         keeps = mode is LoadingMode.EAGER or (mode is not LoadingMode.STREAMING and cache_size > 0)
-        return cls(images, mode, cache_size) if keeps and images else None
+        return cls(images, mode, cache_size, in_files=in_files) if keeps and images else None
 
     def _follow_rule(self) -> None:
         self.store.native.follow_rule("recent" if self._mode is LoadingMode.LAZY else "all")
@@ -77,10 +83,18 @@ class ImageCache:
         """Return hits, misses and bytes in use, of all workers together."""
         return self.store.native.counts()
 
-    def check(self) -> None:
-        """Evict images if memory is short, unless all of them were to be kept."""
+    def check(self, files: _native.ImageFiles, indices: Any) -> None:
+        """Evict images whose files have changed, and others if memory is short; none if all were to be kept.
+
+        Args:
+            files: where images lie.
+            indices: of those that are about to be loaded (int64).
+        """
         if self._mode is not LoadingMode.EAGER:
             self._check_memory(self.store)
+        if self._changed is not None:
+            for index in self._changed(files, indices):
+                self.store.native.drop(index)
 
     def decode(
         self, files: _native.ImageFiles, index: int, path: str, read: Callable[[int], bytes] | None = None
@@ -93,7 +107,7 @@ class ImageCache:
             path: its name in an error.
             read: reads the bytes of an image from a server; None: they are in a file.
         """
-        self.check()
+        self.check(files, np.array([index]))
         is_near = read is None or self.store.native.contains(index)
         arguments = files, index, path, decode_with_pillow, self.store.native, self.forms
         try:

@@ -62,9 +62,9 @@ class ImageDataset(
     Images are kept decoded, once for all threads and worker processes, and never change a result. An image takes
     3 x height x width bytes of the transform's result, before it is normalised, if that is the same in each epoch
     (150,528 at 224 x 224); otherwise 1.5 bytes per pixel of the file's image, or 3 if that is no JPEG with colours
-    at half the resolution (4:2:0); and up to 192 more. ``LAZY`` and ``CACHED`` take at most half of the memory.
-    Random crops of more images than ``LAZY`` keeps begin as the bytes of their files, and are decoded whole when
-    they are used again. A loader's own ``cache`` takes the place of this one. Changes of kept files go unnoticed.
+    at half the resolution (4:2:0); and up to 192 more. ``LAZY`` and ``CACHED`` take at most half of the memory,
+    and read files again that change. Random crops of more images than ``LAZY`` keeps begin as the bytes of their
+    files, and are decoded whole when they are used again. A loader's own ``cache`` takes the place of this one.
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
@@ -139,7 +139,7 @@ class ImageDataset(
         self._direct_io = direct_io
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
-        self._cache = ImageCache.of(len(self._targets), self.loading_mode, cache_size)
+        self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
         self._fill()
 
     def _open(self) -> _native.ImageFiles:
