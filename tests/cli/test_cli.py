@@ -159,6 +159,7 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_importing_foreload_brings_nothing_heavy() -> None:
     code = (
         "import torch, sys; before = set(sys.modules); import foreload; new = set(sys.modules) - before; "

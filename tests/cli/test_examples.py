@@ -137,13 +137,17 @@ def test_all_loaders_give_the_same_samples(data: Path, scripts: None) -> None:
             assert (images - theirs).abs().max() < 0.15
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("script", "arguments", "keys"),
     [
         pytest.param("slow_dataloader.py", ("--step-ms", 1), {"epochs"}, marks=pytest.mark.slow),
         ("fast_dataloader.py", ("--step-ms", 1), {"epochs", "cache"}),
-        ("train_with_data.py", ("--loader", "fast", "--epochs", 6, "--batch-size", 9), {"epochs", "losses"}),
+        pytest.param(
+            "train_with_data.py",
+            ("--loader", "fast", "--epochs", 6, "--batch-size", 9),
+            {"epochs", "losses"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "train_with_data.py",
             ("--loader", "slow", "--epochs", 6, "--batch-size", 9),

@@ -296,6 +296,7 @@ for batch in DataLoader(Photos(), batch_size=4): pass
     assert stats["files"]["opened"] >= 40
 
 
+@pytest.mark.slow
 def test_traces_and_records_are_written(tmp_path: Path) -> None:
     script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(5)")
     options = ["--trace", tmp_path / "t.json", "--json", tmp_path / "r.json"]

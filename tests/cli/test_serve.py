@@ -163,6 +163,7 @@ def test_viewers_that_leave_or_never_read_hold_up_nobody(server: Client) -> None
             assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_with_viewers_and_a_benchmark(folder: Path) -> None:
     with program(*SERVE, "--port", "0") as (process, line):
         client = Client(line)

@@ -164,7 +164,7 @@ def test_direct_io_leaves_the_page_cache_alone(data: Data, kind: str) -> None:
         assert not data.in_cache(), mode
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(len(dataset)))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_prefetching_wrapper_makes_its_dataset_read_directly(data: Data, kind: str, wrap: Any) -> None:

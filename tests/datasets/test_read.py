@@ -359,6 +359,7 @@ for direct_io in (False, True):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_a_read_error(tmp_path: Path) -> None:
     data = tmp_path / "data"

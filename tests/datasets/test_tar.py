@@ -437,6 +437,7 @@ def test_shards_that_change_in_mid_epoch(tmp_path: Path) -> None:
     assert len(expected) == 12
 
 
+@pytest.mark.slow
 def test_images_in_shards(tmp_path: Path, photos: Path) -> None:
     folder = fl.ImageDataset(photos, 32)
     for tiled in (False, True):

@@ -528,6 +528,7 @@ def byte_level() -> dict[bool, tokenizers.Tokenizer]:
     return made
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.one_of(

@@ -96,6 +96,7 @@ def test_so_has_every_rank(shares: list[int], ranks: int, samples: int, drop_las
     ]
 
 
+@pytest.mark.slow
 def test_ranks_keep_their_proportions_in_a_long_epoch() -> None:
     mixed = fl.Mixture([range(1000), range(10)], [0.7, 0.3], num_samples=200_000)
     sampler = MixtureSampler(mixed, 1, num_replicas=2, rank=1)

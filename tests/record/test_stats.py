@@ -249,7 +249,7 @@ class Triples:
         return (self.make(range(first, first + 3)) for first in range(0, 12, 3))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [iter, set, tuple, np.array, torch.tensor, lambda those: list(np.array(those))])
 def test_batches_may_be_asked_for_with_anything(make: Any, kind: str) -> None:

@@ -275,6 +275,7 @@ class Hangs(Rows):
         return index
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_is_loaded_by_the_calling_thread() -> None:
     loader = fl.DataLoader(Breaks(1000), batch_size=8)
     with pytest.raises(ValueError, match="nothing can be loaded here"):

@@ -582,6 +582,7 @@ def test_random_numbers_that_threads_draw_from_the_loops_generator_are_found() -
     assert not mentions(found.notes, "of its own")
 
 
+@pytest.mark.slow
 def test_seeding_the_loops_generator_is_found() -> None:
     found = check(Computed(lambda index: (torch.default_generator.manual_seed(index).initial_seed(), index)))
     assert mentions(found.findings, "torch's global generator", "or seed it")

@@ -159,6 +159,7 @@ def test_a_worker_that_is_killed_is_replaced_at_once(start: str, made: list[Pare
     assert [restart.exitcode for restart in loader.restarts] == [-signal.SIGKILL]
 
 
+@pytest.mark.sampled(2)
 @quietly
 @pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGTERM, 3, 0])
 def test_it_may_end_in_other_ways(end: Any, made: list[Parents]) -> None:
@@ -216,6 +217,7 @@ def test_without_restarts_it_is_an_error_at_once(made: list[Parents]) -> None:
         list(load(made[0], max_restarts=0))
 
 
+@pytest.mark.sampled(1)
 @quietly
 @pytest.mark.parametrize("start", ["fork", "fork in C", "program with our files"])
 def test_in_the_middle_of_an_answer(start: str, made: list[Parents]) -> None:

@@ -207,7 +207,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_default_start_method_has_a_template_too(method: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(DEFAULT)
