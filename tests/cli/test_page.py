@@ -133,11 +133,11 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
     with opened(browser, address, width, scheme) as page:
         page.locator("#sentence").wait_for()
         assert page.locator("#name").inner_text() == "<i>train</i>"  # as it was given, and not as markup
-        page.wait_for_function("document.querySelectorAll('.plot .main-svg').length >= 5")
+        page.locator(".plot .main-svg").nth(4).wait_for(state="attached")
         before = number(page, "Batches")
         average = page.locator("#figures div", has_text="Batches").locator(".more")
         text = average.inner_text()
-        page.wait_for_function("text => document.querySelector('#figures').innerText.indexOf(text) < 0", arg=text)
+        sync_api.expect(page.locator("#figures")).not_to_contain_text(text)
         assert before > 0
         assert number(page, "Throughput") > 0
         assert number(page, "Cache hits") > 0
@@ -176,7 +176,7 @@ def test_a_benchmark_is_started_and_its_plots_are_shown(browser: Any, address: s
         assert "foreload bench --dataset-size 640,4" in page.locator("#command").inner_text()
         page.locator("#results").wait_for()
         assert "times what stock torch" in page.locator("#outcome").inner_text()
-        page.wait_for_function("document.querySelectorAll('#speed .main-svg, #first .main-svg').length >= 2")
+        page.locator("#speed .main-svg, #first .main-svg").nth(1).wait_for(state="attached")
         assert page.locator("#table tbody tr").count() >= 2
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 

@@ -23,7 +23,7 @@ from foreload.tune.fork import Fork, forked
 __all__ = ["Ending", "run_here", "run_in_fork"]
 
 # The time that a fork has to write down its stacks, once its time is over.
-_STACKS_SECONDS = 2.0
+_STACKS_SECONDS = 10.0
 
 # The part of a stack that is shown.
 _MOST_FRAMES = 6
