@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -248,14 +251,14 @@ class Eager(Sampler[int]):
 
 
 class Unsteady(Sampler[int]):
-    """Draws from a generator that nobody is told of."""
+    """Draws what nobody can know."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
-        self.hidden = [torch.Generator().manual_seed(0)]
 
     def __iter__(self) -> Iterator[int]:
-        yield from torch.randint(N, (3 * N,), generator=self.hidden[0]).tolist()
+        chance = random.SystemRandom()
+        yield from (chance.randrange(N) for _ in range(3 * N))
 
 
 @pytest.mark.parametrize("batch_size", [16, None])
@@ -348,3 +351,128 @@ def test_drawing_ahead_leaves_all_generators_and_the_sampler_as_they_are() -> No
     list(SAMPLERS["odd"](plain))
     assert all(seen)
     assert torch.equal(generator.get_state(), plain.get_state())
+
+
+class WithRandom(Sampler[int]):
+    def __init__(self, size: int) -> None:
+        self.size, self.random = size, random.Random(0)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.sample(range(self.size), self.size))
+
+
+class WithNumPy(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size, self.numbers = size, np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers.permutation(self.size).tolist())
+
+
+class WithSecondGenerator(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.generators = {"own": torch.Generator().manual_seed(1)}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(self.size, generator=self.generators["own"]).tolist())
+
+
+class InPlace(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size, self.order, self.epoch = size, list(range(size)), [0]
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch[0] += 1
+        random.Random(self.epoch[0]).shuffle(self.order)
+        return iter(list(self.order))
+
+
+class OneIterator(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size, self.all = size, itertools.cycle(range(0, 7 * size, 7))
+
+    def __iter__(self) -> Iterator[int]:
+        return (next(self.all) % self.size for _ in range(self.size))
+
+
+class OneGenerator(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size, self.all = size, (index * 3 % size for index in itertools.count())
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(self.all, self.size)
+
+
+class OfItsClass(WithRandom):
+    epochs: list[int] = []  # noqa: RUF012
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.epochs.clear()
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs.append(len(self.epochs))
+        return iter(range(len(self.epochs), self.size + len(self.epochs)))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class Around(WithRandom):
+    def __init__(self, size: int) -> None:
+        self.size, self.inner = size, WithNumPy(size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
+
+
+class ByFunction(WithRandom):
+    def __init__(self, size: int) -> None:
+        numbers = random.Random(3)
+        self.size, self.draw = size, lambda: numbers.sample(range(size), size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw())
+
+
+STATEFUL = [
+    WithRandom,
+    WithNumPy,
+    WithSecondGenerator,
+    InPlace,
+    OneIterator,
+    OneGenerator,
+    OfItsClass,
+    Around,
+    ByFunction,
+]
+
+
+@pytest.mark.filterwarnings("ignore:OPTCache")
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("loader", [DataLoader, fl.DataLoader])
+def test_samplers_with_a_state_of_their_own_draw_what_they_draw_unobserved(kind: Any, loader: Any) -> None:
+    expected = kind(8)
+    epochs = [[int(index) for index in expected] for _ in range(4)]
+
+    class Known(kind):  # type: ignore[misc]
+        pass
+
+    fl.OPTInit(Known, torch.Generator(), 8)
+
+    class Data(Dataset[int]):
+        def __len__(self) -> int:
+            return 8
+
+        @fl.OPTCache(maxsize=3)
+        def __getitem__(self, index: int) -> int:
+            return index % 8
+
+    sampler = Known(8)
+    batches = loader(Data(), batch_size=2, sampler=sampler)
+    found = [[int(index) for batch in batches for index in batch] for _ in range(4)]
+    assert found == [[index % 8 for index in epoch] for epoch in epochs]

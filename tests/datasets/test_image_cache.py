@@ -407,6 +407,25 @@ def test_files_that_change_are_read_again(tmp_path: Path, loader: str, transform
             os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # as some programs leave it
 
 
+class Inverted(fl.ImageDataset):
+    """Decodes files of its own kind."""
+
+    def read_encoded(self, index: int) -> bytes:
+        data = super().read_encoded(index)
+        return data[:54] + bytes(255 - value for value in data[54:])
+
+
+@pytest.mark.parametrize("mode", list(LoadingMode))
+@pytest.mark.parametrize("transform", [as_array, transforms.resize(8, normalize=False)])
+def test_a_subclass_may_read_in_its_own_way(tmp_path: Path, mode: LoadingMode, transform: Any) -> None:
+    Image.new("RGB", (8, 8), (1, 1, 1)).save(tmp_path / "a.bmp")
+    dataset = Inverted([tmp_path / "a.bmp"], transform=transform, loading_mode=mode)
+    for loader in (TorchDataLoader, fl.DataLoader):
+        for _ in range(2):
+            ((images, _),) = loader(dataset)
+            assert (images == 254).all()
+
+
 def test_nothing_is_kept_where_nothing_is_to_be() -> None:
     assert ImageCache.of(10, LoadingMode.LAZY, 0) is None
     assert ImageCache.of(10, LoadingMode.CACHED, 0) is None

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import foreload as fl
 
@@ -167,6 +168,46 @@ def test_an_error_comes_up_at_its_sample() -> None:
     loader = fl.DataLoader(ahead, batch_size=10, on_error="skip", num_workers=0)
     assert [len(batch) for batch in loader] == [9] + [10] * 9
     assert [error.index for error in loader.errors] == [7]
+
+
+class OwnBatches(TensorDataset):
+    """Loads whole batches in another way than single samples."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [(2 * self.tensors[0][index],) for index in indices]
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(6))])
+def test_batches_are_the_datasets_own(wrap: Any) -> None:
+    dataset = wrap(OwnBatches(torch.arange(8)))
+    expected = [batch[0].tolist() for batch in TorchDataLoader(dataset, 2)]
+    for loader in (TorchDataLoader, fl.DataLoader):
+        assert [batch[0].tolist() for batch in loader(fl.AsyncPrefetchDataset(dataset), 2)] == expected
+
+
+class Modes(Dataset[Any]):
+    """Samples that depend on an attribute."""
+
+    train = True
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.001)
+        return index, self.train
+
+
+def test_a_dataset_may_change_between_epochs() -> None:
+    dataset = Modes()
+    ahead = fl.AsyncPrefetchDataset(dataset)
+    for _ in range(2):
+        for order in ([4, 5, 6, 7], [8, 9, 10, 11], [12, 3, 13, 14]):
+            loaded = list(fl.DataLoader(ahead, 2, sampler=order))
+            assert [mode.tolist() for _, mode in loaded] == [[dataset.train] * 2] * 2
+            time.sleep(0.02)
+            dataset.train = not dataset.train
+    ahead.close()
 
 
 @pytest.mark.sampled(1)

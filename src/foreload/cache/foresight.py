@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import operator
+import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
-from typing import Any
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Generic
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset, Sampler
 
 from foreload._torch import draw_seed
 from foreload.checks import Indices
@@ -85,7 +89,7 @@ class Foresight:
         if draws_seed is not None:
             self._draws_seed = draws_seed
         with _kept(sampler, generator):
-            ahead = copy.copy(sampler)
+            ahead = _independent(sampler, {id(generator): generator})
             has_length = hasattr(sampler, "__len__")  # without one, there may be no end
             most = max(self.horizon, len(sampler) if has_length else _MAX_HORIZON)
             self.now = _listed(draw(ahead), most)
@@ -109,6 +113,58 @@ class Foresight:
             later.append(_listed(draw(ahead), most))
             known += len(later[-1])
         return later
+
+
+# What a sampler may share with its copy: drawing does not change it.
+_FIXED = (int, float, complex, str, bytes, type(None), range, type, BuiltinFunctionType, ModuleType)
+
+# What drawing may change.
+_STATES = (
+    list,
+    dict,
+    set,
+    bytearray,
+    deque,
+    np.ndarray,
+    torch.Tensor,
+    Iterator,
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+)
+
+
+def _independent(sampler: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a sampler; drawing from it changes nothing that the sampler draws from.
+
+    Args:
+        sampler: to copy.
+        memo: by their ids, objects that both may share.
+
+    Raises:
+        TypeError: there is no such copy.
+    """
+    kind = type(sampler)
+    ahead = copy.copy(sampler)
+    if kind in KNOWN_SAMPLERS:
+        return ahead
+    own = [cls for cls in kind.__mro__ if cls not in KNOWN_SAMPLERS and cls not in (Sampler, Generic, object)]
+    for cls in own:
+        shared = [value for name, value in vars(cls).items() if not name.startswith("__")]
+        if "__slots__" in vars(cls) or any(isinstance(value, _STATES) for value in shared):
+            raise TypeError(f"samplers of {cls.__name__} share what they draw from")
+    for name, value in vars(sampler).items():
+        if id(value) in memo or isinstance(value, _FIXED) or _is_dataset(value):
+            continue
+        if isinstance(value, (FunctionType, MethodType, Iterator)):
+            raise TypeError(f"{name} of a {kind.__name__} may change anything")
+        vars(ahead)[name] = _independent(value, memo) if isinstance(value, Sampler) else copy.deepcopy(value, memo)
+    return ahead
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, Dataset) or (hasattr(value, "__getitem__") and not isinstance(value, _STATES))
 
 
 def _generator_of(sampler: Any) -> torch.Generator | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from foreload.checks import Indices, check_int
 from foreload.datasets.read_ahead import ReadAhead
@@ -51,7 +51,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     Warns:
         UserWarning: ``direct_io`` is not possible: the file system has no O_DIRECT, or files are on a server.
 
-    An exception in the dataset is raised when its sample is asked for.
+    An exception in the dataset is raised when its sample is asked for. If you change the dataset while samples
+    may be loaded ahead, call :meth:`close`; an epoch of foreload's DataLoader drops them when it begins. A dataset
+    that makes batches in a way of its own (``__getitems__``) is left to make them.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]
@@ -118,6 +120,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         dataset = self.dataset
         if is_in_memory(dataset):
             return [dataset[index] for index in indices]
+        if _makes_batches(dataset):
+            samples: Sequence[Any] = dataset.__getitems__(indices)
+            return samples
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]
@@ -126,7 +131,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""
         self._here().key = key
-        if order is not None and not is_in_memory(self.dataset):
+        if order is None or is_in_memory(self.dataset):
+            self._here().forget()
+        else:
             self.ahead(order)
 
     def __getattr__(self, name: str) -> Any:
@@ -143,6 +150,15 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         """Start with nothing loaded."""
         self.__dict__.update(state)
         self._reader = self._begin()
+
+
+def _makes_batches(dataset: Any) -> bool:
+    """Whether a user's class loads whole batches itself, perhaps others than of its single samples."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    kind = type(dataset)
+    is_own = kind.__module__.partition(".")[0] not in ("torch", "foreload")
+    return is_own and callable(getattr(kind, "__getitems__", None))
 
 
 def _reading(dataset: Any) -> Iterator[Any]:

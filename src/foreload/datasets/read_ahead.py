@@ -125,6 +125,11 @@ class ReadAhead:
             self._told = True
             self._follow(order)
 
+    def forget(self) -> None:
+        """Drop what has been loaded ahead, and the order of requests."""
+        with self._lock:
+            self._guess()
+
     def get(self, index: int) -> Any:
         """Return a sample, loaded ahead or now."""
         with self._lock:

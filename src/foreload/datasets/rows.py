@@ -81,6 +81,8 @@ def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
         return (dataset,), True
     if kind is TensorDataset:
         return dataset.tensors, False
+    if getattr(kind, "__getitems__", None) is not None:  # whose batches need not be those of its samples
+        return (), False
     method = getattr(kind, "__getitem__", None)
     plain: Any = object.__getattribute__
     if not isinstance(method, FunctionType) or kind.__getattribute__ is not plain:

@@ -153,6 +153,7 @@ def tensor_assembly(
         return len(tensors) == len(rows.fields) and all(
             tensor.data_ptr() == field.data_ptr()
             and tensor.shape == field.shape
+            and tensor.is_contiguous()
             and tensor.dtype is field.dtype
             and not tensor.requires_grad
             for tensor, field in zip(tensors, rows.fields, strict=True)

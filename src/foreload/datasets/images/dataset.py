@@ -90,8 +90,7 @@ class ImageDataset(
     Raises:
         FileNotFoundError, NotADirectoryError: ``data_path`` does not exist.
         ValueError, TypeError: an argument is invalid; the message names it.
-        MemoryError: ``EAGER`` needs more than the memory that this process may use, even for the bytes of the
-            files, which it keeps if decoded images do not fit.
+        MemoryError: ``EAGER`` needs more memory than this process may use, even for the bytes of the files.
 
     Loading a sample raises OSError where its file cannot be read (a FIFO or device is never waited for) and
     :class:`foreload.errors.DecodeError` (an OSError too) where Pillow could not load it: cut short, or damaged
@@ -139,7 +138,9 @@ class ImageDataset(
         self._direct_io = direct_io
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
-        self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
+        self._cache = None
+        if type(self).read_encoded is ImageDataset.read_encoded:  # otherwise native code does not read the images
+            self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
         self._fill()
 
     def _open(self) -> _native.ImageFiles:
@@ -204,7 +205,7 @@ class ImageDataset(
         if not -len(self) <= position < len(self):
             raise IndexError(f"index {position} is out of range for {len(self)} images")
         position %= len(self)
-        if isinstance(self.transform, ImageTransform):
+        if isinstance(self.transform, ImageTransform) and type(self).read_encoded is ImageDataset.read_encoded:
             return self._load_batch([position])[0]
         return self.load_transformed(position), int(self._targets[position])
 
@@ -214,7 +215,8 @@ class ImageDataset(
 
         None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
         """
-        own = type(self).__getitem__ is ImageDataset.__getitem__
+        methods = ("__getitem__", "read_encoded")
+        own = all(getattr(type(self), name) is getattr(ImageDataset, name) for name in methods)
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
@@ -315,9 +317,8 @@ class ImageDataset(
     def fingerprint(self) -> str:
         """Return a name of the present content of all files, for a spill folder."""
         known = hashlib.sha256()
-        for part in (
-            self.shards.stamps() if self.shards is not None else map(stamp, map(self.path, range(len(self))))
-        ):
+        stamps = map(stamp, map(self.path, range(len(self)))) if self.shards is None else self.shards.stamps()
+        for part in stamps:
             known.update(part.encode())
         return known.hexdigest()
 
