@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import random
 from collections import deque
@@ -118,21 +119,12 @@ class Foresight:
 # What a sampler may share with its copy: drawing does not change it.
 _FIXED = (int, float, complex, str, bytes, type(None), range, type, BuiltinFunctionType, ModuleType)
 
-# What drawing may change.
-_STATES = (
-    list,
-    dict,
-    set,
-    bytearray,
-    deque,
-    np.ndarray,
-    torch.Tensor,
-    Iterator,
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-    torch.Generator,
-)
+
+@functools.cache
+def _states() -> tuple[type, ...]:
+    """Return the classes of what drawing may change; NumPy imports its generators only when asked for them."""
+    containers = (list, dict, set, bytearray, deque, np.ndarray, torch.Tensor, Iterator)
+    return (*containers, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
 def _independent(sampler: Any, memo: dict[int, Any]) -> Any:
@@ -152,7 +144,7 @@ def _independent(sampler: Any, memo: dict[int, Any]) -> Any:
     own = [cls for cls in kind.__mro__ if cls not in KNOWN_SAMPLERS and cls not in (Sampler, Generic, object)]
     for cls in own:
         shared = [value for name, value in vars(cls).items() if not name.startswith("__")]
-        if "__slots__" in vars(cls) or any(isinstance(value, _STATES) for value in shared):
+        if "__slots__" in vars(cls) or any(isinstance(value, _states()) for value in shared):
             raise TypeError(f"samplers of {cls.__name__} share what they draw from")
     for name, value in vars(sampler).items():
         if id(value) in memo or isinstance(value, _FIXED) or _is_dataset(value):
@@ -164,7 +156,7 @@ def _independent(sampler: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_dataset(value: Any) -> bool:
-    return isinstance(value, Dataset) or (hasattr(value, "__getitem__") and not isinstance(value, _STATES))
+    return isinstance(value, Dataset) or (hasattr(value, "__getitem__") and not isinstance(value, _states()))
 
 
 def _generator_of(sampler: Any) -> torch.Generator | None:

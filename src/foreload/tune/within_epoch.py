@@ -85,6 +85,7 @@ class Tuner:
         self.trials = Trials(setting)
         self.changes = changes
         self._each = each
+        self._first = setting.threads
         self._deeper = deeper
         self._why = ""
         self._batch = 0  # bytes of the largest batch
@@ -198,19 +199,26 @@ class Tuner:
             numbers = {number for number in numbers if number > setting.threads}
         others = set()
         for count in numbers - {setting.threads}:
-            # Each new thread's heap may keep the memory of a batch of samples, which takes room from batches.
-            left = room - max(0, count - setting.threads) // copies
+            left = self._left(room, count, copies)
             depth = setting.depth if self._each is None else max(1, min(self._each * count, left))
             if count < setting.threads or depth >= setting.depth <= left:
                 others.add(Setting(count, depth))
         busy = sum(stats["stages"][name]["seconds"] for name in WORK)
+        left = self._left(room, setting.threads, copies)
         if (
             self._deeper
-            and setting.depth < room
+            and setting.depth < left
             and busy < (1 - _NEGLIGIBLE_SHARE) * setting.threads * stats["seconds"]
         ):
-            others.add(Setting(setting.threads, min(2 * setting.depth, room)))
+            others.add(Setting(setting.threads, min(2 * setting.depth, left)))
         return others
+
+    def _left(self, room: int, count: int, copies: int) -> int:
+        """Return how much of the room for batches is left with so many threads.
+
+        Each new thread's heap may keep the memory of a batch of samples.
+        """
+        return room - max(0, count - self._first) // copies
 
     def _room(self, epoch: Tuned) -> int:
         """Return the number of batches that may be made ahead."""
