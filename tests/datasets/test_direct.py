@@ -29,6 +29,7 @@ from foreload.datasets.direct import open_direct
 from foreload.datasets.tar.pack import pack
 from foreload.options import LoadingMode
 from tests.conftest import jpeg, photo
+from tests.shims import build_shim
 
 SIZES = [1, 511, 512, 513, 4095, 4096, 4097, 65535, 65536, 65537, (3 << 20) + 5]
 
@@ -300,21 +301,6 @@ assert found == [path.read_bytes() for path in paths]
 """
 
 SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-static int ends(int fd, const char* end) {
-  char link[64], path[4096];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  ssize_t n = readlink(link, path, sizeof path), m = strlen(end);
-  return n > m && !memcmp(path + n - m, end, m);
-}
 #define WRAP(name)                                                                                        \
   ssize_t name(int fd, void* to, size_t n, off_t at) {                                                    \
     static ssize_t (*real)(int, void*, size_t, off_t);                                                    \
@@ -325,17 +311,6 @@ static int ends(int fd, const char* end) {
   }
 WRAP(pread)
 WRAP(pread64)
-long syscall(long number, ...) {
-  static long (*real)(long, ...);
-  if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-  if (number == SYS_io_uring_setup) { errno = ENOSYS; return -1; }
-  va_list all;
-  va_start(all, number);
-  long a[6];
-  for (int i = 0; i < 6; ++i) a[i] = va_arg(all, long);
-  va_end(all);
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
 """
 
 
@@ -351,11 +326,12 @@ def test_without_io_uring(data: Data, tmp_path: Path) -> None:
             (folder / f"{end}{number:02}.{end}").write_bytes(rng.bytes(size))
     data.all = list(folder.iterdir())
     data.drop()
-    (tmp_path / "shim.c").write_text(SHIM)
-    shim = tmp_path / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, tmp_path / "shim.c", "-ldl"], check=True)
     subprocess.run(
         [sys.executable, "-c", WITHOUT_URING, folder],
-        env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(build_shim(tmp_path, SHIM)),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
         check=True,
     )

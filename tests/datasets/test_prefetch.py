@@ -425,3 +425,87 @@ def test_a_sample_that_fails_in_a_batch_of_short_ones_is_named(monkeypatch: pyte
             ahead.__getitems__([9, 17, 18])
         assert any("sample 17 (position 1" in note for note in caught.value.__notes__)
     ahead.close()
+
+
+class Sharing(Dataset[Any]):
+    """Draws from every generator."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> Any:
+        return index, random.random(), float(np.random.rand()), torch.rand(2).tolist()
+
+
+@pytest.mark.parametrize("wrap", [lambda ahead: ahead, lambda ahead: Subset(ahead, range(29, -1, -1))])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "threads"), (2, "processes")])
+def test_loaders_that_share_it_draw_what_each_draws_alone(wrap: Any, workers: int, kind: Any) -> None:
+    def loader(dataset: Any, seed: int) -> Any:
+        return fl.DataLoader(
+            dataset, 4, shuffle=True, seed=seed, num_workers=workers, workers=kind, collate_fn=list
+        )
+
+    alone = []
+    for seed in (0, 1):
+        with contextlib.closing(fl.AsyncPrefetchDataset(Sharing())) as ahead:
+            alone.append(list(loader(wrap(ahead), seed)))
+    with contextlib.closing(fl.AsyncPrefetchDataset(Sharing(), queue_size=5)) as ahead:
+        train, val = loader(wrap(ahead), 0), loader(wrap(ahead), 1)
+        found = list(zip(train, val, strict=True))
+        assert [batch for batch, _ in found] == alone[0]
+        assert [batch for _, batch in found] == alone[1]
+    if wrap(ahead) is ahead:
+        assert list(loader(Sharing(), 0)) == alone[0]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stock_epochs_after_one_of_ours_draw_other_numbers_each_time(num_workers: int) -> None:
+    with contextlib.closing(fl.AsyncPrefetchDataset(Sharing(), queue_size=5)) as ahead:
+        epochs = [list(fl.DataLoader(ahead, 4, num_workers=0, collate_fn=list))]
+        stock = TorchDataLoader(ahead, 4, num_workers=num_workers, collate_fn=list)
+        epochs += [list(stock) for _ in range(3)]
+    drawn = [sample[1] for epoch in epochs for batch in epoch for sample in batch]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
+def test_wrappers_within_wrappers_draw_other_numbers_each_time(loader: Any) -> None:
+    def epochs() -> list[Any]:
+        torch.manual_seed(3)
+        inner = fl.AsyncPrefetchDataset(Sharing(), queue_size=2)
+        with contextlib.closing(inner), contextlib.closing(fl.AsyncPrefetchDataset(inner, queue_size=3)) as outer:
+            batches = loader(outer, 4, num_workers=0, collate_fn=list)
+            return [sample[1] for _ in range(3) for batch in batches for sample in batch]
+
+    drawn = epochs()
+    assert len(set(drawn)) == len(drawn)
+    assert drawn == epochs()
+
+
+def test_another_dataset_and_other_attributes_are_followed() -> None:
+    ahead = fl.AsyncPrefetchDataset(Modes(), queue_size=6)
+    assert [ahead[index] for index in range(3)] == [(0, True), (1, True), (2, True)]
+    ahead.train = False
+    assert ahead.dataset.train is False
+    assert [ahead[index] for index in range(3, 6)] == [(3, False), (4, False), (5, False)]
+    ahead.dataset = Squares()
+    assert [ahead[index] for index in range(6, 9)] == [36, 49, 64]
+    ahead.own = 1
+    assert ahead.own == 1
+    assert not hasattr(ahead.dataset, "own")
+    ahead.close()
+
+
+def test_attributes_of_a_subclass_are_its_own() -> None:
+    class Negated(fl.AsyncPrefetchDataset):
+        def __init__(self, dataset: Any, size: int) -> None:
+            super().__init__(dataset)
+            self.size = size
+
+        def __len__(self) -> int:
+            return self.size
+
+    squares = Squares(50)
+    some = Negated(fl.AsyncPrefetchDataset(squares), 5)
+    assert (len(some), len(some.dataset), squares.size) == (5, 50, 50)
+    assert (some.queue_size, some.dataset.queue_size) == (10, 10)

@@ -26,6 +26,7 @@ from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from tests.conftest import jpeg, photo
+from tests.shims import build_shim
 
 MIXED = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65535, (1 << 20) + 3]
 
@@ -304,26 +305,11 @@ def test_permission_denied(direct_io: bool) -> None:
 
 
 SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
-static int faulty(int fd) {
-  char link[64], path[4096];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  ssize_t n = readlink(link, path, sizeof path);
-  return n > 4 && !memcmp(path + n - 4, ".eio", 4);
-}
 #define WRAP(name, args, pass)                                   \
   ssize_t name args {                                            \
     static ssize_t(*real) args;                                  \
     if (!real) real = (ssize_t(*) args)dlsym(RTLD_NEXT, #name);  \
-    if (faulty(fd)) { errno = EIO; return -1; }                  \
+    if (ends(fd, ".eio")) { errno = EIO; return -1; }            \
     return real pass;                                            \
   }
 WRAP(read, (int fd, void* to, size_t n), (fd, to, n))
@@ -331,18 +317,6 @@ WRAP(pread, (int fd, void* to, size_t n, off_t at), (fd, to, n, at))
 WRAP(pread64, (int fd, void* to, size_t n, off_t at), (fd, to, n, at))
 WRAP(preadv, (int fd, const struct iovec* to, int n, off_t at), (fd, to, n, at))
 WRAP(preadv64, (int fd, const struct iovec* to, int n, off_t at), (fd, to, n, at))
-// No io_uring.
-long syscall(long number, ...) {
-  static long (*real)(long, ...);
-  if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-  if (number == SYS_io_uring_setup) { errno = ENOSYS; return -1; }
-  va_list all;
-  va_start(all, number);
-  long a[6];
-  for (int i = 0; i < 6; ++i) a[i] = va_arg(all, long);
-  va_end(all);
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
 """
 
 FAULTY = """
@@ -366,12 +340,9 @@ def test_a_read_error(tmp_path: Path) -> None:
     data.mkdir()
     for number in range(10):
         (data / f"{number}.{'eio' if number == 5 else 'bin'}").write_bytes(bytes(3000))
-    (tmp_path / "shim.c").write_text(SHIM)
-    shim = tmp_path / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, tmp_path / "shim.c", "-ldl"], check=True)
     result = subprocess.run(
         [sys.executable, "-c", FAULTY, data],
-        env={**os.environ, "LD_PRELOAD": str(shim)},
+        env={**os.environ, "LD_PRELOAD": str(build_shim(tmp_path, SHIM))},
         capture_output=True,
         text=True,
         check=True,

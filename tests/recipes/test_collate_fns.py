@@ -74,6 +74,14 @@ def test_images_of_every_kind_become_channels_first() -> None:
     assert named["box"].shape == (2, 4)
 
 
+def test_sixteen_bits_are_scaled_to_eight_as_everywhere() -> None:
+    values = (np.arange(20, dtype=np.uint16) * 3000).reshape(4, 5)
+    batch = Collate.image_collate([Image.fromarray(values)] * 2)
+    assert batch.shape == (2, 3, 4, 5)
+    assert np.array_equal(batch[0, 2].numpy(), np.rint(values / 257).astype(np.uint8))
+    assert np.array_equal(batch[1].numpy(), fl.transforms.rgb_array(Image.fromarray(values)).transpose(2, 0, 1))
+
+
 sequences = st.lists(st.lists(st.integers(0, 9999), max_size=12), min_size=1, max_size=6)
 
 

@@ -469,7 +469,7 @@ def test_in_short_epochs_processes_are_estimated(
         def __init__(self, *_: Any) -> None:
             self.best = 1 / seconds
 
-        def rate(self) -> float:
+        def rate(self, *_: float) -> float:
             return self.best
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
@@ -478,6 +478,18 @@ def test_in_short_epochs_processes_are_estimated(
     workers = chosen(Computes(size))
     assert (workers["kind"], workers["count"]) == expected
     assert ("should load" in workers["why"]) == (expected[0] == "processes")
+
+
+def test_what_samples_cost_in_batches_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collate(samples: list[Any]) -> Any:
+        sum(range(20_000 * len(samples)))
+        return samples
+
+    monkeypatch.setattr(choose, "granted_cores", lambda: 2)
+    monkeypatch.setattr(measure, "_cost", lambda *_: (1e-4, 1e-4))
+    loader = fl.DataLoader(Rows(2000), batch_size=16, collate_fn=collate)
+    loader.choose_workers()
+    assert loader.stats()["workers"]["samples_per_second"]["none"] < 0.75 / 1e-4
 
 
 def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(

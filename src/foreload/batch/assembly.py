@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
+from foreload.order.index import row_numbers
 from foreload.protocol import Assembly, Batch
 
 __all__ = ["SubsetAssembly", "count", "note_sample"]
@@ -57,6 +58,5 @@ class SubsetAssembly:
         """See :class:`~foreload.protocol.Assembly`."""
         # As they are now: the loop may change them.
         known: Any = self._subset.indices
-        if isinstance(known, (np.ndarray, torch.Tensor)):
-            return self._whole.start(known[np.asarray(indices, np.int64)])
-        return self._whole.start([known[index] for index in indices])
+        rows = row_numbers(indices) if isinstance(known, (np.ndarray, torch.Tensor)) else None
+        return self._whole.start([known[index] for index in indices] if rows is None else known[rows])

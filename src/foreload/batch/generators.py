@@ -6,6 +6,7 @@ A sample then draws the same numbers whichever worker loads it, and the loop's o
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ import torch
 from foreload._torch import global_random, global_random_state
 from foreload.batch.twisters import Trio, states_of
 
-__all__ = ["KeyedGenerators", "global_trio"]
+__all__ = ["KeyedGenerators", "global_trio", "loading"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,20 @@ _LONG_SECONDS = 1e-4
 
 # Distinguishes what a collate function draws from what the first sample of its batch draws.
 _BATCH = 1 << 63
+
+
+class _Loading(threading.local):
+    """What the calling thread is loading.
+
+    Attributes:
+        epoch: (seed, epoch) of the samples, by which a dataset that several loaders share tells them apart; None
+            if no loader of ours loads them.
+    """
+
+    epoch: tuple[int, int] | None = None
+
+
+loading = _Loading()
 
 
 def global_trio() -> Trio:
@@ -60,7 +75,7 @@ class KeyedGenerators:
     """
 
     def __init__(self, key: tuple[int, int], trio: Trio | None = None, *, is_pure: bool = False) -> None:
-        self._seed, self._epoch = key
+        self._of = key
         self._is_pure = is_pure
         self._draws = False  # whether a sample has drawn
         self._has_run = False
@@ -81,7 +96,7 @@ class KeyedGenerators:
             self._note_draw()
         self._is_keyed = True
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
-        self._states.key(self._seed, self._epoch, number)
+        self._states.key(*self._of, number)
 
     def _note_draw(self) -> None:
         if self._is_keyed and not self._draws:
@@ -94,9 +109,11 @@ class KeyedGenerators:
         held, python.gauss_next = python.gauss_next, None
         self._is_keyed = False
         self._states.save()
+        outer, loading.epoch = loading.epoch, self._of
         try:
             yield
         finally:
+            loading.epoch = outer
             if self._is_pure:
                 self._note_draw()
             self._states.restore()

@@ -38,7 +38,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     random numbers that it draws.
 
     Args:
-        dataset: the dataset to wrap. Its attributes are found here too.
+        dataset: the dataset to wrap. Its attributes are found, and set, here too.
         queue_size: the most samples that are loaded, or being loaded, before they are asked for.
         num_workers: how many threads.
         direct_io: True: set ``direct_io`` of the dataset, or of those that it wraps, so that they read past the
@@ -52,8 +52,10 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         UserWarning: ``direct_io`` is not possible: the file system has no O_DIRECT, or files are on a server.
 
     An exception in the dataset is raised when its sample is asked for. If you change the dataset while samples
-    may be loaded ahead, call :meth:`close`; an epoch of foreload's DataLoader drops them when it begins. A dataset
-    that makes batches in a way of its own (``__getitems__``) is left to make them.
+    may be loaded ahead, call :meth:`close`, or set its attributes through this object, which drops them too; so
+    does an epoch of foreload's DataLoader when it begins. A dataset that makes batches in a way of its own
+    (``__getitems__``) is left to make them. In a stock DataLoader, random numbers follow from
+    ``torch.initial_seed()`` and the number of samples asked for before: seeding again does not take them back.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]
@@ -68,9 +70,12 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             raise TypeError(
                 f"dataset must be map-style, with __getitem__ and __len__; {type(dataset).__name__} is not"
             )
-        self.dataset = dataset
-        self.queue_size = check_int("queue_size", queue_size, 1)
-        self.num_workers = check_int("num_workers", num_workers, 1)
+        own = {
+            "dataset": dataset,
+            "queue_size": check_int("queue_size", queue_size, 1),
+            "num_workers": check_int("num_workers", num_workers, 1),
+        }
+        self.__dict__.update(own)  # the dataset may have attributes of these names
         for reading in list(_reading(dataset)) if direct_io else []:
             reading.direct_io = True
         self._reader = self._begin()
@@ -82,9 +87,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
 
     def _here(self) -> ReadAhead:
         if self._reader.process != os.getpid():
-            self._reader = (
-                self._begin()
-            )  # in a fork: its threads, and the locks that they hold, belong to the parent
+            # In a fork, its threads and the locks that they hold belong to the parent.
+            self._reader = self._begin()
         return self._reader
 
     def ahead(self, indices: Iterable[int]) -> None:
@@ -130,17 +134,32 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
 
     def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""
-        self._here().key = key
         if order is None or is_in_memory(self.dataset):
             self._here().forget()
         else:
-            self.ahead(order)
+            self._here().look_ahead(np.asarray(order, np.int64), key)
 
     def __getattr__(self, name: str) -> Any:
         """Return the dataset's own attribute."""
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, of the dataset if that has it, and drop what has been loaded ahead.
+
+        Attributes set in a subclass are its own.
+        """
+        if name == "_reader":
+            self.__dict__[name] = value
+            return
+        is_own = type(self) is not AsyncPrefetchDataset or name in self.__dict__ or "dataset" not in self.__dict__
+        if is_own or not hasattr(self.dataset, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.dataset, name, value)
+        if "_reader" in self.__dict__:
+            self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without threads and loaded samples."""

@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from foreload.batch.assembly import note_sample
+from foreload.batch.generators import loading
 from foreload.batch.thread_generators import keyed_generators, run_keyed, with_own_generators
 from foreload.machine import join
 
@@ -34,38 +35,46 @@ _SAMPLES_LOOKED_AT = 32
 _LONG_SHARE = 0.1
 
 
+class _Draws(NamedTuple):
+    """What keys the random numbers of a sample.
+
+    Attributes:
+        key: (seed, epoch) of its generators.
+        number: distinguishes it from the others with this key.
+        epoch: what a dataset within it finds as ``loading.epoch``.
+    """
+
+    key: tuple[int, int]
+    number: int
+    epoch: tuple[int, int]
+
+
 class _Task(Future[Any]):
     """A sample to load, with random numbers of its own.
 
-    Args:
-        dataset: its dataset.
-        index: its index.
-        key: (seed, epoch) of the random numbers.
-        number: distinguishes its random numbers from those of other samples.
-
     Attributes:
-        number: the same.
+        draws: what keys them.
         seconds: how long the dataset took.
     """
 
-    def __init__(self, dataset: Any, index: int, key: tuple[int, int], number: int) -> None:
+    def __init__(self, dataset: Any, index: int, draws: _Draws) -> None:
         super().__init__()
         self._dataset = dataset
         self._index = index
-        self._key = key
-        self.number = number
+        self.draws = draws
         self.seconds = 0.0
 
     def load(self) -> Any:
         """Load it in the calling thread."""
-        return run_keyed(self._key, self._load)
+        return run_keyed(self.draws.key, self._load)
 
     def load_in_own_thread(self) -> Any:
         """Load it in a thread that has generators of its own."""
-        return keyed_generators(self._key).run(self._load)
+        return keyed_generators(self.draws.key).run(self._load)
 
     def _load(self, key: Callable[[Any], None]) -> Any:
-        key(self.number)
+        key(self.draws.number)
+        loading.epoch = self.draws.epoch
         begun = time.perf_counter()
         try:
             return self._dataset[self._index]
@@ -83,7 +92,6 @@ class ReadAhead:
 
     Attributes:
         process: the process that has the threads.
-        key: (seed, epoch) of the random numbers in foreload's DataLoader; None: no epoch is known.
     """
 
     def __init__(self, dataset: Any, most: int, threads: int) -> None:
@@ -96,7 +104,7 @@ class ReadAhead:
         # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
         self._lock = threading.RLock()
         self._loaded: dict[int, _Task] = {}
-        self.key: tuple[int, int] | None = None  # of the epoch's random numbers, in foreload's DataLoader
+        self._epoch: tuple[int, int] | None = None  # the one whose order was told
         self._num_requests = 0
         self._num_loaded = self._num_long = 0  # samples since they were looked at last, and those that took long
         self._is_short = False  # whether samples are loaded sooner than they are handed to a thread
@@ -104,7 +112,7 @@ class ReadAhead:
 
     def _guess(self) -> None:
         """Forget the order, and follow equal steps."""
-        self._told = False
+        self._told, self._epoch = False, None
         self._follow(range(0))
         self._last: int | None = None
         self._step = 0
@@ -119,10 +127,10 @@ class ReadAhead:
         self._begun = False
         self._surprises = 0
 
-    def look_ahead(self, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Set the order of requests."""
+    def look_ahead(self, order: np.ndarray[Any, np.dtype[np.int64]], epoch: tuple[int, int] | None = None) -> None:
+        """Set the order of requests, in an epoch of foreload's DataLoader with this key if one is given."""
         with self._lock:
-            self._told = True
+            self._told, self._epoch = True, epoch
             self._follow(order)
 
     def forget(self) -> None:
@@ -133,17 +141,26 @@ class ReadAhead:
     def get(self, index: int) -> Any:
         """Return a sample, loaded ahead or now."""
         with self._lock:
-            task = self._loaded.pop(index, None)
-            number = self._number(index)
+            draws = self._draws(index)
             self._num_requests += 1
-            if task is not None and task.number != number and not self._told:
-                task = None  # loaded for a later request, with other random numbers
-            if self._told:
-                self._compare(index, is_there=task is not None)
-            if not self._told:
-                self._follow_steps(index)
-            self._load_ahead()
-        return self._result(self._task(index, number) if task is None else task)
+            if self._told and self._epoch is not None and self._epoch != loading.epoch:
+                task = None  # of another loader's epoch
+                self._note_surprise()
+            else:
+                task = self._take(index, draws)
+        return self._result(_Task(self._dataset, index, draws) if task is None else task)
+
+    def _take(self, index: int, draws: _Draws) -> _Task | None:
+        """Return what is loaded ahead of a sample, and have the next ones loaded."""
+        task = self._loaded.pop(index, None)
+        if task is not None and task.draws != draws and (loading.epoch is not None or not self._told):
+            task = None  # loaded for another request, with other random numbers
+        if self._told:
+            self._compare(index, is_there=task is not None)
+        if not self._told:
+            self._follow_steps(index)
+        self._load_ahead()
+        return task
 
     def get_batch(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
@@ -175,9 +192,10 @@ class ReadAhead:
 
         def load(key: Callable[[Any], None]) -> None:
             dataset, before = self._dataset, time.perf_counter()
-            for index in indices:
-                key(self._number(index))
+            for index, draws in zip(indices, wanted, strict=True):
+                key(draws.number)
                 self._num_requests += 1
+                loading.epoch = draws.epoch
                 samples.append(dataset[index])
                 now = time.perf_counter()
                 if now - before > _SHORT_SECONDS:
@@ -186,7 +204,9 @@ class ReadAhead:
                     return
                 before = now
 
-        run_keyed(self._key(), load)
+        wanted = [self._draws(index, later) for later, index in enumerate(indices)]
+        if wanted:
+            run_keyed(wanted[0].key, load)
 
     def _load_together(self, indices: Sequence[int], samples: list[Any]) -> None:
         """Load samples of no known order, the next ones in the threads."""
@@ -195,7 +215,7 @@ class ReadAhead:
             for place in range(len(indices)):
                 with self._lock:
                     for later in indices[place + len(ahead) : place + self._most]:
-                        ahead.append(self._submit(later, self._number(later, len(ahead))))
+                        ahead.append(self._submit(later, self._draws(later, len(ahead))))
                 self._num_requests += 1
                 samples.append(self._result(ahead.popleft()))
         finally:
@@ -210,21 +230,17 @@ class ReadAhead:
             self._num_long += task.seconds > _SHORT_SECONDS
             del task  # an exception's traceback holds this frame
 
-    def _key(self) -> tuple[int, int]:
-        return (torch.initial_seed(), 0) if self.key is None else self.key
+    def _draws(self, index: int, later: int = 0) -> _Draws:
+        """Return the key and number of the sample asked for, or of one that will be so many requests later.
 
-    def _number(self, index: int, later: int = 0) -> int:
-        """Return what distinguishes the random numbers of the sample that is asked for, or so many requests later.
-
-        It does not depend on what is loaded ahead, so the numbers are the same whoever loads the sample.
+        They do not depend on what is loaded ahead, so the random numbers are the same whoever loads the sample.
         """
-        if self.key is not None:
-            return index
+        epoch = loading.epoch
+        if epoch is not None:
+            return _Draws(epoch, index, epoch)
         # No epoch is known, in which each sample is loaded once: each request draws other numbers.
-        return (self._num_requests + later << 32) + index
-
-    def _task(self, index: int, number: int) -> _Task:
-        return _Task(self._dataset, index, self._key(), number)
+        seed, request = torch.initial_seed(), self._num_requests + later
+        return _Draws((seed, 0), (request << 32) + index, (seed, request))
 
     def _compare(self, index: int, *, is_there: bool) -> None:
         """Compare a request with the expected order."""
@@ -239,10 +255,15 @@ class ReadAhead:
             return
         if place is not None:
             self._taken.add(place)
-        if place is None or len(self._loaded) >= self._most:
-            self._surprises += 1
         is_over = self._at >= len(self._order) and not self._loaded
-        if not self._begun or is_over or self._surprises > _SURPRISES * self._most:
+        if not self._begun or is_over:
+            self._guess()
+        elif place is None or len(self._loaded) >= self._most:
+            self._note_surprise()
+
+    def _note_surprise(self) -> None:
+        self._surprises += 1
+        if self._surprises > _SURPRISES * self._most:
             self._guess()
 
     def _follow_steps(self, index: int) -> None:
@@ -270,9 +291,9 @@ class ReadAhead:
             if index in self._loaded:
                 return  # it comes twice in the order, and was not asked for the first time yet
             self._at += 1
-            self._loaded[index] = self._submit(index, self._number(index, len(self._loaded)))
+            self._loaded[index] = self._submit(index, self._draws(index, len(self._loaded)))
 
-    def _submit(self, index: int, number: int) -> _Task:
+    def _submit(self, index: int, draws: _Draws) -> _Task:
         if len(self._threads) < self._count:
             thread = threading.Thread(
                 target=with_own_generators,
@@ -282,7 +303,7 @@ class ReadAhead:
             )
             self._threads.append(thread)
             thread.start()
-        task = self._task(index, number)
+        task = _Task(self._dataset, index, draws)
         self._tasks.put(task)
         return task
 

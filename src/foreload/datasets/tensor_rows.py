@@ -149,9 +149,7 @@ def _from_array(array: Array) -> torch.Tensor:
 
 def byte_rows(tensor: torch.Tensor) -> Array:
     """View a contiguous tensor as rows x bytes."""
-    rows = len(tensor)
-    flat = tensor.reshape(rows, -1) if tensor.numel() else tensor.reshape(rows, 0)
-    return flat.view(torch.uint8).numpy()
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8).numpy()
 
 
 class Rows:

@@ -14,10 +14,11 @@ from foreload.epochs.processes import ProcessEpoch
 from foreload.epochs.stream import StreamEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
+from foreload.protocol import EpochListener
 from foreload.workers.crew import Crew
 from foreload.workers.processes import Restart
 from foreload.workers.spec import CrewSpec
-from foreload.workers.surroundings import ProcessSurroundings, ThreadSurroundings
+from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["open_epoch"]
@@ -64,6 +65,8 @@ def open_epoch(
             surroundings = ThreadSurroundings(cursor.key)
         elif batches.is_keyed:
             surroundings = ProcessSurroundings(cursor.key, is_pure=batches.is_pure)
+        elif isinstance(spec.dataset, EpochListener):
+            surroundings = LoopSurroundings(cursor.key)
         assembly = SampleAssembly(
             batches, spec.view, count, buffers, arrays=cursor.order.is_array, surroundings=surroundings
         )

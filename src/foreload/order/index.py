@@ -14,6 +14,9 @@ from foreload.checks import Indices
 __all__ = ["as_indices", "position_of", "positions_of", "require_nonempty", "row_numbers"]
 
 
+_BOOLS = {bool, np.bool_}
+
+
 def position_of(index: Any) -> int | None:
     """Return an index of one sample as an int; None for slices, masks and arrays, also of one element.
 
@@ -54,7 +57,7 @@ def row_numbers(indices: Any) -> Indices | None:
 
     Slices, masks, and lists of indices are none, though a tensor can be indexed by them.
 
-    >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([True, False])
+    >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([1, False])
     (array([ 3, -1]), None, None, None)
     """
     if isinstance(indices, torch.Tensor):
@@ -71,6 +74,8 @@ def row_numbers(indices: Any) -> Indices | None:
         return rows.astype(np.int64)
     # Torch takes a tensor of bytes for a mask.
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.dtype == np.uint8:
+        return None
+    if isinstance(indices, (list, tuple)) and not _BOOLS.isdisjoint(map(type, indices)):
         return None
     return np.ascontiguousarray(rows, np.int64)
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 from foreload.batch.collate import new_tensor, stack
+from foreload.transforms import rgb_array
 
 __all__ = ["CustomCollateFn"]
 
@@ -51,7 +52,8 @@ class CustomCollateFn:
             batch: images; or tuples ``(image, label, ...)``; or dicts, whose Pillow images and arrays are images.
                 An image is a tensor (taken as it is), an array or a Pillow image. Arrays of height x width, or
                 height x width x 1, 3 or 4 become channels x height x width, of the same dtype; other arrays stay
-                as they are. Pillow images become uint8, RGB, or one channel if all of the batch are grey.
+                as they are. Pillow images become uint8, RGB (16 bits scaled to 8), or one channel if all of the
+                batch are grey of 8 bits.
 
         Returns:
             images (batch x channels x height x width, dtype unchanged, so uint8 is not scaled); or a tuple of them
@@ -255,7 +257,7 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
     if isinstance(image, torch.Tensor):
         return image
     if _is_pillow(image):
-        image = np.array(image if grey else image.convert("RGB"))
+        image = np.array(image) if grey else rgb_array(image)
     if not isinstance(image, np.ndarray):
         raise TypeError(
             f"sample {position} of the batch: an image must be a tensor, an array or a Pillow image, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import stat
@@ -74,6 +75,7 @@ def forked(run: Callable[[int], None]) -> Iterator[Fork]:
 
 
 def _run(run: Callable[[int], None], into: int) -> None:
+    gc.freeze()  # what was garbage before the fork is for the parent to finalise
     os.setpgid(0, 0)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

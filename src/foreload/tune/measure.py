@@ -68,6 +68,9 @@ _CHANGES = "loading samples changes {!r}, which copies of the dataset would not 
 # take longer than what is gained.
 _MIN_EPOCH_SECONDS, _LONG_EPOCH_SECONDS = 1.0, 4.0
 
+# In epochs from this length on, some batches are made to see what a sample takes in them, for about this time.
+_MIN_GLANCED_SECONDS, _GLANCE_SECONDS = 0.1, 0.002
+
 # An estimate: until forked processes have begun, and what handing a sample over takes of a core; and the part of
 # the calling thread's time that an epoch may take for processes to be chosen, and for that to be clear.
 _START_SECONDS = 0.04
@@ -186,11 +189,19 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     yield ("threads", 0), 1 / seconds
-    if size * seconds < _MIN_EPOCH_SECONDS:
+    if size * seconds < _MIN_GLANCED_SECONDS:
         yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
         return
     batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH_SECONDS / seconds)))
     alone = Turns(work, "threads", 0, batch)
+    if size * seconds < _MIN_EPOCH_SECONDS:
+        # Samples that are kept, and then collated, may take far longer than those that are dropped at once.
+        longer = max(0.0, 1 / alone.rate(_GLANCE_SECONDS) - seconds)
+        seconds, busy = seconds + longer, busy + longer
+        if size * seconds < _MIN_EPOCH_SECONDS:
+            yield ("threads", 0), 1 / seconds
+            yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
+            return
     yield ("threads", 0), alone.rate()
     watch.look()
     state = state or _state(watch, asked)
@@ -207,7 +218,13 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield from estimated
         if estimated or is_short:
             return
-    candidates = _candidates(work, cores, seconds, busy)
+    yield from _in_turns(work, _candidates(work, cores, seconds, busy), batch, alone, began)
+
+
+def _in_turns(
+    work: Workload, candidates: list[Candidate], batch: int, alone: Turns, began: float
+) -> Iterator[tuple[Any, Any]]:
+    """Measure candidates in turns; ``alone`` is the calling thread, and all of it began at ``began``."""
     yield _CANDIDATES, candidates
     sample = float(sum(map(len, flatten(work.view[0]))))
     yield _SAMPLE_BYTES, sample

@@ -90,15 +90,15 @@ class Turns:
         size = None if work.batch_size is None else batch
         self._batches = work.batches(kind, number, _Spread(len(work.view), size), size is not None)
 
-    def rate(self) -> float:
-        """Take a turn; return the best rate so far."""
+    def rate(self, seconds: float = _TURN_SECONDS) -> float:
+        """Take a turn of about so many seconds; return the best rate so far."""
         # Batches made ahead come at once; counting starts after them.
         for _ in range(max(1, self._ahead)):
             next(self._batches)
         started = time.perf_counter()
         given = 0
         # Workers that began together end together: only whole rounds of them count.
-        while time.perf_counter() - started < _TURN_SECONDS or given < 2 or given % max(1, self._workers):
+        while time.perf_counter() - started < seconds or given < 2 or given % max(1, self._workers):
             next(self._batches)
             given += 1
         self.best = max(self.best, given * self._batch / (time.perf_counter() - started))

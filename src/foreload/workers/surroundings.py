@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreload.batch.context import LoopContext
-from foreload.batch.generators import KeyedGenerators
+from foreload.batch.generators import KeyedGenerators, loading
 from foreload.batch.thread_generators import (
     draws_from_global,
     keyed_generators,
@@ -16,7 +16,7 @@ from foreload.batch.thread_generators import (
 )
 from foreload.batch.twisters import Trio
 
-__all__ = ["ProcessSurroundings", "ThreadSurroundings"]
+__all__ = ["LoopSurroundings", "ProcessSurroundings", "ThreadSurroundings"]
 
 
 class ProcessSurroundings:
@@ -45,6 +45,31 @@ class ProcessSurroundings:
     def enter(self) -> Callable[..., Any] | None:
         """See :class:`~foreload.batch.samples.Surroundings`."""
         return None if draws_from_global() or present_trio() is not None else with_lent_generators
+
+
+class LoopSurroundings:
+    """For samples that the loop's thread loads as torch does, from the generators as they are.
+
+    Args:
+        key: (seed, epoch), for a dataset that loads ahead.
+    """
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        self._key = key
+
+    def generators(self) -> None:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+
+    def enter(self) -> Callable[..., Any]:
+        """See :class:`~foreload.batch.samples.Surroundings`."""
+        return self._call
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        outer, loading.epoch = loading.epoch, self._key
+        try:
+            return function(*args)
+        finally:
+            loading.epoch = outer
 
 
 class ThreadSurroundings:
