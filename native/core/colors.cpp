@@ -14,15 +14,100 @@ inline float larger(float a, float b) {
 inline float smaller(float a, float b) {
   return a < b ? a : b;
 }
-inline uint8_t to_byte(float value) {
-  return static_cast<uint8_t>(static_cast<int32_t>(smaller(larger(value, 0.0F), 255.0F) + 0.5F));
-}
 inline float grey(float red, float green, float blue) {
   return 0.299F * red + 0.587F * green + 0.114F * blue;
 }
 
-void scale(uint8_t* values, size_t count, float factor, float bias) {
-  for (size_t i = 0; i < count; ++i) values[i] = to_byte(factor * static_cast<float>(values[i]) + bias);
+// The nearest number of a byte.
+inline float rounded(float value) {
+  return static_cast<float>(static_cast<int32_t>(smaller(larger(value, 0.0F), 255.0F) + 0.5F));
+}
+
+// So many pixels are kept as floats through all steps, in the first-level cache.
+constexpr size_t kChunk = 512;
+
+struct Pixels {
+  alignas(64) float red[kChunk];
+  alignas(64) float green[kChunk];
+  alignas(64) float blue[kChunk];
+};
+
+void load(const uint8_t* __restrict from, size_t count, float* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+void store(const float* __restrict from, size_t count, uint8_t* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(static_cast<int32_t>(from[i]));
+}
+
+void scale(float* values, size_t count, float factor, float bias) {
+  for (size_t i = 0; i < count; ++i) values[i] = rounded(factor * values[i] + bias);
+}
+
+void saturate(Pixels& pixels, size_t count, float factor) {
+  for (size_t i = 0; i < count; ++i) {
+    const float r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
+    const float bias = (1 - factor) * grey(r, g, b);
+    pixels.red[i] = rounded(factor * r + bias);
+    pixels.green[i] = rounded(factor * g + bias);
+    pixels.blue[i] = rounded(factor * b + bias);
+  }
+}
+
+// A value less what its colour lacks of the largest one, at most the chroma.
+inline float less(float value, float lacks, float chroma) {
+  return rounded(value - smaller(larger(lacks, 0.0F), chroma));
+}
+
+inline float size(float value) {
+  return larger(value, -value);
+}
+
+// By the usual formulas, with all that is divided by the chroma multiplied by it instead.
+void turn(Pixels& pixels, size_t count, float by) {
+  for (size_t i = 0; i < count; ++i) {
+    const float r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
+    const float value = larger(r, larger(g, b));
+    const float chroma = value - smaller(r, smaller(g, b));
+    const float near_red = g - b, near_green = b - r + 2 * chroma, near_blue = r - g - 2 * chroma;
+    // The hue in sixths of a circle from red, which is -6 to 6, and then -3 to 3.
+    const float turned = (value == r ? near_red : value == g ? near_green : near_blue) + 6 * by * chroma;
+    const float below = turned > 3 * chroma ? turned - 6 * chroma : turned;
+    const float hue = below < -3 * chroma ? below + 6 * chroma : below;
+    pixels.red[i] = less(value, size(hue) - chroma, chroma);
+    pixels.green[i] = less(value, 2 * chroma - size(hue + chroma), chroma);
+    pixels.blue[i] = less(value, 2 * chroma - size(hue - chroma), chroma);
+  }
+}
+
+void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
+            size_t steps_count) {
+  Pixels pixels;
+  for (size_t start = 0; start < count; start += kChunk) {
+    const size_t here = count - start < kChunk ? count - start : kChunk;
+    uint8_t *const r = red + start, *const g = green + start, *const b = blue + start;
+    load(r, here, pixels.red);
+    load(g, here, pixels.green);
+    load(b, here, pixels.blue);
+    for (const ColorStep* step = steps; step != steps + steps_count; ++step) {
+      switch (step->change) {
+        case ColorChange::scale:
+          scale(pixels.red, here, step->factor, step->bias);
+          scale(pixels.green, here, step->factor, step->bias);
+          scale(pixels.blue, here, step->factor, step->bias);
+          break;
+        case ColorChange::saturate:
+          saturate(pixels, here, step->factor);
+          break;
+        case ColorChange::turn:
+          turn(pixels, here, step->factor);
+          break;
+      }
+    }
+    store(pixels.red, here, r);
+    store(pixels.green, here, g);
+    store(pixels.blue, here, b);
+  }
 }
 
 double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count) {
@@ -35,39 +120,6 @@ double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_
     total += sum;
   }
   return static_cast<double>(total) / 1000.0;
-}
-
-void saturate(uint8_t* __restrict red, uint8_t* __restrict green, uint8_t* __restrict blue, size_t count,
-              float factor) {
-  for (size_t i = 0; i < count; ++i) {
-    const float r = red[i], g = green[i], b = blue[i];
-    const float bias = (1 - factor) * grey(r, g, b);
-    red[i] = to_byte(factor * r + bias);
-    green[i] = to_byte(factor * g + bias);
-    blue[i] = to_byte(factor * b + bias);
-  }
-}
-
-// A colour of hue h (in sixths), by the formula with k = (offset + h) mod 6.
-inline uint8_t of_hue(float sixths, float offset, float value, float chroma) {
-  float k = offset + sixths;
-  k -= 6 * static_cast<float>(static_cast<int32_t>(k * (1.0F / 6)));
-  return to_byte(value - chroma * larger(0.0F, smaller(smaller(k, 4 - k), 1.0F)));
-}
-
-void turn(uint8_t* __restrict red, uint8_t* __restrict green, uint8_t* __restrict blue, size_t count,
-          float by) {
-  for (size_t i = 0; i < count; ++i) {
-    const float r = red[i], g = green[i], b = blue[i];
-    const float value = larger(r, larger(g, b));
-    const float chroma = value - smaller(r, smaller(g, b));
-    const float unit = 1 / larger(chroma, 1.0F);
-    const float from_red = (g - b) * unit, from_green = (b - r) * unit + 2, from_blue = (r - g) * unit + 4;
-    const float sixths = (value == r ? from_red : value == g ? from_green : from_blue) + by * 6 + 12;
-    red[i] = of_hue(sixths, 5, value, chroma);
-    green[i] = of_hue(sixths, 3, value, chroma);
-    blue[i] = of_hue(sixths, 1, value, chroma);
-  }
 }
 
 void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count,
@@ -103,6 +155,6 @@ void to_rgb(const uint8_t* __restrict luma, const uint8_t* __restrict blue, cons
 }  // namespace
 
 extern const ColorKernels FORELOAD_NAME(FORELOAD_ISA);
-const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {scale, luma, saturate, turn, mix, spread, to_rgb};
+const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {change, luma, mix, spread, to_rgb};
 
 }  // namespace foreload

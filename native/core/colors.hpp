@@ -7,15 +7,24 @@
 
 namespace foreload {
 
+// A step of jitter.
+enum class ColorChange : uint8_t {
+  scale,     // value * factor + bias, for every value
+  saturate,  // blends each pixel with its luma: a factor of 0 is grey, 1 the pixel
+  turn,      // turns the hue by `factor` of a full circle, -0.5 to 0.5
+};
+
+struct ColorStep {
+  ColorChange change;
+  float factor, bias;
+};
+
 struct ColorKernels {
-  // value * factor + bias, for every value.
-  void (*scale)(uint8_t* values, size_t count, float factor, float bias);
+  // Takes `steps` on `count` pixels; values are rounded to bytes after each.
+  void (*change)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
+                 size_t steps_count);
   // Returns the sum of the luma (ITU-R 601-2, as in Pillow's "L") of `count` pixels.
   double (*luma)(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count);
-  // Blends each pixel with its luma: a factor of 0 is grey, 1 the pixel.
-  void (*saturate)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float factor);
-  // Turns the hue by `turn` of a full circle.
-  void (*turn)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, float turn);
   // 3 near + far, for the colour rows that are nearer to and farther from a row of pixels.
   void (*mix)(const uint8_t* near, const uint8_t* far, size_t count, uint16_t* sums);
   // The same along a row, for 2 * count pixels: sums[-1] to sums[count] are read.

@@ -20,16 +20,24 @@ void apply_jitter(const Jitter& jitter, Random& random, uint8_t* planes, size_t 
   const float saturation = factor(jitter.saturation);
   const float turn = static_cast<float>(random.uniform(-jitter.hue, jitter.hue));
   const ColorKernels& colors = color_kernels();
-  uint8_t *red = planes, *green = planes + count, *blue = planes + 2 * count;
+  uint8_t *const red = planes, *const green = planes + count, *const blue = planes + 2 * count;
+  std::array<ColorStep, 4> waiting;  // to be taken together
+  size_t length = 0;
+  const auto take = [&] {
+    if (length > 0) colors.change(red, green, blue, count, waiting.data(), length);
+    length = 0;
+  };
   for (const int step : steps) {
-    if (step == 0 && jitter.brightness > 0) colors.scale(planes, 3 * count, brightness, 0);
+    if (step == 0 && jitter.brightness > 0) waiting[length++] = {ColorChange::scale, brightness, 0};
     if (step == 1 && jitter.contrast > 0) {
+      take();
       const double mean = std::floor(colors.luma(red, green, blue, count) / static_cast<double>(count) + 0.5);
-      colors.scale(planes, 3 * count, contrast, (1 - contrast) * static_cast<float>(mean));
+      waiting[length++] = {ColorChange::scale, contrast, (1 - contrast) * static_cast<float>(mean)};
     }
-    if (step == 2 && jitter.saturation > 0) colors.saturate(red, green, blue, count, saturation);
-    if (step == 3 && jitter.hue > 0) colors.turn(red, green, blue, count, turn);
+    if (step == 2 && jitter.saturation > 0) waiting[length++] = {ColorChange::saturate, saturation, 0};
+    if (step == 3 && jitter.hue > 0) waiting[length++] = {ColorChange::turn, turn, 0};
   }
+  take();
 }
 
 }  // namespace foreload
