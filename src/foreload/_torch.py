@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
@@ -35,6 +36,7 @@ __all__ = [
     "is_collating_tensors",
     "item_sampler",
     "name_worker_process",
+    "new_shared_tensor",
     "patch_seed_functions",
     "patch_worker_info",
     "plain_torch_function",
@@ -193,6 +195,13 @@ def tensor_version(tensor: torch.Tensor) -> int | None:
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return indices and values of a sparse COO tensor as they are; the public methods want it coalesced."""
     return tensor._indices(), tensor._values()
+
+
+def new_shared_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return an uninitialised tensor in memory that processes share, as torch's workers collate into."""
+    size = math.prod(shape) * dtype.itemsize
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))  # type: ignore[call-overload,no-any-return]
 
 
 def name_worker_process() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +135,20 @@ def test_every_batch_has_a_storage_of_its_own() -> None:
     data = fl.CachedDataset(torch.arange(1000.0).view(100, 10))
     batches = list(fl.DataLoader(data, batch_size=10))
     assert [batch.untyped_storage().nbytes() for batch in batches] == [400] * 10
+
+
+def _is_shared(samples: Any) -> Any:
+    batch = torch.utils.data.default_collate(samples)
+    return batch, [tensor.is_shared() for tensor in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_workers_hand_over_batches_without_a_copy(photos: Path, workers: int) -> None:
+    images = fl.ImageDataset(photos, transform=fl.transforms.val(64))
+    rows = fl.CachedDataset((torch.rand(64, 3000), torch.arange(64)))
+    for dataset in (images, rows):
+        loader = torch.utils.data.DataLoader(dataset, 16, collate_fn=_is_shared, num_workers=workers)
+        expected = torch.utils.data.DataLoader(dataset, 16)
+        for (batch, shared), other in zip(loader, expected, strict=True):
+            assert shared == [workers > 0, False]
+            assert all(torch.equal(ours, plain) for ours, plain in zip(batch, other, strict=True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import multiprocessing
 import os
 import threading
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload._torch import new_shared_tensor
 from foreload.machine import round_up
 
-__all__ = ["Buffers"]
+__all__ = ["Buffers", "memory_for_a_batch"]
 
 _PAGE = 4096
 _HUGE = 2 << 20
@@ -99,6 +102,19 @@ class Buffers:
         """Free the memory that is not lent."""
         with self._lock:
             self._free.clear()
+
+
+class _SharedMemory(Buffers):
+    """Memory that a worker process of torch's need not copy to hand a batch over."""
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype)
+
+
+def memory_for_a_batch() -> Buffers:
+    """Return memory for a batch that a dataset makes by itself, for any loader."""
+    is_worker = torch.utils.data.get_worker_info() is not None and multiprocessing.parent_process() is not None
+    return _SharedMemory() if is_worker else Buffers()
 
 
 def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from foreload import _native
+from foreload.batch.buffers import memory_for_a_batch
+from foreload.batch.collate import MIN_BORROWED_BYTES
 from foreload.checks import Array, Indices
 
 __all__ = ["Rows", "as_tensor", "byte_rows"]
@@ -227,7 +229,13 @@ class Rows:
 
     def gather(self, rows: Indices) -> Any:
         """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
-        outs = [torch.empty_like(like) for like in self.likes(len(rows))]
+        memory = memory_for_a_batch()
+        outs = [
+            memory.take(tuple(like.shape), like.dtype)
+            if like.nbytes >= MIN_BORROWED_BYTES
+            else torch.empty_like(like)
+            for like in self.likes(len(rows))
+        ]
         self.sources.gather(rows, [out.data_ptr() for out in outs])
         return self.pack(outs, batch=True)
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from foreload import _native, transforms
 from foreload._torch import draw_seed
-from foreload.batch.buffers import Buffers
+from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import Collated
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int
@@ -222,7 +222,7 @@ class ImageDataset(
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = self.image_assembly(self.transform, (seed, 0), Buffers()).start(indices)
+        batch = self.image_assembly(self.transform, (seed, 0), memory_for_a_batch()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
 
