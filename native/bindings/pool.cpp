@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bindings.hpp"
+#include "clock.hpp"
 
 namespace {
 
@@ -18,6 +19,24 @@ using foreload::Lane;
 using foreload::PacedMeasure;
 using foreload::Pool;
 using foreload::Stage;
+
+// Takes the GIL for a worker. If its consumer works meanwhile, that is told how long this takes.
+class WorkerGil {
+ public:
+  WorkerGil() {
+    if (consumer_ != nullptr) consumer_->add_delay(foreload::now_ns() - since_);
+  }
+
+ private:
+  static Completions* working_consumer() {
+    Completions* const consumer = foreload::current().consumer;
+    return consumer == nullptr || consumer->awaited() ? nullptr : consumer;
+  }
+
+  Completions* const consumer_ = working_consumer();
+  const uint64_t since_ = foreload::now_ns();
+  const AcquireGil acquire_;
+};
 
 // Samples made by Python. `run(begin, end)` and `finish()` record their own failures. Their spans are of
 // `stage` and Stage::batch; waiting for the GIL is part of these, but not of their CPU time.
@@ -42,13 +61,13 @@ class PythonJob : public Job {
   void run(size_t begin, size_t end, size_t) override {
     std::optional<PacedMeasure> measure;
     if (stage_) measure.emplace(*stage_, is_whole_ ? samples_ : end - begin);
-    const AcquireGil acquire;
+    const WorkerGil gil;
     call([&] { run_(begin, end); });
   }
   void finish(size_t) override {
     std::optional<PacedMeasure> measure;
     if (stage_) measure.emplace(Stage::batch, samples_);
-    const AcquireGil acquire;
+    const WorkerGil gil;
     call([&] { finish_(); });
   }
 
@@ -82,6 +101,15 @@ class LockWatch {
  public:
   size_t looks() const { return looks_; }
   size_t held() const { return held_; }
+  double held_seconds() const { return static_cast<double>(held_ns_) * 1e-9; }
+  size_t asked() const { return asked_; }
+  double delay_seconds() const { return static_cast<double>(delay_ns_) * 1e-9; }
+
+  // Counts what workers waited for the GIL while this consumer worked.
+  void add(const Completions::Delays& delays) {
+    asked_ += delays.asked;
+    delay_ns_ += delays.ns;
+  }
 
   // Returns the seconds until the next look, if a wait that begins now may last until then. Any other wait
   // needs no timer, which takes microseconds to set.
@@ -100,7 +128,10 @@ class LockWatch {
     }
     const Clock::time_point end = Clock::now();
     ++looks_;
-    if (end - begin > free_within) ++held_;
+    if (end - begin > free_within) {
+      ++held_;
+      held_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(end - begin).count());
+    }
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     next_ = end + std::chrono::microseconds(10000 + (state_ >> 33) % 20000);
   }
@@ -110,7 +141,8 @@ class LockWatch {
   // of threads.
   static constexpr std::chrono::microseconds free_within{20};
   // Shared by loops over the same loader in several threads.
-  std::atomic<size_t> looks_ = 0, held_ = 0;
+  std::atomic<size_t> looks_ = 0, held_ = 0, asked_ = 0;
+  std::atomic<uint64_t> held_ns_ = 0, delay_ns_ = 0;
   std::atomic<uint64_t> state_ = 1;
   std::atomic<Clock::time_point> next_ = Clock::now();
   std::atomic<double> usual_ = 0;  // seconds that a wait is expected to take at most
@@ -120,6 +152,7 @@ class LockWatch {
 Completions::Wait wait_and_look(Completions& completions, double limit, std::shared_ptr<Job>& job,
                                 LockWatch* watch) {
   if (watch == nullptr) return completions.wait(limit, job);
+  watch->add(completions.take_delays());
   const Clock::time_point begin = Clock::now();
   Clock::time_point now = begin;
   for (;;) {
@@ -173,7 +206,10 @@ void bind_pool(nb::module_& module) {
                         "Samples how often the interpreter's lock is held while a consumer waits.")
       .def(nb::init<>())
       .def_prop_ro("looks", &LockWatch::looks, "How often the consumer has looked.")
-      .def_prop_ro("held", &LockWatch::held, "How often the lock was held.");
+      .def_prop_ro("held", &LockWatch::held, "How often the lock was held.")
+      .def_prop_ro("held_seconds", &LockWatch::held_seconds, "How long such looks waited for it.")
+      .def_prop_ro("asked", &LockWatch::asked, "How often workers asked for it while the consumer worked.")
+      .def_prop_ro("delay_seconds", &LockWatch::delay_seconds, "How long they waited for it then.");
   nb::class_<Completions>(module, "Completions",
                           "The finished jobs of one consumer, in the order in which they end.")
       .def(nb::init<>())

@@ -40,7 +40,21 @@ void Completions::push(std::shared_ptr<Job> job) {
   sem_post(&ready_);
 }
 
+void Completions::add_delay(uint64_t ns) {
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  delay_ns_.fetch_add(ns, std::memory_order_relaxed);
+}
+
+Completions::Delays Completions::take_delays() {
+  return {asked_.exchange(0, std::memory_order_relaxed), delay_ns_.exchange(0, std::memory_order_relaxed)};
+}
+
 Completions::Wait Completions::wait(double seconds, std::shared_ptr<Job>& job) {
+  struct Awaited {
+    explicit Awaited(std::atomic<bool>& flag) : flag(flag) { flag.store(true, std::memory_order_relaxed); }
+    ~Awaited() { flag.store(false, std::memory_order_relaxed); }
+    std::atomic<bool>& flag;
+  } const awaited(awaited_);
   int failed;
   if (seconds > 0) {
     timespec deadline;
@@ -109,7 +123,7 @@ void Pool::work(size_t worker, Lane* lane) {
     job.claimed_ = end;
     if (end == job.count_) queue_.pop_front();
     lock.unlock();
-    const LaneScope scope(lane, job.number_);
+    const LaneScope scope(lane, job.number_, entry.completions.get());
     job.run(begin, end, worker);
     if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
       job.finish(worker);

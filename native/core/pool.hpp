@@ -53,10 +53,22 @@ class Completions {
   Wait wait(double seconds, std::shared_ptr<Job>& job);
   void push(std::shared_ptr<Job> job);
 
+  // How often workers asked for what they share with the consumer while it worked, and how long they waited.
+  struct Delays {
+    uint64_t asked = 0, ns = 0;
+  };
+  // Whether the consumer waits for a job, rather than works.
+  bool awaited() const { return awaited_.load(std::memory_order_relaxed); }
+  void add_delay(uint64_t ns);
+  // Returns the delays since the last call.
+  Delays take_delays();
+
  private:
   std::mutex mutex_;
   std::deque<std::shared_ptr<Job>> jobs_;
   sem_t ready_;
+  std::atomic<bool> awaited_ = false;
+  std::atomic<uint64_t> asked_ = 0, delay_ns_ = 0;
 };
 
 class Pool {

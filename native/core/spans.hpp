@@ -9,10 +9,13 @@
 
 namespace foreload {
 
-// The calling thread's lane and batch, and what the spans within the current one took.
+class Completions;
+
+// The calling thread's lane, batch and the consumer of that, and what the spans within the current one took.
 struct Current {
   Lane* lane = nullptr;
   uint32_t batch = 0;
+  Completions* consumer = nullptr;
   int64_t inner = 0, inner_cpu = 0;  // nanoseconds
 };
 Current& current();
@@ -20,7 +23,8 @@ Current& current();
 // Makes this the calling thread's lane until the end of the scope.
 class LaneScope {
  public:
-  LaneScope(Lane* lane, uint32_t batch) : before_(std::exchange(current(), Current{lane, batch})) {}
+  LaneScope(Lane* lane, uint32_t batch, Completions* consumer = nullptr)
+      : before_(std::exchange(current(), Current{lane, batch, consumer})) {}
   ~LaneScope() { current() = before_; }
   LaneScope(const LaneScope&) = delete;
   LaneScope& operator=(const LaneScope&) = delete;

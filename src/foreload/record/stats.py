@@ -13,7 +13,7 @@ from foreload.checks import Array
 from foreload.machine import container_memory, granted_cores, granted_memory
 from foreload.record.recorder import Recorder
 from foreload.record.spans import Spans, Stage
-from foreload.record.usage import children_seconds, idle_share, tree_bytes
+from foreload.record.usage import children_queued, children_seconds, idle_share, tree_bytes
 
 __all__ = ["LoaderFacts", "Stats", "collect"]
 
@@ -52,7 +52,7 @@ class CpuStats(TypedDict):
 
     cores: int  # that this process may use
     share: float  # of their time, used by this process and its workers while epochs ran; 0 to 1
-    queued_seconds: float  # in which worker threads, and processes that ended, were ready to run, and had no core
+    queued_seconds: float  # in which worker threads and processes were ready to run, and had no core
 
 
 class GpuStats(TypedDict):
@@ -62,10 +62,13 @@ class GpuStats(TypedDict):
 
 
 class LockStats(TypedDict):
-    """The interpreter's lock (GIL), sampled while the loop waited for threads."""
+    """The interpreter's lock (GIL): sampled while the loop waited for threads, and waited for while it worked."""
 
     looks: int
     held_share: float  # of the looks, those that found it held; 0 to 1
+    held_seconds: float  # that these looks waited for it, until it was let go
+    asked: int  # how often worker threads, about to load, asked for it while the loop worked
+    delay_seconds: float  # that they waited for it then: the loop had it, or another thread
 
 
 class WorkersStats(TypedDict):
@@ -155,8 +158,10 @@ def collect(facts: LoaderFacts) -> Stats:
     cores = granted_cores()
     idle = idle_share(facts.device)
     on_cores = sums["process_cpu"] * 1e-9
+    queued = recorder.spans.queued_seconds()
     if recorder.since is not None:
         on_cores += children_seconds(recorder.since, recorder.children_before)
+        queued += children_queued(recorder.since)
     return {
         "epochs": sums["epochs"],
         "batches": sums["batches"],
@@ -182,7 +187,7 @@ def collect(facts: LoaderFacts) -> Stats:
         "cpu": {
             "cores": cores,
             "share": min(1.0, on_cores / (seconds * cores)) if seconds else 0.0,
-            "queued_seconds": recorder.spans.queued_seconds(),
+            "queued_seconds": queued,
         },
         "gpu": None if idle is None else {"idle_share": idle},
         "lock": _lock(recorder),
@@ -203,8 +208,16 @@ def _plain(value: Any) -> Any:
 
 
 def _lock(recorder: Recorder) -> LockStats | None:
-    looks = recorder.lock.looks
-    return {"looks": looks, "held_share": recorder.lock.held / looks} if looks else None
+    lock = recorder.lock
+    if not (lock.looks or lock.asked):
+        return None
+    return {
+        "looks": lock.looks,
+        "held_share": lock.held / max(1, lock.looks),
+        "held_seconds": lock.held_seconds,
+        "asked": lock.asked,
+        "delay_seconds": lock.delay_seconds,
+    }
 
 
 def _stages(spans: Spans) -> dict[str, StageStats]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 
 from foreload.record.recorder import ended_children
 
-__all__ = ["children_seconds", "idle_share", "queued_seconds", "tree_bytes"]
+__all__ = ["children_queued", "children_seconds", "idle_share", "queued_seconds", "tree_bytes"]
 
 # The kernel gives the start time of a process to the second.
 _START_TIME_ROUNDING = 1.0
@@ -59,14 +61,29 @@ def children_seconds(since: float, before: float) -> float:
     import psutil
 
     seconds = ended_children() - before
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if child.create_time() >= since - _START_TIME_ROUNDING:
-                spent = child.cpu_times()
-                seconds += spent.user + spent.system
-        except (psutil.Error, OSError):  # it has just ended
-            continue
+    for child in _children(since):
+        with suppress(psutil.Error, OSError):  # it has just ended
+            spent = child.cpu_times()
+            seconds += spent.user + spent.system
     return max(0.0, seconds)
+
+
+def children_queued(since: float) -> float:
+    """Return how long this process's children that started after a given time, and still run, had no core.
+
+    Args:
+        since: that time, as from ``time.time()``.
+    """
+    return sum(queued_seconds(child.pid) for child in _children(since))
+
+
+def _children(since: float) -> Iterator[Any]:
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error, OSError):
+            if child.create_time() >= since - _START_TIME_ROUNDING:
+                yield child
 
 
 def queued_seconds(process: int | str) -> float:

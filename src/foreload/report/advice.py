@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreload.record.units import size
+from foreload.report.workers import MIN_GAIN, excess_workers, numbers_of_workers, predicted_gain, smallest_good
 from foreload.tune.costs import Costs
+from foreload.tune.handing import TORCHVISION_IMAGES, swap_unknown
 from foreload.tune.predict import HitForm, hit_bytes, predict
 
 if TYPE_CHECKING:
@@ -15,17 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "advise"]
 
-# A smaller gain is not worth a change.
-_MIN_GAIN = 1.05
-
-# Of several settings, the smallest that reaches this share of the best one's gain is advised.
-_NEAR_BEST = 0.95
-
 # Never without the check, since a wrong sample raises no error.
 _THREADS = 'workers="threads", if foreload.check_threads(dataset) finds nothing against it'
-
-# Waiting threads cost little, but not nothing.
-_MAX_WORKERS = 32
 
 # The share of free memory that may be advised for a cache.
 _CACHE_SHARE = 0.6
@@ -54,60 +47,85 @@ class Advice(NamedTuple):
 
 
 def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Advice]:
-    """List the changes that are worth making, the largest predicted gain first."""
+    """List the changes that are worth making: the largest predicted gain first, then those without one.
+
+    Of equal gains, the smaller change comes first. Of changes to the workers, which exclude each other, only the
+    best is listed.
+    """
     if kind == "consumer-bound":
         return []
+    # In the order of the effort that they take.
     rules = {
-        "read-bound": (_workers, _cache, _pack, _alternatives_to_reading),
-        "decode-bound": (_workers, _kind, _cache, _cores, _alternatives_to_computing),
-        "python-bound": (_workers, _kind, _cache, _alternatives_to_python),
-        "batch-bound": (_workers, _batches, _alternatives_to_collating),
-        "transfer-bound": (_transfer,),
-        "memory-bound": (_memory,),
-        "startup-bound": (_start,),
+        "read-bound": (_workers, _swap, _cache, _pack, _alternatives_to_reading),
+        "decode-bound": (_workers, _swap, _cache, _images, _cores, _alternatives_to_computing),
+        "python-bound": (_workers, _swap, _cache, _alternatives_to_python),
+        "lock-bound": (_processes, _swap, _alternatives_to_locking),
+        "batch-bound": (_workers, _swap, _batches, _alternatives_to_collating),
+        "transfer-bound": (_transfer, _swap, _smaller_copies),
+        "memory-bound": (_memory, _swap),
+        "startup-bound": (_start, _swap),
+        "too-many-workers": (_fewer, _swap, _images, _cache),
     }[kind]
     now = predict(stats)
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
-    if stats["loader"].get("stock"):
-        found.append(Advice("use foreload.DataLoader in place of torch's: same arguments, same batches"))
-    useful = [advice for advice in found if advice.gain is None or _MIN_GAIN <= advice.gain < float("inf")]
+    useful = [advice for advice in found if advice.gain is None or MIN_GAIN <= advice.gain < float("inf")]
     return sorted(useful, key=lambda advice: -(advice.gain or 0.0))
 
 
-def _gain(stats: Any, now: float, **change: Any) -> float:
-    """Predict a gain, which is at most that of a loop that never waits."""
-    most = stats["seconds"] / stats["loop_seconds"] if stats["loop_seconds"] > 0 else float("inf")
-    return min(predict(stats, **change) / now, most)
-
-
 def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    """Advise another number of workers, or processes instead of threads, whichever is better."""
     count = int(stats["workers"]["count"])
-    most = min(_MAX_WORKERS, max(4 * count, 8))
-    kind = stats["workers"]["kind"]
-    if kind == "processes" or stats["loader"].get("stock"):
-        most = min(most, max(2 * int(stats["cpu"]["cores"]), 8))
-    more = [number for number in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count < number <= most]
-    tried = [0, *more] if count else more
-    gains = {number: _gain(stats, now, workers=number) for number in tried}
-    if gains:
-        best = max(gains.values())
-        number = next(number for number in tried if gains[number] >= _NEAR_BEST * best)
-        parts = " (each worker must deliver a part of its own)" if number > 1 and _is_iterable(stats) else ""
-        yield Advice(f"num_workers={number} instead of {count}{parts}", gains[number])
+    tried = [0, *numbers_of_workers(stats)] if count else numbers_of_workers(stats)
+    gains = {number: predicted_gain(stats, now, workers=number) for number in tried}
+    number = smallest_good(gains)
+    parts = " (each worker must deliver a part of its own)" if number > 1 and _is_iterable(stats) else ""
+    best = Advice(f"num_workers={number} instead of {count}{parts}", gains[number])
+    yield max([best, *_processes(stats, costs, now)], key=lambda advice: advice.gain or 0.0)
+
+
+def _fewer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    enough = excess_workers(stats)
+    if enough is not None:
+        yield Advice(f"num_workers={enough[0]} instead of {stats['workers']['count']}", enough[1])
 
 
 def _is_iterable(stats: Any) -> bool:
     return bool(stats["loader"].get("iterable"))
 
 
-def _kind(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+def _processes(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["workers"]["kind"] == "processes" or costs.native or stats["loader"].get("stock"):
         return
-    count = max(int(stats["workers"]["count"]), int(stats["cpu"]["cores"]))
-    yield Advice(
-        f'workers="processes", num_workers={count} (each process has its own interpreter)',
-        _gain(stats, now, workers=count, kind="processes"),
-    )
+    cores = int(stats["cpu"]["cores"])
+    tried = sorted({max(1, int(stats["workers"]["count"])), cores})
+    gains = {count: predicted_gain(stats, now, workers=count, kind="processes") for count in tried}
+    count = smallest_good(gains)
+    # What threads wait for, between two samples and in them, is not told apart: they may gain more than predicted.
+    gain = gains[count] if gains[count] >= MIN_GAIN or not costs.holding else None
+    yield Advice(f'workers="processes", num_workers={count} (each process has its own interpreter)', gain)
+
+
+def _swap(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    if not stats["loader"].get("stock"):
+        return
+    change = "use foreload.DataLoader in place of torch's: same arguments, same batches"
+    why = swap_unknown(stats)
+    if why is None:
+        gain = predicted_gain(stats, now, loader="foreload")
+        if gain >= MIN_GAIN:
+            yield Advice(change, gain)
+            return
+        why = "no gain is predicted, as collating and handing over batches takes little of the time"
+    yield Advice(f"{change} ({why})")
+
+
+def _images(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    if stats["loader"].get("stock") and stats["loader"]["dataset"] in TORCHVISION_IMAGES:
+        change = (
+            "foreload.ImageDataset in foreload.DataLoader, with foreload.transforms.train() in place of a random crop, "
+            "flip and normalisation: decodes JPEGs natively"
+        )
+        yield Advice(change, predicted_gain(stats, now, loader="foreload", decoder="native"))
 
 
 def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -145,14 +163,14 @@ def _kept(stats: Any, costs: Costs, now: float, keep: HitForm) -> Advice | None:
     room = size(max(1 << 20, min(wanted, free))).replace(" ", "").replace(",", "")
     cache = f'"{room}"' if keep == "decoded" else f'foreload.Cache("{room}", keep="encoded")'
     change = f"cache={cache}, which keeps about {rate:.0%} of the samples from the second epoch on"
-    return Advice(change, _gain(stats, now, cache=rate, keep=keep))
+    return Advice(change, predicted_gain(stats, now, cache=rate, keep=keep))
 
 
 def _pack(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["loader"]["dataset"] in ("ImageDataset", "FileDataset", "HighPerformanceDataset"):
         yield Advice(
             "foreload pack SRC DST, then TarDataset(DST) (large files instead of one per sample)",
-            _gain(stats, now, source="packed"),
+            predicted_gain(stats, now, source="packed"),
         )
 
 
@@ -162,7 +180,7 @@ def _cores(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         more = 2 * cores
         yield Advice(
             f"{more} cores instead of {cores}, with num_workers={more}",
-            _gain(stats, now, workers=more, cores=more),
+            predicted_gain(stats, now, workers=more, cores=more),
         )
 
 
@@ -184,14 +202,20 @@ def _alternatives_to_python(stats: Any, costs: Costs, now: float) -> Iterator[Ad
     yield Advice("replace Python loops by NumPy or torch operations on whole arrays, which let other threads run")
 
 
+def _alternatives_to_locking(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    yield Advice(
+        "less Python in the loop: NumPy or torch operations on whole batches let other threads run, Python loops "
+        "over samples do not"
+    )
+
+
 def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     given = stats["loader"]["batch_size"]
     if not given:
         return
     sizes = [given * factor for factor in (2, 4, 8, 16)]
-    gains = {wanted: _gain(stats, now, batch_size=wanted) for wanted in sizes}
-    best = max(gains.values())
-    wanted = next(wanted for wanted in sizes if gains[wanted] >= _NEAR_BEST * best)
+    gains = {wanted: predicted_gain(stats, now, batch_size=wanted) for wanted in sizes}
+    wanted = smallest_good(gains)
     yield Advice(f"batch_size={wanted} instead of {given}, if training allows it", gains[wanted])
 
 
@@ -213,6 +237,9 @@ def _transfer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         yield Advice(f'{pin}foreload.PrefetchLoader(loader, "cuda") (copies run during the loop\'s work)', hidden)
     elif not stats["loader"]["pin_memory"]:
         yield Advice('device="cuda" (batches are page-locked, and copied during the loop\'s work)', hidden)
+
+
+def _smaller_copies(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     yield Advice(
         "smaller batches to copy: uint8 images, normalised on the device, are a quarter the size of float32"
     )
@@ -239,7 +266,7 @@ def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     start = stats["epochs"] * stats["first_batch_seconds"]
     rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:
-        yield Advice("nothing yet: this was one epoch, whose start counts once. Let it run longer, and ask again")
+        yield Advice("longer runs: this was one epoch, whose start counts once. Let it run longer, and ask again")
         return
     if stats["workers"]["kind"] == "processes":
         yield Advice(

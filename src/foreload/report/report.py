@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foreload.record.units import number, percent, quantity, seconds, size, workers
+from foreload.report.stages import stage_times
 from foreload.report.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["Report"]
 
 _WIDTH = 100
 
-_HEADS = ("stage", "seconds", "per sample", "on a core", "bytes")
+_HEADS = ("stage", "of the time", "seconds", "on a core", "per sample", "bytes")
 
 # Stages in words that users know.
 _NAMES = {
@@ -35,6 +36,7 @@ _NAMES = {
     "batch": "collating",
     "wait": "the loop, waiting",
     "device": "copying to the device",
+    "loop": "the loop, working",
 }
 
 
@@ -79,7 +81,7 @@ class Report:
             lines += ["", *(f"{name:{width}}  {value}" for name, value in facts)]
         rows = self._rows()
         if rows:
-            lines += ["", *_aligned([_HEADS, *rows])]
+            lines += ["", *_wrapped(self._whole(), ""), *_aligned([_HEADS, *rows])]
         return "\n".join(lines)
 
     def _changes(self) -> list[str]:
@@ -127,17 +129,23 @@ class Report:
             )
         return facts
 
+    def _whole(self) -> str:
+        """Say what the shares in the table are shares of."""
+        count = self.stats["workers"]["count"]
+        text = f"Of the loop's {seconds(self.stats['seconds'])}"
+        return f"{text} (a worker's stages: the mean of {number(count)} workers)" if count > 1 else text
+
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                _NAMES.get(name, name),
-                seconds(entry["seconds"]),
-                seconds(entry["seconds"] / entry["samples"]) if entry["samples"] else "",
-                percent(min(1.0, entry["cpu_seconds"] / entry["seconds"])) if entry["cpu_seconds"] else "",
-                size(entry["bytes"]) if entry["bytes"] else "",
+                _NAMES.get(time.stage, time.stage),
+                percent(time.share),
+                seconds(time.seconds),
+                seconds(time.cpu_seconds) if time.cpu_seconds else "",
+                seconds(time.seconds / time.samples) if time.samples else "",
+                size(time.bytes) if time.bytes else "",
             )
-            for name, entry in (self.stats["stages"] if self.stats["samples"] else {}).items()
-            if entry["seconds"] > 0
+            for time in (stage_times(self.stats) if self.stats["samples"] else ())
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -156,7 +164,7 @@ class Report:
             yield Text()
             yield self._fact_table()
         if self._rows():
-            yield Text()
+            yield Text(f"\n{self._whole()}", style="bold")
             yield self._stage_table()
 
     def _fact_table(self) -> Table:
@@ -189,9 +197,8 @@ class Report:
         if self._facts():
             parts.append(_html_table(self._facts()))
         if self._rows():
-            heads = "".join(
-                f"<th>{name}</th>" for name in ("stage", "seconds", "per sample", "on a core", "bytes")
-            )
+            heads = "".join(f"<th>{name}</th>" for name in _HEADS)
+            parts.append(f"<p>{safe(self._whole())}</p>")
             parts.append(_html_table(self._rows(), f"<tr>{heads}</tr>"))
         return f"<div>{''.join(parts)}</div>"
 

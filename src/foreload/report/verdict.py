@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.record.units import number, percent, quantity, seconds
 from foreload.report.advice import Advice, advise
-from foreload.tune.costs import LOCK_FULL, Costs, lock_held_share, measured_pace
+from foreload.report.stages import stage_times
+from foreload.report.workers import excess_workers
+from foreload.tune.costs import Costs, measured_pace
+from foreload.tune.lock import LOCK_FULL, lock_delay, lock_held_share
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:
@@ -22,10 +25,12 @@ VerdictKind = Literal[
     "read-bound",
     "decode-bound",
     "python-bound",
+    "lock-bound",
     "batch-bound",
     "transfer-bound",
     "memory-bound",
     "startup-bound",
+    "too-many-workers",
     "too-short",
 ]
 
@@ -44,6 +49,13 @@ _USED_UP = 0.8
 
 # Memory is short from this share of the granted memory on.
 _MEMORY_USED_UP = 0.95
+
+# Threads starve for the lock from this share of their time on, if they asked for it often enough and waited for so
+# many seconds each time: less is spent on switching threads alone.
+_STARVED_SHARE, _MIN_ASKED, _MIN_DELAY = 0.05, 10, 1e-3
+
+# Of torch's loaders, the loop's work on a core counts as Python's from this share of the time on.
+_MIN_LOOP_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,14 @@ def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
 def _kind(stats: Any, costs: Costs) -> VerdictKind:
     if stats["wait_share"] < _MAX_WAIT_IN_TIME:
         return "consumer-bound"
+    if excess_workers(stats) is not None:
+        return "too-many-workers"
     if stats["epochs"] * stats["first_batch_seconds"] >= _MIN_START_SHARE * stats["seconds"]:
         return "startup-bound"
     if _is_short_of_memory(stats):
         return "memory-bound"
+    if _loop_keeps_lock(stats, costs):
+        return "lock-bound"
     parts = shares(stats, costs)
     main = max(parts["device"], parts["main"])
     if costs.servers.workers:
@@ -113,6 +129,19 @@ def _kind(stats: Any, costs: Costs) -> VerdictKind:
         "transfer-bound": parts["device"],
     }
     return max(groups, key=lambda kind: groups[kind])
+
+
+def _loop_keeps_lock(stats: Any, costs: Costs) -> bool:
+    """Whether threads that load (or pin memory, for torch) starve, since the loop's Python code has the lock."""
+    delay, stock = lock_delay(stats), bool(stats["loader"].get("stock"))
+    threads = 1 if stock else costs.servers.workers
+    if costs.native or delay.asked < _MIN_ASKED or delay.mean < _MIN_DELAY:
+        return False
+    if delay.seconds < _STARVED_SHARE * threads * stats["seconds"]:
+        return False
+    if stock:
+        return bool(stats["loop_cpu_seconds"] >= _MIN_LOOP_SHARE * stats["seconds"])
+    return costs.holding >= costs.demand.locked
 
 
 def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
@@ -162,6 +191,7 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
 
 def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
     waits = f"Your loop waits for data {percent(stats['wait_share'])} of the time"
+    stock = stats["loader"].get("stock")
     count, processes = costs.servers.workers, stats["workers"]["kind"] == "processes"
     own = "a single thread" if count == 0 else quantity(count, "worker", "workers")
     match kind:
@@ -182,6 +212,16 @@ def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
             return (
                 f"{waits}, because your dataset is Python code and only one thread at a time can run Python (the "
                 f"interpreter's lock, GIL): {quantity(count, 'thread', 'threads')} load no faster than one."
+            )
+        case "lock-bound":
+            threads = "the thread that pins memory needs" if stock else "the threads that load need"
+            return f"{waits}, because its own Python code holds the interpreter's lock (GIL), which {threads} too."
+        case "too-many-workers":
+            number, _ = excess_workers(stats) or (count, 1.0)
+            given, cores = stats["workers"]["count"], stats["cpu"]["cores"]
+            return (
+                f"{waits}, because {given} workers are too many for {quantity(cores, 'core', 'cores')}: they take "
+                f"long to start, and take the cores from each other. num_workers={number} is enough."
             )
         case "batch-bound":
             collated = processes or shares(stats, costs)["batch"] > shares(stats, costs)["main"]
@@ -205,28 +245,17 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         + (f"{number(1 / loop)} samples/s" if loop > 0 else "any number"),
         f"the loop waited for {seconds(stats['wait_seconds'])} and worked for {seconds(stats['loop_seconds'])}",
     ]
-    parts = {name: value for name, value in shares(stats, costs).items() if value > 0}
-    named = {
-        "read": "reading",
-        "decode": "decoding and transforms",
-        "sample": "your dataset, computing",
-        "blocked": "your dataset, waiting",
-        "batch": "collating",
-        "main": "handing batches over",
-        "device": "copying to the device",
-    }
-    if parts:
-        largest = sorted(parts, key=lambda name: -parts[name])[:3]
-        lines.append("per sample: " + ", ".join(f"{named[name]} {seconds(parts[name])}" for name in largest))
+    lines += _busiest(stats)
+    if kind == "batch-bound":
+        main = shares(stats, costs)["main"] * costs.batch
+        lines.append(f"handing a batch over takes {seconds(main)} on a core, on both sides together")
     cores = stats["cpu"]["cores"]
     pool = "no workers"
     if costs.servers.workers:
         one, many = ("thread", "threads") if stats["workers"]["kind"] != "processes" else ("process", "processes")
         pool = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
     lines.append(f"{pool}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
-    lock = stats.get("lock")
-    if kind == "python-bound" and lock:
-        lines.append(f"the interpreter's lock was taken {percent(lock['held_share'])} of the times it was checked")
+    lines += _lock_evidence(kind, stats)
     if stats["cache"]:
         lines.append(f"{percent(stats['cache']['hit_rate'])} of the samples came from the cache")
     if stats.get("gpu"):
@@ -239,4 +268,38 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         )
         if stats["workers"]["choosing_seconds"] > 0:
             lines.append(f"choosing the workers took {seconds(stats['workers']['choosing_seconds'])}, once")
+    return lines
+
+
+def _busiest(stats: Any) -> list[str]:
+    """Say what takes most of the time, in shares of the loop's time as in the table of stages."""
+    words = {
+        "read": "reading",
+        "decode": "decoding",
+        "cache": "looking up and storing in the cache",
+        "sample": "in your dataset",
+        "transform": "in transforms",
+        "batch": "collating",
+    }
+    times = sorted((time for time in stage_times(stats) if time.stage in words), key=lambda time: -time.share)
+    if not times:
+        return []
+    spends = "each worker spends" if stats["workers"]["count"] > 1 else "the worker spends"
+    spends = spends if stats["workers"]["count"] else "the loop itself spends"
+    parts = ", ".join(f"{percent(time.share)} {words[time.stage]}" for time in times[:3])
+    return [f"of the loop's {seconds(stats['seconds'])}, {spends} {parts}"]
+
+
+def _lock_evidence(kind: VerdictKind, stats: Any) -> list[str]:
+    lines, lock, delay = [], stats.get("lock"), lock_delay(stats)
+    if kind in ("python-bound", "lock-bound") and lock and lock["looks"]:
+        lines.append(
+            f"the interpreter's lock was taken {percent(lock['held_share'])} of the times it was checked while the "
+            "loop waited"
+        )
+    if kind in ("python-bound", "lock-bound") and delay.mean >= _MIN_DELAY:
+        lines.append(
+            f"while the loop worked ({seconds(stats['loop_cpu_seconds'])} of {seconds(stats['loop_seconds'])} on a "
+            f"core), threads that asked for the lock waited {seconds(delay.mean)} for it on average"
+        )
     return lines

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from foreload.tune.lock import LOCK_FULL, lock_delay, lock_held_share
 from foreload.tune.queueing import Demand, Servers, bounds, throughput
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["LOCK_FULL", "Cost", "Costs", "WorkerKind", "busy_share", "lock_held_share", "measured_pace"]
+__all__ = ["Cost", "Costs", "WorkerKind", "busy_share", "make_servers", "measured_pace"]
 
 WorkerKind = Literal["threads", "processes"]
 
@@ -21,12 +22,6 @@ WORK = ("read", "decode", "cache", "sample", "transform", "batch")
 
 # The stages that run the user's Python, unless the native core assembles the batches.
 _PYTHON_STAGES = ("read", "decode", "sample", "transform", "batch")
-
-# The share of looks that found the interpreter's lock taken needs at least this many looks.
-_MIN_LOOKS = 20
-
-# Workers wait for the lock if it is held for this share of the time or more.
-LOCK_FULL = 0.85
 
 # Limits within this factor of each other count as equal.
 _EQUAL_LIMITS = 1.1
@@ -65,6 +60,7 @@ class Costs:
         handing: CPU seconds of the consumer per batch, for requesting it and taking it over.
         dispatch: CPU seconds of the workers per batch, for taking the request and handing the batch over.
         loop, away: seconds of the loop's own work per sample, on a core and off it.
+        holding: the part of ``loop`` that is Python code, which holds the interpreter's lock while threads want it.
         blocked: the share of the stages' idle time in which workers are blocked, not waiting for each other.
         gap: seconds of a worker per batch that nothing explains.
         gain: the factor from the modelled to the measured pace.
@@ -87,6 +83,7 @@ class Costs:
     blocked: float = 1.0
     gap: float = 0.0
     gain: float = 1.0
+    holding: float = 0.0
 
     @property
     def python(self) -> float:
@@ -104,8 +101,8 @@ class Costs:
             locked=self.python * self.locked,
             free=cpu - self.python * self.locked,
             blocked=idle * self.blocked + self.gap / self.batch,
-            handing=self.handing / self.batch,
-            loop=self.loop,
+            handing=self.handing / self.batch + self.holding,
+            loop=self.loop - self.holding,
             away=self.away,
         )
 
@@ -158,6 +155,7 @@ class Costs:
             depth=depth,
             native=bool(stats["loader"]["native"]),
         )
+        costs = replace(costs, holding=_holding(stats, costs))
         return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), lock_held_share(stats))
 
 
@@ -190,9 +188,10 @@ def _stages(stats: Any) -> dict[str, Cost]:
         cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
         passed = entry["samples"] or samples
         stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
-    # A thread that waits for a core is not blocked by its stage.
+    # A thread that waits for a core, or for the lock, is not blocked by its stage.
     idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
-    left = max(0.0, 1 - _queued(stats) / idle) if idle > 0 else 1.0
+    waited = _queued(stats) + (0.0 if stats["loader"].get("stock") else lock_delay(stats).seconds)
+    left = max(0.0, 1 - waited / idle) if idle > 0 else 1.0
     return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
 
 
@@ -247,10 +246,18 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     return own / batches, max(0.0, min(loose - own, between)) / batches
 
 
-def lock_held_share(stats: Any) -> float | None:
-    """Return the share of looks that found the interpreter's lock taken by workers; None if there were too few."""
-    lock = stats.get("lock")
-    return None if not lock or lock["looks"] < _MIN_LOOKS else float(lock["held_share"])
+def _holding(stats: Any, costs: Costs) -> float:
+    """Return the loop's seconds per sample in which it keeps the lock from threads that want it.
+
+    That is the time that one thread waited for the lock while the loop worked, less what other workers had it for.
+    """
+    if costs.native or not costs.servers.one_lock or not costs.servers.workers:
+        return 0.0
+    samples, count = stats["samples"], costs.servers.workers
+    taken = lock_held_share(stats)
+    others = min(1.0, measured_pace(stats) * costs.python) if taken is None else taken
+    by_others = (1 - 1 / count) * others * stats["loop_seconds"]
+    return min(costs.loop, max(0.0, lock_delay(stats).seconds / count - by_others) / samples)
 
 
 def _locked(stats: Any, costs: Costs) -> float:
@@ -260,7 +267,8 @@ def _locked(stats: Any, costs: Costs) -> float:
         return 1.0
     pace = measured_pace(stats)
     # A lock cannot be held for more than all of the time.
-    most = min(1.0, max(0.0, 1 / pace - costs.handing / costs.batch) / python) if costs.servers.workers else 1.0
+    left = max(0.0, 1 / pace - costs.handing / costs.batch - costs.holding)
+    most = min(1.0, left / python) if costs.servers.workers else 1.0
     taken = lock_held_share(stats)
     return most if taken is None else min(most, taken / (pace * python))
 

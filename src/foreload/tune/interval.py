@@ -50,6 +50,7 @@ class Reading(NamedTuple):
         totals: the sums of the spans: stages x (count, wall ns, cpu ns, samples, bytes).
         cpu: CPU seconds of the process and its workers.
         looks, held: looks at the interpreter's lock, and those that found it held.
+        asked, delay: how often worker threads asked for it while the loop worked, and how long they waited.
         queued: seconds in which worker threads waited for a core.
     """
 
@@ -58,6 +59,8 @@ class Reading(NamedTuple):
     cpu: float
     looks: int
     held: int
+    asked: int
+    delay: float
     queued: float
 
     @classmethod
@@ -69,7 +72,16 @@ class Reading(NamedTuple):
             cpu += children_seconds(recorder.since, recorder.children_before)
         summed = totals.reshape(-1, len(Stage), 5).sum(0)
         lock = recorder.lock
-        return cls(recorder.sums(), summed, cpu, lock.looks, lock.held, recorder.spans.queued_seconds())
+        return cls(
+            recorder.sums(),
+            summed,
+            cpu,
+            lock.looks,
+            lock.held,
+            lock.asked,
+            lock.delay_seconds,
+            recorder.spans.queued_seconds(),
+        )
 
     @property
     def seconds(self) -> float:
@@ -117,7 +129,12 @@ def between(observed: Observed, before: Reading, after: Reading, depth: int) -> 
             "share": min(1.0, (after.cpu - before.cpu) / max(1e-9, seconds * cores)),
             "queued_seconds": after.queued - before.queued,
         },
-        "lock": {"looks": looks, "held_share": (after.held - before.held) / looks} if looks else None,
+        "lock": {
+            "looks": looks,
+            "held_share": (after.held - before.held) / max(1, looks),
+            "asked": after.asked - before.asked,
+            "delay_seconds": after.delay - before.delay,
+        },
         "workers": {
             "kind": observed.kind,
             "count": observed.count,

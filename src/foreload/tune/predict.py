@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
+from foreload.tune.handing import handing, stock_handing, with_native_decoder, without_stock
 from foreload.tune.queueing import Servers
 
 if TYPE_CHECKING:
@@ -35,12 +36,6 @@ _COLLATE_CALL = 1e-5
 # Seconds to start worker processes: once, and per process.
 _START_POOL, _START_PROCESS = 0.03, 0.005
 
-# CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
-_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 1.5e-4
-
-# The surcharge of torch's own workers, which open shared memory for each tensor of a batch.
-_ACROSS_STOCK = 5e-4
-
 # CPU seconds to take a batch of indices from a drawn order.
 _TAKE_INDICES = 2e-6
 
@@ -55,6 +50,8 @@ def predict(
     source: Literal["packed"] | None = None,
     cores: float | None = None,
     batch_size: int | None = None,
+    loader: Literal["foreload"] | None = None,
+    decoder: Literal["native"] | None = None,
 ) -> float:
     """Predict the samples per second of a loader with some settings changed; the others stay as they are.
 
@@ -71,6 +68,8 @@ def predict(
         source: ``"packed"``: samples are parts of large files (``foreload pack``), not a file each.
         cores: cores that this process may use.
         batch_size: samples per batch.
+        loader: ``"foreload"``: foreload's in place of torch's, with the same number of workers.
+        decoder: ``"native"``: foreload's decoder and transforms in place of Pillow's and torchvision's.
 
     Returns:
         Samples per second, from the start of an epoch to its end.
@@ -96,14 +95,17 @@ def predict(
         costs = _with(costs, read=replace(read, cpu=read.cpu * _PACKED_READ))
     if batch_size is not None:
         costs = _batched(costs, batch_size)
+    if loader is not None:
+        costs = without_stock(stats, costs)
+    if decoder is not None:
+        costs = with_native_decoder(costs)
     costs = _with_servers(
         stats, costs, workers, kind or ("threads" if costs.servers.one_lock else "processes"), cores
     )
     pace = costs.pace()
     if costs is before:
         pace = measured_pace(stats)
-    more = _start_seconds(costs.servers) - _start_seconds(before.servers)
-    return _with_start(stats, pace, max(0.0, more))
+    return _with_start(stats, pace, before, costs)
 
 
 def _start_seconds(servers: Servers) -> float:
@@ -111,6 +113,13 @@ def _start_seconds(servers: Servers) -> float:
     if servers.one_lock or servers.workers == 0:
         return 0.0
     return _START_POOL + _START_PROCESS * servers.workers
+
+
+def _first_seconds(costs: Costs) -> float:
+    """Return the time that the first batch takes to make, while each process makes one of its own."""
+    servers, demand = costs.servers, costs.demand
+    at_once = 1 if servers.one_lock else max(1, servers.workers)
+    return costs.batch * ((demand.locked + demand.free) * max(1.0, at_once / servers.cores) + demand.blocked)
 
 
 def _check(workers: Any, kind: Any, cache: Any, keep: Any, source: Any, cores: Any, batch_size: Any) -> None:
@@ -142,9 +151,11 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
         return costs
     each = costs.depth / max(1, stats["workers"]["count"])
     depth = costs.depth if costs.native else max(1, round(each * count))
-    had, stock = costs.servers.workers, bool(stats["loader"].get("stock"))
+    had = costs.servers.workers
     if count and (kind != was or not had):
-        more = _handing(count, kind, stock) - _handing(had, was, stock)
+        more = handing(count, kind) - handing(had, was)
+        if stats["loader"].get("stock"):
+            more = 0.0 if had else stock_handing(stats)
         costs = replace(
             costs,
             handing=max(0.0, costs.handing + more),
@@ -157,12 +168,6 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
             costs, handing=min(costs.handing, max(_TAKE_INDICES, order)), dispatch=0.0, gap=0.0, gain=1.0
         )
     return replace(costs, servers=make_servers(count, kind, cores, depth), depth=depth)
-
-
-def _handing(count: int, kind: WorkerKind, stock: bool) -> float:
-    if count == 0:
-        return 0.0
-    return _HAND_OVER + ((_ACROSS_STOCK if stock else _ACROSS_PROCESSES) if kind == "processes" else 0.0)
 
 
 def _batched(costs: Costs, batch_size: int) -> Costs:
@@ -220,13 +225,20 @@ def _of_misses(cost: Cost, had: float, misses: float) -> Cost:
     return Cost(cost.cpu / each, cost.idle / each, misses)
 
 
-def _with_start(stats: Any, pace: float, more: float) -> float:
+def _with_start(stats: Any, pace: float, before: Costs, after: Costs) -> float:
     """Return the pace with the cost of an epoch's start spread over its samples."""
     epochs = max(1, stats["epochs"])
     samples = float(stats["samples"] / epochs)
     if pace <= 0 or pace == float("inf"):
         return pace
     steady = stats["samples"] / measured_pace(stats)
-    start = max(0.0, float(stats["seconds"]) - steady) / epochs + more
+    start = max(0.0, float(stats["seconds"]) - steady) / epochs
+    had, has = before.servers, after.servers
+    if has.workers < had.workers and not (had.one_lock or has.one_lock):
+        # Processes start one after the other, and all make a batch at first.
+        making = min(start, _first_seconds(before))
+        start = (start - making) * has.workers / had.workers + min(making, _first_seconds(after))
+    else:
+        start += max(0.0, _start_seconds(has) - _start_seconds(had))
     spent = samples / pace + start
     return samples / spent if spent > 0 else float("inf")

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
 from foreload.record.units import number, percent, quantity
-from foreload.tune.costs import LOCK_FULL, WORK, Costs, make_servers
+from foreload.tune.costs import WORK, Costs, make_servers
 from foreload.tune.interval import Observed, Reading, between
+from foreload.tune.lock import LOCK_FULL
 from foreload.tune.trials import Trial, Trials
 
 __all__ = ["Setting", "Tuner"]

@@ -115,9 +115,9 @@ class StockLoader:
         lanes = [LaneName("consumer 0", "consumer")]
         spans = [self.loop.spans(0)]
         for number, lane in enumerate(self.others, 1):
-            process, thread = lane.name.split("-")[:2]
+            process = lane.name.split("-")[0]
             lanes.append(
-                LaneName(f"worker {process}", "process") if process == thread else LaneName("pinning", "thread")
+                LaneName("pinning", "thread") if _is_thread(lane) else LaneName(f"worker {process}", "process")
             )
             spans.append(lane.spans(number))
         together = np.concatenate(spans)
@@ -141,7 +141,7 @@ class StockLoader:
             "cache": None,
             "memory": {
                 "limit": None,
-                "batch_bytes": 0,
+                "batch_bytes": counters["batch_bytes"],
                 "decisions": [],
                 "tree_bytes": tree.memory,
                 "container_bytes": None,
@@ -149,6 +149,7 @@ class StockLoader:
             },
             "cpu": {"cores": granted_cores(), "share": _cpu_share(tree, windows), "queued_seconds": queued},
             "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
+            "lock": self._lock(),
             "errors": 0,
             "restarts": [],
             **self._settings(),
@@ -190,10 +191,20 @@ class StockLoader:
                 "pin_memory": about["pin_memory"],
                 "native": False,
                 "stock": True,
+                "batch_tensors": self.loop.counters["tensors"],
                 "dataset": about["dataset"],
                 "direct_problem": None,
             },
         }
+
+    def _lock(self) -> dict[str, Any] | None:
+        """Return how long the thread that pins memory waited for the interpreter's lock: it waits for little else."""
+        pinning = [lane for lane in self.others if _is_thread(lane)]
+        if not pinning:
+            return None
+        asked = sum(int(lane.stages[STAGES.index("batch"), 0]) for lane in pinning)
+        delay = sum(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]) for lane in pinning)
+        return {"looks": 0, "held_share": 0.0, "held_seconds": 0.0, "asked": asked, "delay_seconds": delay / 1e9}
 
     def _batch_seconds(self) -> dict[str, float]:
         spans = self.loop.spans(0)
@@ -254,6 +265,12 @@ _MIN_READ_BYTES = 512
 
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
 _BLOCKING = _FETCHING[:3]
+
+
+def _is_thread(lane: LaneFile) -> bool:
+    """Whether this is the thread that pins memory, and not a worker process."""
+    process, thread = lane.name.split("-")[:2]
+    return process != thread
 
 
 def _cpu_share(tree: Tree, windows: list[tuple[int, int]]) -> float:

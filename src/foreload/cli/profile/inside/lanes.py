@@ -26,6 +26,8 @@ COUNTERS = (
     "read",
     "disk",
     "opened",
+    "tensors",  # of an epoch's first batch
+    "batch_bytes",  # of these tensors
     "pageable",  # bytes copied to a device from memory that is not page-locked
     "spans",
 )

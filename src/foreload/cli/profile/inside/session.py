@@ -137,6 +137,14 @@ def _rows(batch: Any, most: int) -> int:
     return min(most, len(batch)) if isinstance(batch, list) else most
 
 
+def _tensors(batch: Any) -> list[Any]:
+    """Return the tensors of a batch."""
+    if hasattr(batch, "untyped_storage"):
+        return [batch]
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
+    return [tensor for part in parts if not isinstance(part, (str, int, float)) for tensor in _tensors(part)]
+
+
 class LoopCounts:
     """Records of one iterator: the waits of its loop, and the work in between."""
 
@@ -169,6 +177,9 @@ class LoopCounts:
             loader.epochs += 1
             lane.add("epochs", 1)
             lane.set("first", now - self.began)
+            tensors = _tensors(batch)
+            lane.set("tensors", len(tensors))
+            lane.set("batch_bytes", sum(int(tensor.nbytes) for tensor in tensors))
             waited = self.began
         lane.add("seconds", now - self._received)
         samples = self.lengths.popleft() if self.lengths else 1

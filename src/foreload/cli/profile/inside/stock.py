@@ -202,6 +202,7 @@ def _patch_pinning(session: Session, module: Any) -> None:
         lane = here.lane = before or session.own_lane()
         if lane.within("batch"):
             return pin(data, device)
+        lane.look()
         lane.begin("batch")
         try:
             return pin(data, device)
@@ -209,7 +210,7 @@ def _patch_pinning(session: Session, module: Any) -> None:
             hide(error)
             raise
         finally:
-            lane.end()
+            lane.looked(*lane.end())
             here.lane = before
 
     module.pin_memory = pin_memory

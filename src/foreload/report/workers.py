@@ -1,0 +1,63 @@
+"""The number of workers to advise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from foreload.tune.predict import predict
+
+if TYPE_CHECKING:
+    from foreload.record.stats import Stats
+
+
+__all__ = ["MIN_GAIN", "excess_workers", "numbers_of_workers", "predicted_gain", "smallest_good"]
+
+# A smaller gain is within the error of a prediction, and not worth a change.
+MIN_GAIN = 1.1
+
+# Of several settings, the smallest that reaches this share of the best one's gain is advised.
+_NEAR_BEST = 0.95
+
+# Waiting threads cost little, but not nothing.
+_MAX_WORKERS = 32
+
+
+def predicted_gain(stats: Any, now: float, **change: Any) -> float:
+    """Return the predicted samples per second over those ``now``; at most that of a loop that never waits."""
+    most = stats["seconds"] / stats["loop_seconds"] if stats["loop_seconds"] > 0 else float("inf")
+    return min(predict(stats, **change) / now, most)
+
+
+def smallest_good(gains: Mapping[int, float]) -> int:
+    """Return the smallest setting whose gain is next to the best one's.
+
+    >>> smallest_good({1: 1.0, 2: 1.97, 4: 2.0, 8: 1.99})
+    2
+    """
+    best = max(gains.values())
+    return min(number for number, gain in gains.items() if gain >= _NEAR_BEST * best)
+
+
+def numbers_of_workers(stats: Any) -> list[int]:
+    """List numbers of workers to try, other than the present one."""
+    count, cores = int(stats["workers"]["count"]), int(stats["cpu"]["cores"])
+    most = min(_MAX_WORKERS, max(4 * count, 8))
+    if stats["workers"]["kind"] == "processes" or stats["loader"].get("stock"):
+        most = min(most, max(2 * cores, 8))
+    numbers = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, cores}
+    return sorted(number for number in numbers if number != count and (number < count or number <= most))
+
+
+def excess_workers(stats: Stats | Mapping[str, Any]) -> tuple[int, float] | None:
+    """Return the number of workers that is enough, and its predicted gain, if there are too many for the cores."""
+    count, cores = int(stats["workers"]["count"]), stats["cpu"]["cores"]
+    if count <= cores:
+        return None
+    fewer = [number for number in numbers_of_workers(stats) if number < count]
+    now = predict(stats)
+    gains = {number: predicted_gain(stats, now, workers=number) for number in fewer}
+    if not gains:
+        return None
+    number = smallest_good(gains)
+    return (number, gains[number]) if gains[number] >= MIN_GAIN else None

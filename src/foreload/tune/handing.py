@@ -1,0 +1,76 @@
+"""The cost of handing batches to the loop, by foreload's workers and by torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foreload.tune.costs import Costs, WorkerKind
+
+if TYPE_CHECKING:
+    from foreload.record.stats import Stats
+
+
+__all__ = ["TORCHVISION_IMAGES", "handing", "stock_handing", "swap_unknown", "with_native_decoder", "without_stock"]
+
+# CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
+_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 4e-5
+
+# What torch's own workers add to that on each side, for each tensor of a batch (they open shared memory for it), and
+# for each of its bytes (it is new memory each time): benchmarks/workers/handover.py.
+_STOCK_TENSOR, _STOCK_BYTE = 1e-4, 1.5e-10
+
+# Datasets of torchvision that decode images with Pillow.
+TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
+
+# The share of the CPU time of Pillow's decoding and torchvision's transforms that foreload's native ones take:
+# benchmarks/images.py.
+_NATIVE_SHARE = 0.4
+
+
+def handing(count: int, kind: WorkerKind) -> float:
+    """Return the CPU seconds per batch, on each side, that foreload's workers take to hand it over."""
+    if count == 0:
+        return 0.0
+    return _HAND_OVER + (_ACROSS_PROCESSES if kind == "processes" else 0.0)
+
+
+def stock_handing(stats: Stats | Mapping[str, Any]) -> float:
+    """Return the same of torch's own workers."""
+    tensors = stats["loader"].get("batch_tensors") or 1
+    more = _STOCK_TENSOR * tensors + _STOCK_BYTE * stats["memory"]["batch_bytes"]
+    return handing(1, "processes") + more
+
+
+def swap_unknown(stats: Stats | Mapping[str, Any]) -> str | None:
+    """Say why the pace of foreload's loader in place of torch's cannot be predicted; None if it can."""
+    if not stats["workers"]["count"]:
+        return "without workers no batch is handed over, so no gain is predicted"
+    if not stats["loader"].get("batch_tensors"):
+        return "no gain is predicted, as what is in a batch was not recorded"
+    return None
+
+
+def without_stock(stats: Stats | Mapping[str, Any], costs: Costs) -> Costs:
+    """Return the costs with foreload's loader in place of torch's: less for handing batches over, nothing else."""
+    if not costs.servers.workers:
+        return costs
+    saved = stock_handing(stats) - handing(1, "processes")
+    # (Torch's workers hand over as part of collating.)
+    batch, least = costs.stages["batch"], handing(costs.servers.workers, "processes")
+    cpu = max(min(batch.cpu, least / costs.batch), batch.cpu - saved / costs.batch)
+    return replace(
+        costs,
+        stages={**costs.stages, "batch": replace(batch, cpu=cpu)},
+        handing=max(min(costs.handing, least), costs.handing - saved),
+    )
+
+
+def with_native_decoder(costs: Costs) -> Costs:
+    """Return the costs with native decoding and transforms in place of Pillow's and torchvision's."""
+    faster = {
+        name: replace(costs.stages[name], cpu=costs.stages[name].cpu * _NATIVE_SHARE)
+        for name in ("decode", "transform")
+    }
+    return replace(costs, stages={**costs.stages, **faster})

@@ -1,0 +1,42 @@
+"""The interpreter's lock (GIL), as a loader's statistics tell of it: how often it is held, and waits for it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["LOCK_FULL", "LockDelay", "lock_delay", "lock_held_share"]
+
+# The share of looks that found the interpreter's lock taken needs at least this many looks.
+_MIN_LOOKS = 20
+
+# Workers wait for the lock if it is held for this share of the time or more.
+LOCK_FULL = 0.85
+
+
+class LockDelay(NamedTuple):
+    """How long threads waited for the interpreter's lock while the loop worked.
+
+    Attributes:
+        asked: how often they asked for it.
+        seconds: the sum of their waits.
+    """
+
+    asked: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one wait."""
+        return self.seconds / self.asked if self.asked else 0.0
+
+
+def lock_delay(stats: Any) -> LockDelay:
+    """Return how long threads that load, or pin memory, waited for the interpreter's lock while the loop worked."""
+    lock = stats.get("lock") or {}
+    return LockDelay(int(lock.get("asked", 0)), float(lock.get("delay_seconds", 0.0)))
+
+
+def lock_held_share(stats: Any) -> float | None:
+    """Return the share of looks that found the interpreter's lock taken by workers; None if there were too few."""
+    lock = stats.get("lock")
+    return None if not lock or lock["looks"] < _MIN_LOOKS else float(lock["held_share"])
