@@ -217,11 +217,11 @@ def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
             threads = "the thread that pins memory needs" if stock else "the threads that load need"
             return f"{waits}, because its own Python code holds the interpreter's lock (GIL), which {threads} too."
         case "too-many-workers":
-            number, _ = excess_workers(stats) or (count, 1.0)
+            enough, _ = excess_workers(stats) or (count, 1.0)
             given, cores = stats["workers"]["count"], stats["cpu"]["cores"]
             return (
                 f"{waits}, because {given} workers are too many for {quantity(cores, 'core', 'cores')}: they take "
-                f"long to start, and take the cores from each other. num_workers={number} is enough."
+                f"long to start, and take the cores from each other. num_workers={enough} is enough."
             )
         case "batch-bound":
             collated = processes or shares(stats, costs)["batch"] > shares(stats, costs)["main"]

@@ -180,12 +180,15 @@ def _stages(stats: Any) -> dict[str, Cost]:
     known = {name: entry for name, entry in entries.items() if entry is not None}
     told = sum(entry["cpu_seconds"] for entry in known.values())
     unknown = sum(entry["seconds"] for entry in known.values() if entry["cpu_seconds"] <= 0)
-    left = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"]) - told
-    part = min(1.0, max(0.0, left) / unknown) if unknown > 0 else 0.0
+    whole = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"])
+    part = min(1.0, max(0.0, whole - told) / unknown) if unknown > 0 else 0.0
+    # The CPU time of stages is sampled, which counts too much if threads often lose their core; that of the
+    # processes is exact.
+    excess = whole / told if 0 < whole < told else 1.0
     stages = {}
     for name in WORK:
         entry = entries[name] or {"seconds": 0.0, "cpu_seconds": 0.0, "samples": 0}
-        cpu = min(entry["cpu_seconds"] or entry["seconds"] * part, entry["seconds"])
+        cpu = min(entry["cpu_seconds"] * excess or entry["seconds"] * part, entry["seconds"])
         passed = entry["samples"] or samples
         stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
     # A thread that waits for a core, or for the lock, is not blocked by its stage.
@@ -210,10 +213,12 @@ def _queued(stats: Any) -> float:
 
 def _free_cores(stats: Any) -> float:
     """Return the cores left for the loader: other programs may use some of them."""
-    used, queued = _cpu(stats), _queued(stats)
+    used, queued = _cpu(stats), float(stats["cpu"].get("queued_seconds", 0.0))
     cores = float(stats["cpu"]["cores"])
-    # Threads that queue only because cores are few are part of the model.
-    if queued <= 0 or used >= _CORES_USED_UP * cores * stats["seconds"]:
+    # Workers that queue only because cores are few are part of the model; processes more than the cores queue for
+    # each other first of all.
+    crowd = stats["workers"]["kind"] == "processes" and stats["workers"]["count"] > cores
+    if queued <= 0 or crowd or used >= _CORES_USED_UP * cores * stats["seconds"]:
         return cores
     return float(max(used / stats["seconds"], cores * used / (used + queued)))
 

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["TORCHVISION_IMAGES", "handing", "stock_handing", "swap_unknown", "with_native_decoder", "without_stock"]
 
 # CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
-_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 4e-5
+_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
 
-# What torch's own workers add to that on each side, for each tensor of a batch (they open shared memory for it), and
-# for each of its bytes (it is new memory each time): benchmarks/workers/handover.py.
-_STOCK_TENSOR, _STOCK_BYTE = 1e-4, 1.5e-10
+# What each side loses per batch to switches of processes on a core, if they are more than the cores.
+_SWITCHES = 3e-5
+
+# What torch's own workers add to that: on each side, for each tensor of a batch, as they open shared memory for it;
+# and for each of its bytes, on the side of the consumer and on that of the worker, as it is new memory each time.
+_STOCK_TENSOR, _STOCK_BYTE, _STOCK_BYTE_WRITTEN = 1.3e-4, 1.5e-10, 6e-10
 
 # Datasets of torchvision that decode images with Pillow.
 TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
@@ -29,18 +32,20 @@ TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
 _NATIVE_SHARE = 0.4
 
 
-def handing(count: int, kind: WorkerKind) -> float:
+def handing(count: int, kind: WorkerKind, cores: float) -> float:
     """Return the CPU seconds per batch, on each side, that foreload's workers take to hand it over."""
     if count == 0:
         return 0.0
-    return _HAND_OVER + (_ACROSS_PROCESSES if kind == "processes" else 0.0)
+    if kind == "threads":
+        return _HAND_OVER
+    return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores else 0.0)
 
 
-def stock_handing(stats: Stats | Mapping[str, Any]) -> float:
-    """Return the same of torch's own workers."""
-    tensors = stats["loader"].get("batch_tensors") or 1
-    more = _STOCK_TENSOR * tensors + _STOCK_BYTE * stats["memory"]["batch_bytes"]
-    return handing(1, "processes") + more
+def stock_handing(stats: Stats | Mapping[str, Any]) -> tuple[float, float]:
+    """Return the same of torch's own workers: on the side of the consumer, and on that of the worker."""
+    tensors, size = stats["loader"].get("batch_tensors") or 1, stats["memory"]["batch_bytes"]
+    least = _HAND_OVER + _ACROSS_PROCESSES + _STOCK_TENSOR * tensors
+    return least + _STOCK_BYTE * size, least + _STOCK_BYTE_WRITTEN * size
 
 
 def swap_unknown(stats: Stats | Mapping[str, Any]) -> str | None:
@@ -56,14 +61,14 @@ def without_stock(stats: Stats | Mapping[str, Any], costs: Costs) -> Costs:
     """Return the costs with foreload's loader in place of torch's: less for handing batches over, nothing else."""
     if not costs.servers.workers:
         return costs
-    saved = stock_handing(stats) - handing(1, "processes")
-    # (Torch's workers hand over as part of collating.)
-    batch, least = costs.stages["batch"], handing(costs.servers.workers, "processes")
-    cpu = max(min(batch.cpu, least / costs.batch), batch.cpu - saved / costs.batch)
+    batch, least = costs.stages["batch"], _HAND_OVER + _ACROSS_PROCESSES
+    taken, given = (seconds - least for seconds in stock_handing(stats))
+    # Torch's workers hand over as part of collating.
+    cpu = max(min(batch.cpu, least / costs.batch), batch.cpu - given / costs.batch)
     return replace(
         costs,
         stages={**costs.stages, "batch": replace(batch, cpu=cpu)},
-        handing=max(min(costs.handing, least), costs.handing - saved),
+        handing=max(min(costs.handing, least), costs.handing - taken),
     )
 
 

@@ -241,7 +241,8 @@ class StockLoader:
         waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
+            if not _is_thread(lane):
+                queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
         # Handing a batch from process to process is part of making it.
@@ -264,7 +265,6 @@ class StockLoader:
 _MIN_READ_BYTES = 512
 
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
-_BLOCKING = _FETCHING[:3]
 
 
 def _is_thread(lane: LaneFile) -> bool:
@@ -288,11 +288,11 @@ def _move_idle(lane: LaneFile, stages: npt.NDArray[np.float64], waits_for: str, 
     The other part, waiting for something else, goes to the stage ``waits_for``. If the loop loads its samples
     itself (``own``), waiting for a core stays part of computing, as it delays each batch.
     """
-    idle = np.maximum(0, stages[_BLOCKING, 1] - stages[_BLOCKING, 2])
+    idle = np.maximum(0, stages[_FETCHING, 1] - stages[_FETCHING, 2])
     blocked = min(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]), idle.sum())
-    stages[_BLOCKING, 1] -= idle
+    stages[_FETCHING, 1] -= idle
     if own and idle.sum() > 0:
-        stages[_BLOCKING, 1:3] += (idle * (1 - blocked / idle.sum()))[:, None]
+        stages[_FETCHING, 1:3] += (idle * (1 - blocked / idle.sum()))[:, None]
     sample = stages[STAGES.index("sample")]
     if blocked > 0:
         count, samples = (sample[0], sample[3]) if waits_for == "read" else (0, 0)
