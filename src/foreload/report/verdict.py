@@ -50,10 +50,6 @@ _USED_UP = 0.8
 # Memory is short from this share of the granted memory on.
 _MEMORY_USED_UP = 0.95
 
-# Threads starve for the lock from this share of their time on, if they asked for it often enough and waited for so
-# many seconds each time: less is spent on switching threads alone.
-_STARVED_SHARE, _MIN_ASKED, _MIN_DELAY = 0.05, 10, 1e-3
-
 # Of torch's loaders, the loop's work on a core counts as Python's from this share of the time on.
 _MIN_LOOP_SHARE = 0.2
 
@@ -133,15 +129,10 @@ def _kind(stats: Any, costs: Costs) -> VerdictKind:
 
 def _loop_keeps_lock(stats: Any, costs: Costs) -> bool:
     """Whether threads that load (or pin memory, for torch) starve, since the loop's Python code has the lock."""
-    delay, stock = lock_delay(stats), bool(stats["loader"].get("stock"))
-    threads = 1 if stock else costs.servers.workers
-    if costs.native or delay.asked < _MIN_ASKED or delay.mean < _MIN_DELAY:
-        return False
-    if delay.seconds < _STARVED_SHARE * threads * stats["seconds"]:
-        return False
-    if stock:
-        return bool(stats["loop_cpu_seconds"] >= _MIN_LOOP_SHARE * stats["seconds"])
-    return costs.holding >= costs.demand.locked
+    if stats["loader"].get("stock"):
+        works = stats["loop_cpu_seconds"] >= _MIN_LOOP_SHARE * stats["seconds"]
+        return bool(works and lock_delay(stats).starves(stats["seconds"]))
+    return costs.holding > 0 and costs.holding >= costs.demand.locked
 
 
 def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
@@ -291,13 +282,12 @@ def _busiest(stats: Any) -> list[str]:
 
 
 def _lock_evidence(kind: VerdictKind, stats: Any) -> list[str]:
-    lines, lock, delay = [], stats.get("lock"), lock_delay(stats)
-    if kind in ("python-bound", "lock-bound") and lock and lock["looks"]:
+    lines, held, delay = [], lock_held_share(stats), lock_delay(stats)
+    if kind in ("python-bound", "lock-bound") and held is not None:
         lines.append(
-            f"the interpreter's lock was taken {percent(lock['held_share'])} of the times it was checked while the "
-            "loop waited"
+            f"the interpreter's lock was taken {percent(held)} of the times it was checked while the loop waited"
         )
-    if kind in ("python-bound", "lock-bound") and delay.mean >= _MIN_DELAY:
+    if kind in ("python-bound", "lock-bound") and delay.starves(max(1, stats["workers"]["count"]) * stats["seconds"]):
         lines.append(
             f"while the loop worked ({seconds(stats['loop_cpu_seconds'])} of {seconds(stats['loop_seconds'])} on a "
             f"core), threads that asked for the lock waited {seconds(delay.mean)} for it on average"

@@ -252,17 +252,18 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
 
 
 def _holding(stats: Any, costs: Costs) -> float:
-    """Return the loop's seconds per sample in which it keeps the lock from threads that want it.
-
-    That is the time that one thread waited for the lock while the loop worked, less what other workers had it for.
-    """
+    """Return the loop's seconds per sample in which it keeps the lock from threads that want it; 0 if none starve."""
     if costs.native or not costs.servers.one_lock or not costs.servers.workers:
         return 0.0
-    samples, count = stats["samples"], costs.servers.workers
+    samples, count, seconds = stats["samples"], costs.servers.workers, stats["seconds"]
     taken = lock_held_share(stats)
-    others = min(1.0, measured_pace(stats) * costs.python) if taken is None else taken
-    by_others = (1 - 1 / count) * others * stats["loop_seconds"]
-    return min(costs.loop, max(0.0, lock_delay(stats).seconds / count - by_others) / samples)
+    held = min(seconds, samples * costs.python) if taken is None else taken * seconds
+    # Threads wait for each other too.
+    by_others = (count - 1) * held / seconds * stats["loop_seconds"]
+    if not lock_delay(stats).less(by_others).starves(count * seconds):
+        return 0.0
+    # Somebody had the lock all the time that threads waited for it; who else than the loop.
+    return min(costs.loop, max(0.0, seconds / samples - costs.python))
 
 
 def _locked(stats: Any, costs: Costs) -> float:

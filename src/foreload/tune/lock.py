@@ -9,6 +9,10 @@ __all__ = ["LOCK_FULL", "LockDelay", "lock_delay", "lock_held_share"]
 # The share of looks that found the interpreter's lock taken needs at least this many looks.
 _MIN_LOOKS = 20
 
+# Threads starve from this share of their time on, if they asked for the lock often enough and waited for so many
+# seconds each time.
+_STARVED_SHARE, _MIN_ASKED, _MIN_DELAY = 0.05, 10, 1e-3
+
 # Workers wait for the lock if it is held for this share of the time or more.
 LOCK_FULL = 0.85
 
@@ -28,6 +32,16 @@ class LockDelay(NamedTuple):
     def mean(self) -> float:
         """Seconds of one wait."""
         return self.seconds / self.asked if self.asked else 0.0
+
+    def less(self, seconds: float) -> LockDelay:
+        """Return the delay without some of its seconds."""
+        return self._replace(seconds=max(0.0, self.seconds - seconds))
+
+    def starves(self, seconds: float) -> bool:
+        """Whether this is more, of all the time of the threads, than switching between threads takes."""
+        return (
+            self.asked >= _MIN_ASKED and self.mean >= _MIN_DELAY and self.seconds >= _STARVED_SHARE * seconds
+        )
 
 
 def lock_delay(stats: Any) -> LockDelay:
