@@ -46,7 +46,12 @@ def test_sentence_evidence_and_table_speak_of_the_same_whole(case: str) -> None:
     waits = re.search(r"waits for data (?:only )?(.*?%) of the time", report.verdict.sentence)
     assert waits is not None
     assert rows.get("the loop, waiting", "0 %") == waits[1]
-    names = {"reading": "reading", "decoding": "decoding", "in your dataset": "your dataset", "collating": "collating"}
+    names = {
+        "reading": "reading",
+        "decoding": "decoding",
+        "in your dataset": "your dataset",
+        "collating": "collating",
+    }
     (spent,) = [line for line in report.verdict.evidence if line.startswith("of the loop's ")] or [""]
     for share, what in re.findall(r"((?:under )?[\d.]+ %) ([a-z ]+)", spent):
         if what in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -92,6 +92,7 @@ class LoaderStats(TypedDict):
     native: bool  # foreload made batches natively, without the dataset's Python code
     stock: bool  # it is torch's own DataLoader
     dataset: str
+    batch_tensors: NotRequired[int]  # tensors in a batch, if it is torch's
     direct_problem: str | None  # the file that ``direct_io=True`` does not work for, and why
 
 

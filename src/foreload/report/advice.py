@@ -122,8 +122,8 @@ def _swap(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 def _images(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["loader"].get("stock") and stats["loader"]["dataset"] in TORCHVISION_IMAGES:
         change = (
-            "foreload.ImageDataset in foreload.DataLoader, with foreload.transforms.train() in place of a random crop, "
-            "flip and normalisation: decodes JPEGs natively"
+            "foreload.ImageDataset in foreload.DataLoader, with foreload.transforms.train() in place of a random "
+            "crop, flip and normalisation: decodes JPEGs natively"
         )
         yield Advice(change, predicted_gain(stats, now, loader="foreload", decoder="native"))
 

@@ -246,7 +246,7 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         one, many = ("thread", "threads") if stats["workers"]["kind"] != "processes" else ("process", "processes")
         pool = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
     lines.append(f"{pool}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
-    lines += _lock_evidence(kind, stats)
+    lines += _lock_evidence(kind, stats, costs)
     if stats["cache"]:
         lines.append(f"{percent(stats['cache']['hit_rate'])} of the samples came from the cache")
     if stats.get("gpu"):
@@ -281,15 +281,15 @@ def _busiest(stats: Any) -> list[str]:
     return [f"of the loop's {seconds(stats['seconds'])}, {spends} {parts}"]
 
 
-def _lock_evidence(kind: VerdictKind, stats: Any) -> list[str]:
+def _lock_evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
     lines, held, delay = [], lock_held_share(stats), lock_delay(stats)
     if kind in ("python-bound", "lock-bound") and held is not None:
         lines.append(
             f"the interpreter's lock was taken {percent(held)} of the times it was checked while the loop waited"
         )
-    if kind in ("python-bound", "lock-bound") and delay.starves(max(1, stats["workers"]["count"]) * stats["seconds"]):
+    if kind == "lock-bound" or (kind == "python-bound" and costs.holding):
         lines.append(
-            f"while the loop worked ({seconds(stats['loop_cpu_seconds'])} of {seconds(stats['loop_seconds'])} on a "
-            f"core), threads that asked for the lock waited {seconds(delay.mean)} for it on average"
+            f"while the loop worked ({seconds(stats['loop_cpu_seconds'])} of {seconds(stats['loop_seconds'])} on "
+            f"a core), threads that asked for the lock waited {seconds(delay.mean)} for it on average"
         )
     return lines

@@ -60,7 +60,7 @@ class Costs:
         handing: CPU seconds of the consumer per batch, for requesting it and taking it over.
         dispatch: CPU seconds of the workers per batch, for taking the request and handing the batch over.
         loop, away: seconds of the loop's own work per sample, on a core and off it.
-        holding: the part of ``loop`` that is Python code, which holds the interpreter's lock while threads want it.
+        holding: the part of ``loop`` that is Python code, which keeps the interpreter's lock from threads.
         blocked: the share of the stages' idle time in which workers are blocked, not waiting for each other.
         gap: seconds of a worker per batch that nothing explains.
         gain: the factor from the modelled to the measured pace.
@@ -252,7 +252,7 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
 
 
 def _holding(stats: Any, costs: Costs) -> float:
-    """Return the loop's seconds per sample in which it keeps the lock from threads that want it; 0 if none starve."""
+    """Return the loop's seconds per sample in which it keeps the lock from threads; 0 if none starve."""
     if costs.native or not costs.servers.one_lock or not costs.servers.workers:
         return 0.0
     samples, count, seconds = stats["samples"], costs.servers.workers, stats["seconds"]
@@ -263,7 +263,7 @@ def _holding(stats: Any, costs: Costs) -> float:
     if not lock_delay(stats).less(by_others).starves(count * seconds):
         return 0.0
     # Somebody had the lock all the time that threads waited for it; who else than the loop.
-    return min(costs.loop, max(0.0, seconds / samples - costs.python))
+    return min(costs.loop, max(0.0, float(seconds / samples) - costs.python))
 
 
 def _locked(stats: Any, costs: Costs) -> float:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreload.tune.costs import Costs, WorkerKind
 
-if TYPE_CHECKING:
-    from foreload.record.stats import Stats
-
-
-__all__ = ["TORCHVISION_IMAGES", "handing", "stock_handing", "swap_unknown", "with_native_decoder", "without_stock"]
+__all__ = [
+    "TORCHVISION_IMAGES",
+    "handing",
+    "stock_handing",
+    "swap_unknown",
+    "with_native_decoder",
+    "without_stock",
+]
 
 # CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
 _HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
@@ -20,15 +22,15 @@ _HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
 # What each side loses per batch to switches of processes on a core, if they are more than the cores.
 _SWITCHES = 3e-5
 
-# What torch's own workers add to that: on each side, for each tensor of a batch, as they open shared memory for it;
-# and for each of its bytes, on the side of the consumer and on that of the worker, as it is new memory each time.
+# What torch's own workers add to that: on each side, for each tensor of a batch, which is a file in shared memory;
+# and for each of its bytes, for the consumer and for the worker, as that memory is new each time.
 _STOCK_TENSOR, _STOCK_BYTE, _STOCK_BYTE_WRITTEN = 1.3e-4, 1.5e-10, 6e-10
 
 # Datasets of torchvision that decode images with Pillow.
 TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
 
-# The share of the CPU time of Pillow's decoding and torchvision's transforms that foreload's native ones take:
-# benchmarks/images.py.
+# The share of the CPU time of Pillow's decoding and torchvision's transforms that foreload's native ones take at
+# most: benchmarks/images.py measures a third.
 _NATIVE_SHARE = 0.4
 
 
@@ -41,14 +43,14 @@ def handing(count: int, kind: WorkerKind, cores: float) -> float:
     return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores else 0.0)
 
 
-def stock_handing(stats: Stats | Mapping[str, Any]) -> tuple[float, float]:
+def stock_handing(stats: Any) -> tuple[float, float]:
     """Return the same of torch's own workers: on the side of the consumer, and on that of the worker."""
     tensors, size = stats["loader"].get("batch_tensors") or 1, stats["memory"]["batch_bytes"]
     least = _HAND_OVER + _ACROSS_PROCESSES + _STOCK_TENSOR * tensors
     return least + _STOCK_BYTE * size, least + _STOCK_BYTE_WRITTEN * size
 
 
-def swap_unknown(stats: Stats | Mapping[str, Any]) -> str | None:
+def swap_unknown(stats: Any) -> str | None:
     """Say why the pace of foreload's loader in place of torch's cannot be predicted; None if it can."""
     if not stats["workers"]["count"]:
         return "without workers no batch is handed over, so no gain is predicted"
@@ -57,7 +59,7 @@ def swap_unknown(stats: Stats | Mapping[str, Any]) -> str | None:
     return None
 
 
-def without_stock(stats: Stats | Mapping[str, Any], costs: Costs) -> Costs:
+def without_stock(stats: Any, costs: Costs) -> Costs:
     """Return the costs with foreload's loader in place of torch's: less for handing batches over, nothing else."""
     if not costs.servers.workers:
         return costs

@@ -39,13 +39,11 @@ class LockDelay(NamedTuple):
 
     def starves(self, seconds: float) -> bool:
         """Whether this is more, of all the time of the threads, than switching between threads takes."""
-        return (
-            self.asked >= _MIN_ASKED and self.mean >= _MIN_DELAY and self.seconds >= _STARVED_SHARE * seconds
-        )
+        return self.asked >= _MIN_ASKED and self.mean >= _MIN_DELAY and self.seconds >= _STARVED_SHARE * seconds
 
 
 def lock_delay(stats: Any) -> LockDelay:
-    """Return how long threads that load, or pin memory, waited for the interpreter's lock while the loop worked."""
+    """Return how long threads that load, or pin memory, waited for the lock while the loop worked."""
     lock = stats.get("lock") or {}
     return LockDelay(int(lock.get("asked", 0)), float(lock.get("delay_seconds", 0.0)))
 

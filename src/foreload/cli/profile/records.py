@@ -198,12 +198,14 @@ class StockLoader:
         }
 
     def _lock(self) -> dict[str, Any] | None:
-        """Return how long the thread that pins memory waited for the interpreter's lock: it waits for little else."""
+        """Return how long the thread that pins memory waited for the interpreter's lock, and for little else."""
         pinning = [lane for lane in self.others if _is_thread(lane)]
         if not pinning:
             return None
         asked = sum(int(lane.stages[STAGES.index("batch"), 0]) for lane in pinning)
-        delay = sum(lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]) for lane in pinning)
+        delay = sum(
+            lane.counters["blocked"] * _fetched(lane) / max(1, lane.counters["looked"]) for lane in pinning
+        )
         return {"looks": 0, "held_share": 0.0, "held_seconds": 0.0, "asked": asked, "delay_seconds": delay / 1e9}
 
     def _batch_seconds(self) -> dict[str, float]:
