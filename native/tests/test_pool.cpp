@@ -72,6 +72,13 @@ int main() {
         CHECK(open.erase(job) == 1);
       }
     }
+    // What workers wait for is told once, and that the consumer waits, only while it does.
+    CHECK(!completions->awaited());
+    completions->add_delay(5);
+    completions->add_delay(7);
+    const Completions::Delays delays = completions->take_delays();
+    CHECK(delays.asked == 2 && delays.ns == 12);
+    CHECK(completions->take_delays().asked == 0);
     // Two consumers at once; one gives up in the middle.
     std::thread other([&] {
       const auto own = std::make_shared<Completions>();

@@ -175,3 +175,48 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
 def test_nothing_loaded_predicts_nothing() -> None:
     with pytest.raises(ValueError, match="nothing has been loaded yet"):
         predict(stats(samples=0))
+
+
+def test_stages_take_no_more_of_the_cores_than_the_processes() -> None:
+    # Measured: two threads on one core, whose sampled CPU time is 1.48 s of 1.05.
+    stages = {"read": stage(0.25, 0.01, 2000), "decode": stage(1.54, 1.42, 2000), "transform": stage(0.28, 0.06, 2000)}
+    seen = stats(
+        2,
+        stages=stages,
+        samples=2000,
+        batches=32,
+        seconds=1.05,
+        first_batch_seconds=0.03,
+        cpu={"cores": 1, "share": 0.98, "queued_seconds": 1.07},
+        loader={"native": True},
+    )
+    assert predict(seen, cores=2) == pytest.approx(2 * predict(seen), rel=0.1)
+
+
+def test_images_in_the_cache_are_read_where_they_are() -> None:
+    stages = {"read": stage(0.1, 0.1, size=10**8), "decode": stage(1.0, 1.0), "transform": stage(0.1, 0.1)}
+    seen = stats(1, stages=stages, seconds=1.25, cpu={"share": 0.25}, loader={"native": True})
+    assert 1 / predict(seen, cache=1.0, keep="decoded") < 1e-4 + 0.5 * 3e5 / 4e9 + 0.5e-4
+
+
+def test_fewer_processes_start_sooner() -> None:
+    crowd = stats(
+        16,
+        "processes",
+        stages={"sample": stage(1.0, 1.0)},
+        seconds=1.5,
+        first_batch_seconds=1.0,
+        cpu={"cores": 2, "share": 0.4},
+    )
+    assert predict(crowd, workers=2) > 1.5 * predict(crowd)
+    assert predict(crowd, workers=16) == pytest.approx(predict(crowd))
+
+
+def test_a_loop_that_keeps_the_lock_does_not_keep_it_from_processes() -> None:
+    lock = {"looks": 60, "held_share": 0.5, "asked": 500, "delay_seconds": 9.0}
+    loop: dict[str, Any] = {"seconds": 10.0, "loop_seconds": 6.0, "loop_cpu_seconds": 6.0}
+    seen = stats(2, stages={"sample": stage(18.0, 3.0)}, cpu={"share": 0.225}, lock=lock, **loop)
+    assert Costs.of(seen).holding > 0
+    assert predict(seen, workers=8) < 1.1 * predict(seen)
+    assert predict(seen, kind="processes") > 1.3 * predict(seen)
+    assert Costs.of({**seen, "lock": None}).holding == 0

@@ -359,3 +359,23 @@ def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: li
     over.set()
     pusher.join()
     assert 20 <= watch.looks <= 160
+
+
+class Integers(Dataset[int]):
+    thread_safe = True
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> int:
+        return sum(range(2000)) + index
+
+
+def test_threads_tell_how_often_they_asked_for_the_lock_while_the_loop_worked() -> None:
+    loader = fl.DataLoader(Integers(), batch_size=10, num_workers=2, workers="threads")
+    for _ in loader:
+        sum(range(200_000))
+    lock = loader.stats()["lock"]
+    assert lock is not None
+    assert lock["asked"] > 0
+    assert lock["delay_seconds"] > 0
