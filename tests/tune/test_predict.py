@@ -179,7 +179,11 @@ def test_nothing_loaded_predicts_nothing() -> None:
 
 def test_stages_take_no_more_of_the_cores_than_the_processes() -> None:
     # Measured: two threads on one core, whose sampled CPU time is 1.48 s of 1.05.
-    stages = {"read": stage(0.25, 0.01, 2000), "decode": stage(1.54, 1.42, 2000), "transform": stage(0.28, 0.06, 2000)}
+    stages = {
+        "read": stage(0.25, 0.01, 2000),
+        "decode": stage(1.54, 1.42, 2000),
+        "transform": stage(0.28, 0.06, 2000),
+    }
     seen = stats(
         2,
         stages=stages,
@@ -195,8 +199,9 @@ def test_stages_take_no_more_of_the_cores_than_the_processes() -> None:
 
 def test_images_in_the_cache_are_read_where_they_are() -> None:
     stages = {"read": stage(0.1, 0.1, size=10**8), "decode": stage(1.0, 1.0), "transform": stage(0.1, 0.1)}
-    seen = stats(1, stages=stages, seconds=1.25, cpu={"share": 0.25}, loader={"native": True})
-    assert 1 / predict(seen, cache=1.0, keep="decoded") < 1e-4 + 0.5 * 3e5 / 4e9 + 0.5e-4
+    seen = stats(1, stages=stages, seconds=1.2, cpu={"share": 0.25}, loader={"native": True})
+    # A quarter of the time of copying three times the file, besides the transforms.
+    assert 1 / predict(seen, cache=1.0, keep="decoded") == pytest.approx(1e-4 + 0.25 * 3e5 / 4e9, rel=0.15)
 
 
 def test_fewer_processes_start_sooner() -> None:

@@ -66,7 +66,7 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
         "startup-bound": (_start, _swap),
         "too-many-workers": (_fewer, _swap, _images, _cache),
     }[kind]
-    now = predict(stats)
+    now = predict(stats, fitted=costs)
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
     useful = [advice for advice in found if advice.gain is None or MIN_GAIN <= advice.gain < float("inf")]
     return sorted(useful, key=lambda advice: -(advice.gain or 0.0))
@@ -76,7 +76,7 @@ def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     """Advise another number of workers, or processes instead of threads, whichever is better."""
     count = int(stats["workers"]["count"])
     tried = [0, *numbers_of_workers(stats)] if count else numbers_of_workers(stats)
-    gains = {number: predicted_gain(stats, now, workers=number) for number in tried}
+    gains = {number: predicted_gain(stats, costs, now, workers=number) for number in tried}
     number = smallest_good(gains)
     parts = " (each worker must deliver a part of its own)" if number > 1 and _is_iterable(stats) else ""
     best = Advice(f"num_workers={number} instead of {count}{parts}", gains[number])
@@ -84,7 +84,7 @@ def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 
 def _fewer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    enough = excess_workers(stats)
+    enough = excess_workers(stats, costs)
     if enough is not None:
         yield Advice(f"num_workers={enough[0]} instead of {stats['workers']['count']}", enough[1])
 
@@ -98,7 +98,7 @@ def _processes(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         return
     cores = int(stats["cpu"]["cores"])
     tried = sorted({max(1, int(stats["workers"]["count"])), cores})
-    gains = {count: predicted_gain(stats, now, workers=count, kind="processes") for count in tried}
+    gains = {count: predicted_gain(stats, costs, now, workers=count, kind="processes") for count in tried}
     count = smallest_good(gains)
     # What threads wait for, between two samples and in them, is not told apart: they may gain more than predicted.
     gain = gains[count] if gains[count] >= MIN_GAIN or not costs.holding else None
@@ -111,7 +111,7 @@ def _swap(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     change = "use foreload.DataLoader in place of torch's: same arguments, same batches"
     why = swap_unknown(stats)
     if why is None:
-        gain = predicted_gain(stats, now, loader="foreload")
+        gain = predicted_gain(stats, costs, now, loader="foreload")
         if gain >= MIN_GAIN:
             yield Advice(change, gain)
             return
@@ -125,7 +125,7 @@ def _images(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
             "foreload.ImageDataset in foreload.DataLoader, with foreload.transforms.train() in place of a random "
             "crop, flip and normalisation: decodes JPEGs natively"
         )
-        yield Advice(change, predicted_gain(stats, now, loader="foreload", decoder="native"))
+        yield Advice(change, predicted_gain(stats, costs, now, loader="foreload", decoder="native"))
 
 
 def _cache(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -163,14 +163,14 @@ def _kept(stats: Any, costs: Costs, now: float, keep: HitForm) -> Advice | None:
     room = size(max(1 << 20, min(wanted, free))).replace(" ", "").replace(",", "")
     cache = f'"{room}"' if keep == "decoded" else f'foreload.Cache("{room}", keep="encoded")'
     change = f"cache={cache}, which keeps about {rate:.0%} of the samples from the second epoch on"
-    return Advice(change, predicted_gain(stats, now, cache=rate, keep=keep))
+    return Advice(change, predicted_gain(stats, costs, now, cache=rate, keep=keep))
 
 
 def _pack(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["loader"]["dataset"] in ("ImageDataset", "FileDataset", "HighPerformanceDataset"):
         yield Advice(
             "foreload pack SRC DST, then TarDataset(DST) (large files instead of one per sample)",
-            predicted_gain(stats, now, source="packed"),
+            predicted_gain(stats, costs, now, source="packed"),
         )
 
 
@@ -180,7 +180,7 @@ def _cores(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         more = 2 * cores
         yield Advice(
             f"{more} cores instead of {cores}, with num_workers={more}",
-            predicted_gain(stats, now, workers=more, cores=more),
+            predicted_gain(stats, costs, now, workers=more, cores=more),
         )
 
 
@@ -214,7 +214,7 @@ def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if not given:
         return
     sizes = [given * factor for factor in (2, 4, 8, 16)]
-    gains = {wanted: predicted_gain(stats, now, batch_size=wanted) for wanted in sizes}
+    gains = {wanted: predicted_gain(stats, costs, now, batch_size=wanted) for wanted in sizes}
     wanted = smallest_good(gains)
     yield Advice(f"batch_size={wanted} instead of {given}, if training allows it", gains[wanted])
 

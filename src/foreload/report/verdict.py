@@ -90,15 +90,19 @@ def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
             [Advice("let it load some more batches, and ask again")],
         )
     costs = Costs.of(stats)
-    kind = _kind(stats, costs)
-    return Verdict(kind, _sentence(kind, stats, costs), _evidence(kind, stats, costs), advise(kind, stats, costs))
+    excess = excess_workers(stats, costs) if stats["wait_share"] >= _MAX_WAIT_IN_TIME else None
+    kind: VerdictKind = "too-many-workers" if excess else _kind(stats, costs)
+    return Verdict(
+        kind,
+        _sentence(kind, stats, costs, excess[0] if excess else 0),
+        _evidence(kind, stats, costs),
+        advise(kind, stats, costs),
+    )
 
 
 def _kind(stats: Any, costs: Costs) -> VerdictKind:
     if stats["wait_share"] < _MAX_WAIT_IN_TIME:
         return "consumer-bound"
-    if excess_workers(stats) is not None:
-        return "too-many-workers"
     if stats["epochs"] * stats["first_batch_seconds"] >= _MIN_START_SHARE * stats["seconds"]:
         return "startup-bound"
     if _is_short_of_memory(stats):
@@ -180,7 +184,7 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
     }
 
 
-def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
+def _sentence(kind: VerdictKind, stats: Any, costs: Costs, enough: int) -> str:
     waits = f"Your loop waits for data {percent(stats['wait_share'])} of the time"
     stock = stats["loader"].get("stock")
     count, processes = costs.servers.workers, stats["workers"]["kind"] == "processes"
@@ -208,7 +212,6 @@ def _sentence(kind: VerdictKind, stats: Any, costs: Costs) -> str:
             threads = "the thread that pins memory needs" if stock else "the threads that load need"
             return f"{waits}, because its own Python code holds the interpreter's lock (GIL), which {threads} too."
         case "too-many-workers":
-            enough, _ = excess_workers(stats) or (count, 1.0)
             given, cores = stats["workers"]["count"], stats["cpu"]["cores"]
             return (
                 f"{waits}, because {given} workers are too many for {quantity(cores, 'core', 'cores')}: they take "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from foreload.tune.costs import Costs
 from foreload.tune.predict import predict
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ _NEAR_BEST = 0.95
 _MAX_WORKERS = 32
 
 
-def predicted_gain(stats: Any, now: float, **change: Any) -> float:
+def predicted_gain(stats: Any, costs: Costs, now: float, **change: Any) -> float:
     """Return the predicted samples per second over those ``now``; at most that of a loop that never waits."""
     most = stats["seconds"] / stats["loop_seconds"] if stats["loop_seconds"] > 0 else float("inf")
-    return min(predict(stats, **change) / now, most)
+    return min(predict(stats, fitted=costs, **change) / now, most)
 
 
 def smallest_good(gains: Mapping[int, float]) -> int:
@@ -49,14 +50,14 @@ def numbers_of_workers(stats: Any) -> list[int]:
     return sorted(number for number in numbers if number != count and (number < count or number <= most))
 
 
-def excess_workers(stats: Stats | Mapping[str, Any]) -> tuple[int, float] | None:
+def excess_workers(stats: Stats | Mapping[str, Any], costs: Costs) -> tuple[int, float] | None:
     """Return the number of workers that is enough, and its predicted gain, if there are too many for the cores."""
     count, cores = int(stats["workers"]["count"]), stats["cpu"]["cores"]
     if count <= cores:
         return None
     fewer = [number for number in numbers_of_workers(stats) if number < count]
-    now = predict(stats)
-    gains = {number: predicted_gain(stats, now, workers=number) for number in fewer}
+    now = predict(stats, fitted=costs)
+    gains = {number: predicted_gain(stats, costs, now, workers=number) for number in fewer}
     if not gains:
         return None
     number = smallest_good(gains)
