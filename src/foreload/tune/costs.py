@@ -217,10 +217,14 @@ def _free_cores(stats: Any) -> float:
     cores = float(stats["cpu"]["cores"])
     # Workers that queue only because cores are few are part of the model; processes more than the cores queue for
     # each other first of all.
-    crowd = stats["workers"]["kind"] == "processes" and stats["workers"]["count"] > cores
-    if queued <= 0 or crowd or used >= _CORES_USED_UP * cores * stats["seconds"]:
+    if queued <= 0 or _is_crowd(stats) or used >= _CORES_USED_UP * cores * stats["seconds"]:
         return cores
     return float(max(used / stats["seconds"], cores * used / (used + queued)))
+
+
+def _is_crowd(stats: Any) -> bool:
+    """Whether there are more worker processes than cores."""
+    return bool(stats["workers"]["kind"] == "processes" and stats["workers"]["count"] > stats["cpu"]["cores"])
 
 
 def _cpu(stats: Any) -> float:
@@ -243,6 +247,8 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
         return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - made)
+    if _is_crowd(stats):  # starting many processes takes cores, but hands nothing over
+        loose *= max(0.0, 1 - stats["epochs"] * stats["first_batch_seconds"] / stats["seconds"])
     own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
     # Anything above the workers' time between stages is due to threads that stages start (BLAS, OpenMP).
     between = stats["workers"]["count"] * stats["seconds"] - sum(
