@@ -125,7 +125,7 @@ class StatefulSource(EpochSource[T_co]):
         if isinstance(self.dataset, IterableDataset):
             raise ValueError(f"the samples of {type(self.dataset).__name__} have no indices: it is iterable")
         sampler, router = index_sampler(self), None
-        if self.cache is not None and self.cache.route:
+        if self.cache is not None and self.cache.route and item_sampler(sampler).num_replicas > 1:
             router = Router(len(self.dataset), item_sampler(sampler).num_replicas)  # type: ignore[arg-type]
         skip = partial(left_out_of, self.skip) if self.skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

@@ -27,6 +27,7 @@ __all__ = [
     "nested_samplers",
     "num_ranks",
     "rank_share",
+    "routed_batches",
 ]
 
 BLOCK = 1 << 16
@@ -269,8 +270,14 @@ def global_batches(
     skip: LeftOut | None = None,
 ) -> Iterator[list[Indices]]:
     """Yield an epoch's global batches: what each rank loads, after the swaps if there is a router."""
-    ranks = sampler.num_replicas
     order = global_order(sampler, epoch, taken, skip)
+    yield from routed_batches(order, sampler.num_replicas, batch_size, drop_last, router)
+
+
+def routed_batches(
+    order: Indices, ranks: int, batch_size: int, drop_last: bool, router: Router | None
+) -> Iterator[list[Indices]]:
+    """Yield the global batches of an order that all ranks share: what each loads, after the swaps."""
     each = len(order) // ranks
     for start in range(0, each, batch_size):
         if drop_last and start + batch_size > each:
