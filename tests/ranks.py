@@ -1,0 +1,69 @@
+"""Real ranks of ``torch.distributed`` for tests: processes that meet by a file and talk by gloo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+__all__ = ["run_ranks"]
+
+# Seconds until ranks are killed, and in which they must have met, on a machine with much else to do.
+_MOST_SECONDS, _MEETING = 160.0, timedelta(seconds=120)
+
+
+def run_ranks(
+    work: Callable[..., Any], world: int, folder: Path, *arguments: Any, dying: Collection[int] = ()
+) -> list[Any]:
+    """Run ``work(rank, world, *arguments)`` on each rank, and return what each returned.
+
+    Args:
+        work: a function of a module, so that it can be pickled.
+        world: the number of ranks.
+        folder: to meet in, an empty one.
+        arguments: for ``work``.
+        dying: ranks that do not end by themselves; None is returned for them.
+
+    Raises:
+        Exception: that of the first rank that failed.
+        TimeoutError: they took too long.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    context = mp.start_processes(
+        _rank, (work, world, str(folder), arguments, bool(dying)), nprocs=world, join=False, start_method="forkserver"
+    )
+    living = [process for rank, process in enumerate(context.processes) if rank not in dying]
+    deadline = time.monotonic() + _MOST_SECONDS
+    try:
+        if not dying:
+            while not context.join(timeout=1.0):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{world} ranks took longer than {_MOST_SECONDS} s")
+        for process in living:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode != 0:
+                raise TimeoutError(f"a rank ended with {process.exitcode}")
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join()
+    return [None if rank in dying else torch.load(folder / f"{rank}.pt") for rank in range(world)]
+
+
+def _rank(
+    rank: int, work: Callable[..., Any], world: int, folder: str, arguments: tuple[Any, ...], some_die: bool
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=_MEETING
+    )
+    torch.save(work(rank, world, *arguments), f"{folder}/{rank}.pt")
+    if not some_die:
+        dist.barrier()  # so that none ends while another one still needs it
+    dist.destroy_process_group()
