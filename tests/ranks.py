@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run_ranks"]
+__all__ = ["flat", "run_ranks"]
 
 # Seconds until ranks are killed, and in which they must have met, on a machine with much else to do.
 _MOST_SECONDS, _MEETING = 160.0, timedelta(seconds=120)
 
 
-def run_ranks(
-    work: Callable[..., Any], world: int, folder: Path, *arguments: Any, dying: Collection[int] = ()
-) -> list[Any]:
+def run_ranks(work: Callable[..., Any], world: int, folder: Path, *arguments: Any, deaths: int = 0) -> list[Any]:
     """Run ``work(rank, world, *arguments)`` on each rank, and return what each returned.
 
     Args:
@@ -28,32 +27,36 @@ def run_ranks(
         world: the number of ranks.
         folder: to meet in, an empty one.
         arguments: for ``work``.
-        dying: ranks that do not end by themselves; None is returned for them.
+        deaths: the number of ranks that kill themselves; None is returned for them.
 
     Raises:
         Exception: that of the first rank that failed.
         TimeoutError: they took too long.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    context = mp.start_processes(
-        _rank, (work, world, str(folder), arguments, bool(dying)), nprocs=world, join=False, start_method="forkserver"
-    )
-    living = [process for rank, process in enumerate(context.processes) if rank not in dying]
+    given = (work, world, str(folder), arguments, deaths > 0)
+    context = mp.start_processes(_rank, given, nprocs=world, join=False, start_method="forkserver")
     deadline = time.monotonic() + _MOST_SECONDS
     try:
-        if not dying:
-            while not context.join(timeout=1.0):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{world} ranks took longer than {_MOST_SECONDS} s")
-        for process in living:
+        while not (deaths or context.join(timeout=1.0)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{world} ranks took longer than {_MOST_SECONDS} s")
+        for process in context.processes:
             process.join(max(0.0, deadline - time.monotonic()))
-            if process.exitcode != 0:
-                raise TimeoutError(f"a rank ended with {process.exitcode}")
+        codes = [process.exitcode for process in context.processes]
+        assert sorted(codes) == [-signal.SIGKILL] * deaths + [0] * (world - deaths), codes
     finally:
         for process in context.processes:
             process.kill()
             process.join()
-    return [None if rank in dying else torch.load(folder / f"{rank}.pt") for rank in range(world)]
+        for path in context.error_files:
+            Path(path).unlink(missing_ok=True)
+    return [torch.load(folder / f"{rank}.pt") if code == 0 else None for rank, code in enumerate(codes)]
+
+
+def flat(parts: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return the elements of all parts."""
+    return [element for part in parts for element in part]
 
 
 def _rank(

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, Dataset, DistributedSampler
 
 import foreload as fl
 from foreload.order.samplers import KeyedSampler
-from tests.ranks import run_ranks
+from tests.ranks import flat, run_ranks
 
 SIZE, BATCH, EPOCHS = 103, 5, 2
 
@@ -99,7 +99,7 @@ def shared(order: list[int], world: int, batch: int, drop_last: bool) -> list[li
 @pytest.mark.parametrize("world", [2, 4, MANY])
 def test_all_ranks_together_load_what_one_would(world: int, tmp_path: Path) -> None:
     got = run_ranks(load_all, world, tmp_path)
-    for name, arguments in {**LOADERS, **dict.fromkeys(batch_samplers(0, world), {})}.items():
+    for name, arguments in {**{name: {} for name in batch_samplers(0, world)}, **LOADERS}.items():
         drop_last = arguments.get("drop_last", "DistributedSampler" in name)
         batch = 1 if "one" in name else BATCH
         for epoch in range(EPOCHS):
@@ -113,8 +113,8 @@ def test_all_ranks_together_load_what_one_would(world: int, tmp_path: Path) -> N
             steps = list(zip(*(rank[name][epoch] for rank in got), strict=True))
             steps = [[[part] if batch == 1 else part for part in step] for step in steps]
             if "routed" in name:
-                steps = [sorted(sum(step, [])) for step in steps]
-                assert steps == [sorted(sum(step, [])) for step in shared(order, world, batch, drop_last)], name
+                steps = [sorted(flat(step)) for step in steps]
+                assert steps == [sorted(flat(step)) for step in shared(order, world, batch, drop_last)], name
             else:
                 assert steps == shared(order, world, batch, drop_last), name
             # Each global batch is that of a single process with the batch size of all.
@@ -145,7 +145,9 @@ def load_by_mesh(rank: int, world: int) -> dict[str, Any]:
     for name, group in groups.items():
         for kind, more in {"": {}, " cache": {"cache": "3KiB"}, " route": {"cache": ROUTED}}.items():
             with make(num_workers=0, transform=random_transform, group=group, **more) as loader:
-                loaded[name + kind] = [[[part.tolist() for part in batch] for batch in loader] for _ in range(EPOCHS)]
+                loaded[name + kind] = [
+                    [[part.tolist() for part in batch] for batch in loader] for _ in range(EPOCHS)
+                ]
     loaded["errors"] = []
     gone = dist.new_group(list(range(world)))
     dist.destroy_process_group(gone)
@@ -180,7 +182,7 @@ def test_ranks_outside_of_the_group_get_the_same_batches(world: int, tmp_path: P
                 for step, wanted in zip(steps, expected, strict=True):
                     indices = [part[0] for part in step]
                     if kind == " route":
-                        assert sorted(sum(indices, [])) == sorted(sum(wanted, []))
+                        assert sorted(flat(indices)) == sorted(flat(wanted))
                     else:
                         assert indices == wanted, (name, kind)
                     # What is random is of the sample alone.

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
-from foreload.order.ranks import rank_store
+from foreload.order.ranks import first_claim, machine_name, own_process, rank_store
 
 __all__ = ["SharedStore"]
 
@@ -30,15 +29,6 @@ _num_made: Counter[tuple[str, str]] = Counter()
 # Of each kind of store, what other ranks are told: the contents, in the order in which this process first had
 # them, each with the rank in the split of the order, and the number of ranks there.
 _told: dict[str, list[list[Any]]] = {}
-
-
-def _machine() -> str:
-    """Return a name of what processes that share memory have in common: machine, PID namespace and user."""
-    boot, processes = "", ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        processes = os.readlink("/proc/self/ns/pid")
-    return f"{boot} {processes} {os.getuid() if hasattr(os, 'getuid') else ''}"
 
 
 def _address(store: SampleStore) -> str:
@@ -94,22 +84,26 @@ class SharedStore:
         exchange = self._exchange
         if exchange is None:
             return make(1), True
-        rank, key = str(dist.get_rank()), self._tell(exchange)
-        if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
-            with suppress(RuntimeError):
-                exchange.wait([f"foreload/rank/{rank}" for rank in range(dist.get_world_size())], _RANKS_TIMEOUT)
-            store = self._made(make)
-            exchange.set(key, _address(store))
-            return store, True
-        try:
-            exchange.wait([key], _STORE_TIMEOUT)
-            return _found(exchange.get(key).decode(), make(1)), False
-        except (OSError, RuntimeError) as error:
-            warn_user(f"this rank uses a cache of its own, as that of rank {self._maker(key)} is closed: {error}")
-            return self._made(make), True
-
-    def _maker(self, key: str) -> str:
-        return str(self._exchange.get(f"{key}/maker").decode())
+        key, gone = self._tell(exchange), set[str]()
+        while True:
+            maker, _ = first_claim(exchange, f"{key}/maker", gone=gone)
+            if maker == own_process():
+                with suppress(RuntimeError):
+                    ranks = range(dist.get_world_size())
+                    exchange.wait([f"foreload/rank/{rank}" for rank in ranks], _RANKS_TIMEOUT)
+                store = self._made(make)
+                exchange.set(f"{key}/{maker}", _address(store))
+                return store, True
+            try:
+                exchange.wait([f"{key}/{maker}"], _STORE_TIMEOUT)
+                return _found(exchange.get(f"{key}/{maker}").decode(), make(1)), False
+            except OSError:  # that process has closed it, or was killed: the first one to notice makes another one
+                gone.add(maker)
+            except RuntimeError as error:
+                warn_user(
+                    f"this rank uses a cache of its own: process {maker} did not make the shared one: {error}"
+                )
+                return self._made(make), True
 
     def _tell(self, exchange: Any) -> str:
         """Tell other ranks of this one; return the key of the store: the n-th ones of all ranks are one."""
@@ -118,10 +112,10 @@ class SharedStore:
         contents = [content for content, _, _ in told]
         place = contents.index(self._content) if self._content in contents else len(told)
         told[place : place + 1] = [own]
-        exchange.set(f"foreload/rank/{dist.get_rank()}", json.dumps([_machine(), _told, own]))
+        exchange.set(f"foreload/rank/{dist.get_rank()}", json.dumps([machine_name(), _told, own]))
         number = _num_made[self._kind, self._content]
         _num_made[self._kind, self._content] += 1
-        return f"foreload/store/{_machine()}/{number}/{self._kind}/{self._content}"
+        return f"foreload/store/{machine_name()}/{number}/{self._kind}/{self._content}"
 
     def _made(self, make: Callable[[int], SampleStore]) -> SampleStore:
         others = {other for other, _, _ in self._neighbours()} - {self._content}
@@ -156,7 +150,7 @@ class SharedStore:
             if rank == dist.get_rank() or not self._exchange.check([key]):
                 continue
             machine, told, latest = json.loads(self._exchange.get(key))
-            if machine != _machine():
+            if machine != machine_name():
                 continue
             stores = {content: (content, of, ranks) for content, of, ranks in told.get(self._kind, [])}
             if self._content in stores or len(stores) <= number:

@@ -51,7 +51,8 @@ class LoaderOrder(TorchDataLoader[T_co]):
 
     def _warn_of_ranks(self) -> None:
         """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
-        if self._warned_of_ranks or not (self._draws_itself and self.distributed) or present_rank()[1] == 1:
+        is_asked_for = self.group is not None or not (self._draws_itself and self.distributed)
+        if self._warned_of_ranks or is_asked_for or present_rank()[1] == 1:
             return
         if item_sampler(index_sampler(self)) is self.sampler and type(self.sampler) is not SequentialSampler:
             self._warned_of_ranks = True
@@ -64,7 +65,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
         """Check that the ranks that share an order go on from one place in it, as far as they have begun to.
 
         Raises:
-            ValueError: another rank goes on from another place.
+            ValueError: another rank, on this machine, goes on from another place.
         """
         state, ranks = self._resumed, getattr(item_sampler(index_sampler(self)), "num_replicas", 1)
         if state is None or ranks == 1:

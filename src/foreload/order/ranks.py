@@ -6,9 +6,11 @@ it. Every rank computes the same swaps from the same numbers; nothing is sent.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,17 @@ from foreload import _native
 from foreload._torch import default_store, is_whole_mesh
 from foreload.checks import Array, Indices, check_int
 
-__all__ = ["Router", "assign_ranks", "first_value", "present_rank", "rank_in", "rank_store"]
+__all__ = [
+    "Router",
+    "assign_ranks",
+    "first_claim",
+    "first_value",
+    "machine_name",
+    "own_process",
+    "present_rank",
+    "rank_in",
+    "rank_store",
+]
 
 # How often each name was used in this process.
 _num_used: Counter[str] = Counter()
@@ -103,18 +115,62 @@ def rank_store() -> Any:
     return default_store()
 
 
+def machine_name() -> str:
+    """Return a name of what processes that share memory have in common: machine, PID namespace and user."""
+    boot, processes = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        processes = os.readlink("/proc/self/ns/pid")
+    return f"{boot} {processes} {os.getuid() if hasattr(os, 'getuid') else ''}"
+
+
+def own_process() -> str:
+    """Return a name of this process that no other one on this machine ever has."""
+    return f"{os.getpid()}:{_started(os.getpid())}"
+
+
+def _started(process: int) -> str:
+    """Return when a process was started; "" if it has ended, or that is not known."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""
+
+
+def first_claim(store: Any, key: str, value: str = "", gone: Collection[str] = ()) -> tuple[str, str]:
+    """Return the process that was the first to claim a key, this one perhaps, and the value that it gave.
+
+    A store may outlive its processes, as that of torchrun does when it restarts them. So claims of processes that
+    have ended do not count.
+
+    Args:
+        store: the key-value store of the ranks.
+        key: only processes of this machine claim it.
+        value: of this process.
+        gone: processes whose claims do not count either.
+    """
+    own = f"{own_process()} {value}"
+    found = store.compare_set(key, "", own).decode()
+    while True:
+        process, _, given = found.partition(" ")
+        number, _, started = process.partition(":")
+        if found == own or (process not in gone and _started(int(number)) == started):
+            return process, given
+        found = store.compare_set(key, found, own).decode()
+
+
 def first_value(name: str, value: str) -> str:
-    """Return the value of the rank that was the first to call this; the n-th calls with a name belong together.
+    """Return the value of the first rank on this machine to call this; n-th calls with a name belong together.
 
     No rank waits for another one. If they cannot be asked, that is this rank's own value.
     """
     store = rank_store()
     if store is None:
         return value
-    key = f"foreload/first/{name}/{_num_used[name]}"
+    key = f"foreload/first/{machine_name()}/{name}/{_num_used[name]}"
     _num_used[name] += 1
     with suppress(RuntimeError):  # the process that keeps the store may have ended
-        return str(store.compare_set(key, "", value).decode())
+        return first_claim(store, key, value)[1]
     return value
 
 
