@@ -24,17 +24,14 @@ from foreload.order.samplers import (
     concatenated,
     global_order,
     keyed_blocks,
+    keyed_rounds,
     num_ranks,
     routed_batches,
 )
 from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
 
-__all__ = ["ARRAY_SAMPLERS", "ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function"]
-
-
-# Of torch and foreload, beside those that are an ArraySampler; no class derived from them, which may do anything.
-ARRAY_SAMPLERS = (SequentialSampler, RandomSampler, KeyedSampler, DistributedSampler)
+__all__ = ["ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function"]
 
 
 def batches(
@@ -105,7 +102,7 @@ def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew:
     if is_function(sampler):
         return None
     inner = item_sampler(sampler)
-    if type(sampler) is not BatchSampler or type(inner) not in ARRAY_SAMPLERS:
+    if type(sampler) is not BatchSampler or type(inner) is not RandomSampler:
         blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
         return coming_state(inner, drew=drew) if blocks is None else blocks.drawn
     if inner.generator is not None:
@@ -332,9 +329,12 @@ class _RankBlocks(Blocks):
     ) -> None:
         self.each = sampler.num_replicas
         # Another number of ranks may have come so far: what is left is split among the present ones.
-        taken = merged([*start.given, *left_out])
-        all_ranks = global_order(sampler, sampler.epoch, taken, skip, left_out)
-        super().__init__(iter([all_ranks[sampler.rank :: self.each]]))
+        taken, rank = merged([*start.given, *left_out]), sampler.rank
+        if isinstance(sampler, KeyedSampler):
+            rounds = keyed_rounds(sampler, taken, skip, left_out)
+        else:
+            rounds = iter([global_order(sampler, sampler.epoch, taken, skip, left_out)])
+        super().__init__(block[rank :: self.each] for block in rounds)
 
 
 class _RoutedRankBlocks(Blocks):
