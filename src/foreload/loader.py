@@ -17,6 +17,7 @@ from foreload.checks import check_bool, check_int, check_seed
 from foreload.device import MovedAhead, check_device, side_stream
 from foreload.frameworks import AdaptableLoader, origin_of
 from foreload.options import Cache, parse_bytes
+from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
@@ -72,6 +73,10 @@ class DataLoader(AdaptableLoader[T_co]):
             is: each loads its own part, as many batches as every other. Parts are made equal as
             ``DistributedSampler`` does it: with ``drop_last`` by leaving samples out, otherwise by loading some
             twice. ``sampler`` is the order of all ranks.
+        group: the ranks that share the samples, if not all do: a ``ProcessGroup``, a ``DeviceMesh`` such as
+            ``mesh["dp"]`` or ``mesh["dp_replicate", "dp_shard"]``, or a pair (rank, number of ranks). Processes of
+            the same rank in their groups, such as those of one tensor-parallel model, get the same batches, with
+            the same random numbers. Needs ``seed=``. The rank is looked at now, not when an epoch begins.
         snapshot_every_n_steps: the number of batches after which workers send the state of a dataset that has
             one, as in torchdata's ``StatefulDataLoader``; 0: never. To go on, batches since then are loaded again.
         skip: steps and samples to leave out of what is still to come: a :class:`~foreload.Skip` or a list of them.
@@ -122,6 +127,7 @@ class DataLoader(AdaptableLoader[T_co]):
         snapshot_every_n_steps: int = 1,
         skip: Skip | Sequence[Skip] | None = None,
         distributed: bool = True,
+        group: Any = None,
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
         if origin is not None:
@@ -130,8 +136,9 @@ class DataLoader(AdaptableLoader[T_co]):
         self.seed = None if seed is None else check_seed(seed)
         self.distributed = check_bool("distributed", distributed)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
-        is_shuffled = shuffle and sampler is None and batch_sampler is None
-        if self.seed is not None and is_shuffled and not isinstance(dataset, IterableDataset):
+        # (If a framework has put in a sampler of its own, the group was checked before.)
+        self.group = _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None)
+        if self.seed is not None and shuffle and self._draws_itself:
             data: Any = dataset
             own = data.seeded_sampler(self.seed) if isinstance(data, LoaderDefaults) else None
             sampler, shuffle = KeyedSampler(data, self.seed) if own is None else own, None
@@ -197,6 +204,7 @@ class DataLoader(AdaptableLoader[T_co]):
         about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
         about += [f"seed={self.seed}"] if self.seed is not None else []
         about += [] if self.distributed else ["distributed=False"]
+        about += [] if self.group is None else [f"group={self.group}"]
         about.append(f"num_workers={self._describe_workers()}")
         names = ("cache", "memory", "device")
         about += [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
@@ -281,6 +289,28 @@ class DataLoader(AdaptableLoader[T_co]):
         self._moving = self._begun = None
         self._reset()
         self._crew.choice = choice
+
+
+def _rank_in(
+    group: Any, seed: int | None, distributed: bool, in_order: bool, *, draws: bool
+) -> tuple[int, int] | None:
+    """Return the rank in a group and the number of its ranks, if they can share the order of the loader."""
+    if group is None:
+        return None
+    if not draws:
+        raise ValueError(
+            "group is for the order that seed= makes, but a sampler or an iterable dataset has its own: leave "
+            "group= out, and give DistributedSampler, or the dataset, num_replicas= and rank="
+        )
+    if seed is None:
+        raise ValueError("group needs seed=, the same on all ranks, so that they know each other's order")
+    if not distributed:
+        raise ValueError("group= and distributed=False contradict each other: leave one of them out")
+    if not in_order:
+        raise ValueError(
+            "group= needs in_order=True: ranks that are to get the same batches would get them in different orders"
+        )
+    return rank_in(group)
 
 
 def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:

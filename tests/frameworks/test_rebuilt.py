@@ -53,7 +53,17 @@ OPTIONS: dict[str, Any] = {
 
 def test_no_option_of_ours_is_missing_here() -> None:
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in (fl.DataLoader, DataLoader))
-    assert ours - theirs <= OPTIONS.keys()
+    assert ours - theirs <= OPTIONS.keys() | {"group"}
+
+
+def test_a_group_survives_and_leaves_the_samples_to_the_sampler(builder: Any) -> None:
+    loader: Any = fl.DataLoader(Regression(), batch_size=8, shuffle=True, seed=1, group=(1, 2))
+    assert len(loader) == 4
+    for make in (as_lightning, builder.prepare_data_loader):
+        other = make(loader, SequentialSampler(range(64)))
+        again = make(other, SequentialSampler(range(64)))
+        assert other.group == again.group == (1, 2)
+        assert len(list(other)) == len(list(again)) == 8
 
 
 @pytest.mark.parametrize("option", OPTIONS)
