@@ -67,7 +67,4 @@ class HostRing:
         free = self._free[rounded] = self._free.pop(rounded, [])
         self._num_lent += 1
         self._most_lent = max(self._most_lent, self._num_lent)
-        if free:
-            return free.pop()
-        with torch.inference_mode(False):  # else it could be written to in that mode only
-            return self._allocate(rounded)
+        return free.pop() if free else self._allocate(rounded)

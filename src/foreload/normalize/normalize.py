@@ -172,12 +172,11 @@ class _Constants:
     def of(
         cls, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
     ) -> _Constants:
-        with torch.inference_mode(False):
-            means, stds = np.array(mean, np.float32), np.array(std, np.float32)
-            scale = torch.from_numpy(np.float32(1) / (np.float32(255) * stds))[:, None]
-            bias = torch.from_numpy(-means / stds)[:, None]
-            table = torch.add(torch.mul(torch.arange(256, dtype=torch.uint8), scale), bias).to(dtype)
-            return cls(scale[:, None].to(device), bias[:, None].to(device), table.to(device))
+        means, stds = np.array(mean, np.float32), np.array(std, np.float32)
+        scale = torch.from_numpy(np.float32(1) / (np.float32(255) * stds))[:, None]
+        bias = torch.from_numpy(-means / stds)[:, None]
+        table = torch.add(torch.mul(torch.arange(256, dtype=torch.uint8), scale), bias).to(dtype)
+        return cls(scale[:, None].to(device), bias[:, None].to(device), table.to(device))
 
 
 _unusable: list[Exception] = []
