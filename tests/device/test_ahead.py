@@ -398,15 +398,6 @@ def test_transforms_run_on_the_cpu_too() -> None:
         assert (batch.item(), len(given)) == (-number, number + 1)  # nothing is requested ahead
 
 
-def test_frameworks_loaders_keep_the_arguments(use: Use) -> None:
-    loader = fl.DataLoader(
-        torch.arange(6.0), batch_size=2, device="cpu", device_depth=3, device_transform=torch.neg, num_workers=0
-    )
-    rebuilt = loader.rebuilt({"dataset": loader.dataset, "batch_size": 3, "num_workers": loader.num_workers})
-    assert (rebuilt.device_depth, rebuilt.device_transform, rebuilt.device) == (3, torch.neg, loader.device)
-    assert [batch.tolist() for batch in rebuilt] == [[0, -1, -2], [-3, -4, -5]]
-
-
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(TypeError, match="loader must be something to iterate over, got int"):
         fl.PrefetchLoader(3, "cpu")  # type: ignore[arg-type]
