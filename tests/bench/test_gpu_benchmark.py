@@ -27,7 +27,7 @@ class FakeGpu:
         self.now = 0.0
         self.waits = 0
         self._event_seconds = event_seconds
-        self._pinned: set[int] = set()
+        self._pinned: dict[int, torch.Tensor] = {}  # by address, which no other memory may get
 
     def event(self) -> float:
         self.now += self._event_seconds
@@ -42,7 +42,7 @@ class FakeGpu:
     def host_memory(self, size: int, *, pin: bool) -> torch.Tensor:
         memory = torch.zeros(size, dtype=torch.uint8)
         if pin:
-            self._pinned.add(memory.data_ptr())
+            self._pinned[memory.data_ptr()] = memory
         return memory
 
     def copy(self, host: torch.Tensor) -> torch.Tensor:

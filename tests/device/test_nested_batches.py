@@ -185,7 +185,7 @@ def test_tensors_that_objects_replace_are_kept_until_they_are_copied(device: Fak
     epoch = iter(fl.PrefetchLoader([movable, torch.ones(1)], "cpu", depth=1))
     next(epoch)
     assert movable.fields["y"] is not before
-    assert any(each is before for source in epoch._sources for each in source.memory)
+    assert any(each is before for source in epoch._sources for each in source.tensors)
     epoch.close()
 
 

@@ -44,7 +44,8 @@ class _Failed(NamedTuple):
 
 
 class _Source(NamedTuple):
-    memory: list[torch.Tensor]  # must be neither freed nor written to before the copy is over
+    batch: Any  # neither this nor its tensors may be freed before the copy is over
+    tensors: list[torch.Tensor]  # as they were before it, for the `.to` of some objects changes them
     lent: list[torch.Tensor]  # by the ring
     start: Any
     end: Any
@@ -195,8 +196,8 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         except Exception as error:
             return _Failed(error, state)
         samples = 0 if self._watch is None else self._watch.passed()
-        memory = list(tensors(source))  # now, for the `.to` of some objects changes them
-        self._stream.follow(memory)
+        sources = list(tensors(source))
+        self._stream.follow(sources)
         began, start = _native.now_ns(), self._stream.event()
         objects: list[Any] = []
         try:
@@ -205,7 +206,8 @@ class MovedAhead(TorchIterator, Iterator[Any]):
             return _Failed(stop_error(error) if isinstance(error, StopIteration) else error, state)
         finally:
             end = self._stream.event()
-            self._sources.append(_Source(memory, self._mover.ring.collect(), start, end, began, samples))
+            lent = self._mover.ring.collect()
+            self._sources.append(_Source(source, sources, lent, start, end, began, samples))
         return _Moved(batch, end, objects, state, samples)
 
     def _release(self, *, wait: bool) -> None:
@@ -223,7 +225,7 @@ class MovedAhead(TorchIterator, Iterator[Any]):
     def _note(self, source: _Source) -> None:
         if self._watch is not None:
             took = int(self._stream.seconds(source.start, source.end) * 1e9)
-            size = sum(tensor.nbytes for tensor in source.memory)
+            size = sum(tensor.nbytes for tensor in source.tensors)
             self._watch.lane.native.add(Stage.device, source.began, source.began + took, source.samples, size)
 
     def _end_watch(self) -> None:
