@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -187,6 +188,30 @@ def test_tensors_that_objects_replace_are_kept_until_they_are_copied(device: Fak
     assert movable.fields["y"] is not before
     assert any(each is before for source in epoch._sources for each in source.tensors)
     epoch.close()
+
+
+def test_objects_are_kept_until_they_are_copied(device: FakeDevice) -> None:
+    class Foreign:
+        """Has its memory where nobody finds it."""
+
+        def to(self, where: Any) -> int:
+            return 3
+
+    made: list[weakref.ref[Foreign]] = []
+
+    def batches() -> Iterator[Foreign]:
+        for _ in range(3):
+            batch = Foreign()
+            made.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    epoch = iter(fl.PrefetchLoader(batches(), "cpu", depth=1))
+    assert next(epoch) == 3
+    assert [each() is not None for each in made] == [True, True]
+    device.settle()
+    assert list(epoch) == [3, 3]
+    assert [each() is not None for each in made] == [False, False, False]
 
 
 def strange() -> Iterator[tuple[str, torch.Tensor]]:
