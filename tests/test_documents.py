@@ -126,6 +126,15 @@ def test_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader.close()
 
 
+def test_gpu() -> None:
+    photos(Path("photos"))
+    images, labels = torch.zeros(100, 3), torch.arange(100)
+    names = run("docs/gpu.md", {"dataset": torch.utils.data.TensorDataset(images, labels)})
+    assert names["images"].dtype is torch.bfloat16
+    assert names["images"].is_contiguous(memory_format=torch.channels_last)
+    assert names["copied"]["samples"] == 8
+
+
 def test_extending() -> None:
     run("docs/extending.md", {})
 

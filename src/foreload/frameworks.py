@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
-from foreload.device import MovedAhead
+from foreload.device.ahead import MovedAhead
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.order.shuffle import ShuffledStream

@@ -14,7 +14,9 @@ from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import unwrap
 from foreload.checks import check_bool, check_int, check_seed
-from foreload.device import MovedAhead, check_device, side_stream
+from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
+from foreload.device.prefetch import check_transform
+from foreload.device.stream import check_device, side_stream
 from foreload.frameworks import AdaptableLoader, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
@@ -60,7 +62,10 @@ class DataLoader(AdaptableLoader[T_co]):
             :class:`~foreload.Cache`. Which samples it keeps is planned from the order, which is known ahead.
         transform: applied to each sample after the cache; random augmentation belongs here.
         device: deliver batches on this device. For CUDA, they are page-locked and copied on a stream of their own
-            while the loop works on the previous batch, as with :class:`~foreload.PrefetchLoader`.
+            while the loop works on those before, as with :class:`~foreload.PrefetchLoader`.
+        device_depth: the number of batches on the device ahead of the one that the loop has.
+        device_transform: called with each batch on ``device``, such as a :class:`foreload.transforms.Normalize`;
+            what it returns is delivered.
         memory: limit for the cache and the batches made ahead together: bytes, ``"4GiB"``, or ``"50%"`` of the
             memory that this process may use. (Each worker process makes at least one batch ahead.) Even without a
             limit, the cache shrinks when memory runs short; see ``stats()["memory"]``.
@@ -120,6 +125,8 @@ class DataLoader(AdaptableLoader[T_co]):
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
         device: torch.device | str | int | None = None,
+        device_depth: int = 2,
+        device_transform: DeviceTransform | None = None,
         memory: SupportsIndex | str | None = None,
         on_error: OnError = "raise",
         max_errors: int = 100,
@@ -148,9 +155,9 @@ class DataLoader(AdaptableLoader[T_co]):
             collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
-        self.device = None if device is None else torch.device(device)
-        if self.device is not None:
-            check_device(self.device)
+        self.device = None if device is None else check_device(device)
+        self.device_depth = check_int("device_depth", device_depth, least=1)
+        self.device_transform = check_transform(device_transform, self.device)
         self.memory = memory
         self.on_error = check_on_error(on_error)
         self.max_errors = check_int("max_errors", max_errors, least=0)
@@ -268,10 +275,9 @@ class DataLoader(AdaptableLoader[T_co]):
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
-        if stream is None:
-            return epoch
-        moving = MovedAhead(epoch, stream, self._state)
-        self._moving = weakref.ref(moving)
+        moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=self.device_transform)
+        if isinstance(moving, MovedAhead):
+            self._moving = weakref.ref(moving)
         return moving
 
     def __getstate__(self) -> dict[str, Any]:

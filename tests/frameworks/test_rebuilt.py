@@ -36,6 +36,8 @@ OPTIONS: dict[str, Any] = {
     "cache": fl.Cache("1MiB"),
     "transform": copy.copy,
     "device": "cpu",
+    "device_depth": 3,
+    "device_transform": copy.copy,
     "memory": "1GiB",
     "on_error": "skip",
     "max_errors": 7,
@@ -68,7 +70,8 @@ def test_a_group_survives_and_leaves_the_samples_to_the_sampler(builder: Any) ->
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_each_option_survives(builder: Any, option: str) -> None:
-    loader: Any = fl.DataLoader(Regression(), batch_size=8, **{option: OPTIONS[option]})
+    needed = {"device": "cpu"} if option == "device_transform" else {}
+    loader: Any = fl.DataLoader(Regression(), batch_size=8, **{option: OPTIONS[option], **needed})
     sampler = SequentialSampler(range(64))
     for other in (as_lightning(loader, sampler), builder.prepare_data_loader(loader, sampler)):
         assert type(other) is fl.DataLoader
