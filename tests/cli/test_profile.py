@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from foreload.cli.profile import Profile, profile
-from foreload.cli.profile.script import nsys_command
+from foreload.cli.profile.nsys import nsys_command
 from tests import leftovers
 from tests.programs import python
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["environment", "nsys_command", "run_script"]
+from foreload.cli.profile.stop import Stop
+
+__all__ = ["environment", "run_script"]
 
 # Signals to the command that are passed on to the script.
 _PASSED_ON = {
@@ -64,15 +65,20 @@ def environment(folder: Path, *, spans: int, nvtx: bool = False) -> dict[str, st
 
 
 def run_script(
-    command: Sequence[str], variables: dict[str, str], sample: Callable[[int], None], every: float
+    command: Sequence[str],
+    variables: dict[str, str],
+    sample: Callable[[int], None],
+    pause: Callable[[], float],
+    stop: Stop | None = None,
 ) -> int:
     """Run a command, and pass on signals that arrive meanwhile.
 
     Args:
         command: the path of a program, and its arguments.
         variables: its environment.
-        sample: called with the id of its process, about every ``every`` seconds.
-        every: seconds.
+        sample: called again and again with the id of its process.
+        pause: returns the seconds until the next sample.
+        stop: ends it after some time; None: it ends by itself.
 
     Returns:
         Its exit code, or minus the signal that killed it.
@@ -82,10 +88,12 @@ def run_script(
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None in a process without them
             stream.flush()
-        group = {"setpgroup": 0} if alone else {}
-        process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **group)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"setpgroup": 0} if alone else {}
+        if stop is not None:  # which ends it by Ctrl-C, and a shell has programs in the background ignore that
+            options["setsigdef"] = [signal.SIGINT]
+        process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **options)
         while True:
-            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, every)
+            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 # A terminal sends its signals to the script too, if that is in the same group.
                 if alone or received.si_code <= 0:
@@ -95,10 +103,14 @@ def run_script(
             if ended:
                 break
             sample(process)
+            if stop is not None:
+                stop.check(process)
         while signal.sigtimedwait(_PASSED_ON, 0) is not None:
             pass  # these were for the script
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if stop is not None and stop.begun:
+        stop.clean_up()
     return os.waitstatus_to_exitcode(status)
 
 
@@ -114,36 +126,3 @@ def _in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-def nsys_command(command: list[str], output: Path) -> list[str]:
-    """Return the command that runs ``command`` under Nsight Systems.
-
-    It records CUDA, NVTX ranges and calls of the C library, and also file accesses if this version of ``nsys``
-    can.
-
-    Args:
-        command: a program and its arguments.
-        output: the file to write, without ``.nsys-rep``.
-
-    Raises:
-        FileNotFoundError: there is no ``nsys``.
-    """
-    nsys = shutil.which("nsys")
-    if nsys is None:
-        raise FileNotFoundError(
-            "--nsys needs NVIDIA Nsight Systems, and there is no nsys on the PATH; install the package "
-            "nsight-systems-cli from NVIDIA's repository or from https://developer.nvidia.com/nsight-systems, "
-            "or leave out --nsys: the report does not need it"
-        )
-    known = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False).stdout
-    files = ["--osrt-file-access=true"] if "--osrt-file-access" in known else []
-    return [
-        nsys,
-        "profile",
-        "--trace=cuda,nvtx,osrt",
-        *files,
-        "--force-overwrite=true",
-        f"--output={output}",
-        *command,
-    ]
