@@ -78,6 +78,8 @@ def profile(
         began = time.monotonic()
         code = run_script(command, variables, sampler.sample, sampler.pause, stop)
         ran = time.monotonic() - began
+        if stop is not None and stop.begun:
+            stop.clean_up()
         loaders = read_records(folder, sampler.tree)
         loaders += loop_records(sampler.loops, loaders, sampler.tree)
         found = Profile([str(script), *arguments], code, ran, loaders)

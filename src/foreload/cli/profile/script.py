@@ -109,8 +109,6 @@ def run_script(
             pass  # these were for the script
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if stop is not None and stop.begun:
-        stop.clean_up()
     return os.waitstatus_to_exitcode(status)
 
 

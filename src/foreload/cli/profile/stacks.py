@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 __all__ = ["Function", "StackReader"]
 
-# Bytes read of a frame, and the deepest stack that is followed; the memory may change while it is read.
-_FRAME_SIZE, _MAX_DEPTH = 96, 400
+# The deepest stack that is followed: the memory may change while it is read.
+_MAX_DEPTH = 400
 
 _MAX_NAME = 4096
 
@@ -50,7 +50,8 @@ class StackReader:
             raise ValueError(f"it runs Python {layout['version']:x}")
         self.process = int(path.stem)
         self._layout = layout
-        self._functions: dict[int, Function | None] = {}
+        self._frame_size = max(layout[key] for key in ("code", "instruction", "previous")) + 8
+        self._functions: dict[tuple[int, ...], Function] = {}
         self._memory = os.open(f"/proc/{self.process}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class StackReader:
         for _ in range(_MAX_DEPTH):
             if not address:
                 break
-            words = self._words(address, _FRAME_SIZE)
+            words = self._words(address, self._frame_size)
             code, at = words[layout["code"] // 8], words[layout["instruction"] // 8]
             function = self._function(code)
             if function is not None:
@@ -83,20 +84,31 @@ class StackReader:
 
     def _words(self, address: int, size: int) -> tuple[int, ...]:
         raw = os.pread(self._memory, size, address)
-        if len(raw) < size:
+        if not raw:
             raise ProcessLookupError(f"process {self.process} has ended")
+        if len(raw) < size:  # a stale address, at the end of what is mapped
+            raise OSError(f"process {self.process} has no memory at {address + size:#x}")
         return struct.unpack(f"{size // 8}Q", raw)
 
     def _function(self, code: int) -> Function | None:
         """Return a function by the address of its code; None for the interpreter's own frames."""
-        if code not in self._functions:
+        layout = self._layout
+        begin = min(layout["file"], layout["name"], layout["line"]) // 8 * 8
+        size = max(layout["file"], layout["name"], layout["line"]) // 8 * 8 + 8 - begin
+        try:
+            words = self._words(code + begin, size)
+        except (OSError, OverflowError):
+            return None
+        file, name, line = (words[(layout[key] - begin) // 8] for key in ("file", "name", "line"))
+        # The address alone may be that of another function, which is gone.
+        if (code, file, name, line) not in self._functions:
+            number = line >> 32 if layout["line"] % 8 else line & 0xFFFFFFFF
             try:
-                path, name = (self._text(*self._words(code + self._layout[key], 8)) for key in ("file", "name"))
-                line = self._words(code + self._layout["line"], 8)[0] & 0xFFFFFFFF
-                self._functions[code] = Function(path, name, line)
+                found = Function(self._text(file), self._text(name), number)
             except (OSError, OverflowError):
-                self._functions[code] = None
-        return self._functions[code]
+                return None
+            self._functions[code, file, name, line] = found
+        return self._functions[code, file, name, line]
 
     def _text(self, address: int) -> str:
         (length,) = self._words(address + 16, 8)

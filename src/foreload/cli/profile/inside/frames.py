@@ -48,7 +48,7 @@ def publish_frames(folder: str) -> None:
 
 
 def _find_layout(memory: int) -> dict[str, Any] | None:
-    get_state = ctypes.pythonapi.PyThreadState_Get
+    get_state = ctypes.PyDLL(None).PyThreadState_Get  # pythonapi is the script's too
     get_state.restype = ctypes.c_void_p
     state = get_state()
 
