@@ -65,10 +65,12 @@ def nsys_command(command: Sequence[str], output: Path) -> list[str]:
 def _help_of(option: str, known: str) -> str | None:
     r"""Return what the help says of an option, up to the next one; None if it has no such option.
 
-    >>> _help_of("--sample", "-s, --sample= cpu or none\n--sampling-period= ...")
-    '= cpu or none\n'
+    >>> _help_of("--sample", "see\n --sample=cpu\n -s, --sample=\n cpu or none\n --sampling-period=\n ...")
+    '\n cpu or none\n'
     """
+    # The option stands alone on its line; at the beginning of others it is only mentioned.
+    begin = r"^\s*(?:-\w, *)?"
     found = re.search(
-        rf"(?<![\w-]){option}(?![\w-])(.*?)(?=^\s*(?:-\w, *)?--\w|\Z)", known, re.DOTALL | re.MULTILINE
+        rf"{begin}{option}=?\s*?$(.*?)(?={begin}--[\w-]+=?\s*?$|\Z)", known, re.DOTALL | re.MULTILINE
     )
     return None if found is None else found[1]
