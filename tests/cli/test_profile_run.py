@@ -179,3 +179,28 @@ def test_a_script_that_ends_before_keeps_its_exit_code(tmp_path: Path) -> None:
     assert found.returncode == 7
     assert "exit code 7" in found.stdout
     assert "--duration" not in found.stdout
+
+
+OTHER_THREAD = """
+import os, signal, sys, threading, time
+from foreload.cli.profile.script import run_script
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+script = "import signal, time; signal.signal(15, lambda *_: exit(5)); print('ready', flush=True); time.sleep(60)"
+def sample(process):
+    time.sleep(0.3)  # nearly always, this thread waits for no signal
+command = [sys.executable, "-c", script]
+code = run_script(command, dict(os.environ), sample, lambda: 0.01)
+print(code, signal.getsignal(15) == signal.SIG_DFL, flush=True)
+os._exit(0)
+"""
+
+
+def test_signals_that_another_thread_receives_are_passed_on() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OTHER_THREAD], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.communicate(timeout=60)[0] == "5 True\n"
+    assert process.returncode == 0

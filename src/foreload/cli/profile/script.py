@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ _PASSED_ON = {
     signal.SIGUSR2,
     signal.SIGALRM,
 }
+
+# Of these, those that a terminal sends to all processes in its foreground.
+_FROM_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 
 # Imported first by every Python process that the script starts (see the site module). It then removes its folder
 # from the path, and imports the sitecustomize module that was there before.
@@ -84,6 +88,9 @@ def run_script(
         Its exit code, or minus the signal that killed it.
     """
     alone = not _in_foreground()
+    # While this thread samples, the system gives a signal to another thread, which a library has started.
+    elsewhere: list[int] = []
+    handlers = _hear(elsewhere)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None in a process without them
@@ -94,6 +101,10 @@ def run_script(
         process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **options)
         while True:
             received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, pause())
+            while elsewhere:
+                number = elsewhere.pop(0)
+                if alone or number not in _FROM_TERMINAL:
+                    os.kill(process, number)
             if received is not None and received.si_signo != signal.SIGCHLD:
                 # A terminal sends its signals to the script too, if that is in the same group.
                 if alone or received.si_code <= 0:
@@ -109,7 +120,20 @@ def run_script(
             pass  # these were for the script
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return os.waitstatus_to_exitcode(status)
+
+
+def _hear(heard: list[int]) -> dict[int, Any]:
+    """Append signals that are to be passed on to a list, if they would end this process; return their handlers."""
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _PASSED_ON:
+            # What is ignored stays ignored, in the script too; a handler is not inherited by it.
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                handlers[int(number)] = signal.signal(number, lambda number, _: heard.append(number))
+    return handlers
 
 
 def _in_foreground() -> bool:
