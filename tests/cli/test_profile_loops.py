@@ -137,6 +137,75 @@ def test_dali_is_timed(
     )
 
 
+FFCV = """
+import time, torch
+from threading import Thread
+class EpochIterator(Thread):
+    def __init__(self, loader, order):
+        super().__init__(daemon=True)
+        self.loader, self.left = loader, len(order)
+    def __next__(self):
+        if not self.left: raise StopIteration()
+        self.left -= 1
+        time.sleep(0.006)
+        return torch.zeros(4, 3), torch.zeros(4)
+    def __iter__(self): return self
+"""
+FFCV_SCRIPT = """
+import time
+from ffcv.loader.epoch_iterator import EpochIterator
+class Loader:
+    def __iter__(self): return EpochIterator(self, range(50))
+loader = Loader()
+for epoch in range(2):
+    for images, labels in loader: time.sleep(0.001)
+"""
+
+
+@pytest.mark.slow
+def test_ffcv_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ffcv/__init__.py", "ffcv/loader/__init__.py"):
+        write(tmp_path, "", name)
+    write(tmp_path, FFCV, "ffcv/loader/epoch_iterator.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    title, stats, report = the_loop(profile(write(tmp_path, FFCV_SCRIPT)))
+    assert title == "ffcv: EpochIterator() iterated at train.py:8"
+    assert (stats["epochs"], stats["batches"], stats["samples"]) == (2, 100, 400)
+    assert report.verdict.kind == "loader-bound"
+    assert "batches_ahead" in report.verdict.advice[0].change
+
+
+SUBCLASS = """
+import torch
+from torch.utils.data import DataLoader
+class StreamingDataLoader(DataLoader):  # as MosaicML's and LitData's
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch
+for batch in StreamingDataLoader(torch.arange(40), batch_size=4): pass
+"""
+
+
+@pytest.mark.slow
+def test_a_subclass_of_torchs_loader_is_reported_in_full(tmp_path: Path) -> None:
+    (loader,) = profile(write(tmp_path, SUBCLASS)).loaders
+    assert loader.title.startswith("StreamingDataLoader(Tensor, batch_size=4")
+    assert (loader.stats["batches"], loader.stats["stages"]["sample"]["samples"]) == (10, 40)
+
+
+def test_where_stacks_may_not_be_read_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> StackReader:
+        raise PermissionError
+
+    monkeypatch.setattr("foreload.cli.profile.loops.StackReader", refuse)
+    found = profile(write(tmp_path, "import time\ntime.sleep(1)\n"))
+    found.show()
+    assert found.loaders == []
+    assert "does not let a process read the memory of those" in " ".join(capsys.readouterr().out.split())
+
+
 # Each waits 12 ms for a batch, and works 4 ms on it; `wait` sleeps, or computes without ever releasing the lock.
 PREAMBLE = """
 import sys, time
