@@ -22,7 +22,7 @@ from foreload.cli.profile.outside import Tree
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.spans import SPAN
 
-__all__ = ["LaneFile", "LoaderRecord", "StockLoader", "read_records"]
+__all__ = ["LaneFile", "LoaderRecord", "StockLoader", "machine_stats", "read_records"]
 
 
 class LaneName(NamedTuple):
@@ -46,6 +46,7 @@ class LoaderRecord:
         where: file and line of the loop.
         stats: as from ``loader.stats()``.
         spans, lanes: as from ``loader.spans.recent()`` and ``loader.spans.lanes``.
+        package: where the loader's class is from, if that is neither torch nor foreload.
     """
 
     title: str
@@ -53,6 +54,7 @@ class LoaderRecord:
     stats: dict[str, Any]
     spans: npt.NDArray[Any]
     lanes: list[LaneName]
+    package: str = ""
 
 
 class LaneFile:
@@ -104,6 +106,9 @@ class StockLoader:
     def title(self) -> str:
         """Class, dataset, settings and place of the loader."""
         about = self.about
+        if about.get("foreign"):
+            size = "" if about["batch_size"] is None else f"batch_size={about['batch_size']}"
+            return f"{about['foreign']}: {about['class']}({size}) iterated at {about['where']}"
         workers = f"{about['workers']} worker{'s' if about['workers'] != 1 else ''}"
         return (
             f"{about['class']}({about['dataset']}, batch_size={about['batch_size']}, {workers}) "
@@ -123,18 +128,25 @@ class StockLoader:
         together = np.concatenate(spans)
         return together[np.argsort(together["begin"], kind="stable")], lanes
 
-    def stats(self, tree: Tree) -> dict[str, Any]:
-        """Return what ``loader.stats()`` would return for a foreload loader."""
+    def loop_stats(self, tree: Tree) -> dict[str, Any]:
+        """Return what is known of the loop over any loader: its times, and how busy the machine was."""
         counters = self.loop.counters
         windows = [(int(begin), int(end)) for begin, end in self.loop.epochs]
-        idle = tree.gpu_idle(windows)
-        files = self._files()
-        stages, queued = self._stages(files)
         return {
             "epochs": counters["epochs"],
             "batches": counters["batches"],
             "samples": counters["samples"],
             **self._times(),
+            **machine_stats(tree, windows, cuda=self.about["cuda"]),
+        }
+
+    def stats(self, tree: Tree) -> dict[str, Any]:
+        """Return what ``loader.stats()`` would return for a foreload loader."""
+        files = self._files()
+        stages, queued = self._stages(files)
+        found = self.loop_stats(tree)
+        return {
+            **found,
             "stages": stages,
             "bytes_read": files["bytes"],
             "files": files,
@@ -143,12 +155,10 @@ class StockLoader:
                 "limit": None,
                 "batch_bytes": 0,
                 "decisions": [],
-                "tree_bytes": tree.memory,
                 "container_bytes": None,
-                "granted_bytes": granted_memory(),
+                **found["memory"],
             },
-            "cpu": {"cores": granted_cores(), "share": _cpu_share(tree, windows), "queued_seconds": queued},
-            "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
+            "cpu": {**found["cpu"], "queued_seconds": queued},
             "errors": 0,
             "restarts": [],
             **self._settings(),
@@ -256,9 +266,18 @@ _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", 
 _BLOCKING = _FETCHING[:3]
 
 
-def _cpu_share(tree: Tree, windows: list[tuple[int, int]]) -> float:
+def machine_stats(tree: Tree, windows: list[tuple[int, int]], *, cuda: bool) -> dict[str, Any]:
+    """Return how busy the machine was in windows of time (begin and end in ns), as parts of ``loader.stats()``."""
     seconds = sum(end - begin for begin, end in windows) / 1e9
-    return min(1.0, tree.cpu_seconds(windows) / max(1e-9, seconds * granted_cores()))
+    idle = tree.gpu_idle(windows) if cuda else None
+    return {
+        "memory": {"tree_bytes": tree.memory, "granted_bytes": granted_memory()},
+        "cpu": {
+            "cores": granted_cores(),
+            "share": min(1.0, tree.cpu_seconds(windows) / max(1e-9, seconds * granted_cores())),
+        },
+        "gpu": None if idle is None else {"idle_share": idle},
+    }
 
 
 def _fetched(lane: LaneFile) -> int:
@@ -286,7 +305,13 @@ def _move_idle(lane: LaneFile, stages: npt.NDArray[np.float64], waits_for: str, 
 def read_records(folder: Path, tree: Tree) -> list[LoaderRecord]:
     """Read the records in a folder: the loaders that delivered batches, longest first."""
     loaders = [
-        LoaderRecord(loader.title, loader.about["where"], loader.stats(tree), *loader.recent())
+        LoaderRecord(
+            loader.title,
+            loader.about["where"],
+            loader.loop_stats(tree) if loader.about.get("foreign") else loader.stats(tree),
+            *loader.recent(),
+            loader.about.get("foreign", ""),
+        )
         for loader in _read_stock(folder)
     ]
     for path in folder.glob("*.ours"):
