@@ -155,10 +155,11 @@ class _Publisher:
                         self._answer()
                     else:
                         self._woken.recv(4096)
-                if self._ending or time.monotonic() >= due:
+                ending = self._ending  # if only while this records, then once more
+                if ending or time.monotonic() >= due:
                     self._record()
                     due = time.monotonic() + self._seconds
-                if self._retire():
+                if self._retire(ending=ending):
                     return
 
     def _record(self) -> None:
@@ -193,15 +194,15 @@ class _Publisher:
             )
             connection.sendall(json.dumps(about, default=str).encode())
 
-    def _retire(self) -> bool:
-        """End if no loader is left; return whether it did."""
+    def _retire(self, *, ending: bool) -> bool:
+        """End if no loader is left, or the program is ending; return whether it did."""
         global _publisher
         with _lock:
             alive = {number: entry for number, entry in self._loaders.items() if entry[1]() is not None}
             ended, self._loaders = len(self._loaders) - len(alive), alive
             if ended:
                 _sweep(self._path, alive)
-            if self._loaders and not self._ending:
+            if self._loaders and not ending:
                 return False
             if _publisher is self:
                 _publisher = None

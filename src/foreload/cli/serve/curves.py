@@ -132,13 +132,12 @@ def progress(
         return found
     now = moments[-1]
     mine = [moment for moment in moments if moment.epoch == now.epoch and moment.over <= now.over]
-    moved = [moment for moment in mine if moment.over < now.over]
-    # (The first moment of the epoch, or the last one before a batch, is as near as one knows.)
-    since = now.observed - (moved[-1] if moved else mine[0]).observed
-    if since > max(_PAUSE_SECONDS, _PAUSE_BATCHES * batch_seconds):
-        found["pause"] = since
+    end = next(moment for moment in mine if moment.over == now.over).observed  # when the last batch came
+    if now.observed - end > max(_PAUSE_SECONDS, _PAUSE_BATCHES * batch_seconds):
+        found["pause"] = now.observed - end
+    else:
+        end = now.observed
     length = found["length"] if found["length"] is not None else found["expected"]
-    end = moved[-1].observed if found["pause"] is not None and moved else now.observed
     window = max(_PACE_SECONDS, _PACE_SHARE * (end - mine[0].observed))
     past = next((moment for moment in mine if end - moment.observed <= window), now)
     pace = _share(now.over - past.over, end - past.observed)

@@ -24,7 +24,8 @@ export function showComparison(loaders, past, current, named, now) {
   const names = loaders.map((loader) => [loader.id, named(loader), about(loader, now)]);
   build($("runs-list"), names, () => names.map(([id, name, more], number) => box(id, name, more, styleOf(number))));
   for (const input of $("runs-list").querySelectorAll("input")) input.checked = chosen.has(input.value);
-  draw(loaders.map((loader, number) => ({ loader, line: styleOf(number) })).filter(({ loader }) => chosen.has(loader.id)));
+  const runs = loaders.map((loader, number) => ({ loader, name: distinct(loader), line: styleOf(number) }));
+  draw(runs.filter(({ loader }) => chosen.has(loader.id)));
 }
 
 // The run that is shown above, and the latest of the others.
@@ -42,6 +43,13 @@ function about(loader, now) {
     parts.push(`${count(stats.samples_per_second)} samples/s`, `waited ${text(percent(stats.wait_share))}`);
   }
   return parts.join(", ");
+}
+
+// Runs of one program have the same name.
+function distinct(loader) {
+  const [loaders, , , named] = shown;
+  const alone = loaders.filter((other) => named(other) === named(loader)).length === 1;
+  return alone ? named(loader) : `${named(loader)} (process ${loader.pid})`;
 }
 
 function box(id, name, more, style) {
@@ -67,16 +75,16 @@ function swatch({ colour, dash }) {
 const aligned = () => document.querySelector("[name=align]:checked").value;
 
 function draw(runs) {
-  const [, past, , named] = shown;
+  const past = shown[1];
   const byTime = aligned() === "time";
   const since = ({ id, since }) => since ?? past[id]?.[0]?.time ?? 0;
   const longest = Math.max(0, ...runs.map(({ loader }) => (past[loader.id]?.at(-1)?.time ?? 0) - since(loader)));
   const [scale, unit] = longest < 300 ? [1, "seconds"] : longest < 3 * 3600 ? [60, "minutes"] : [3600, "hours"];
   const place = (point, loader) => (byTime ? (point.time - since(loader)) / scale : point.batches);
   const make = (pick) =>
-    runs.map(({ loader, line }) => {
+    runs.map(({ loader, name, line }) => {
       const points = withBreaks(past[loader.id] ?? [], byTime);
-      return { name: named(loader), line, x: points.map((point) => place(point, loader)), y: points.map((point) => pick(point) ?? null) };
+      return { name, line, x: points.map((point) => place(point, loader)), y: points.map((point) => pick(point) ?? null) };
     });
   const xaxis = byTime ? `${unit} since the start` : "batches";
   lines("compare-throughput", make((point) => point.samples_per_second), { unit: "samples/s", label: "Samples per second", xaxis });

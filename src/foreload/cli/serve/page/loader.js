@@ -77,7 +77,7 @@ function showEpoch({ epoch, state, until }, now) {
 
 function ends({ running, answers, ended, all, length, batches, pause, left, now }) {
   if (!running && all != null && batches < all && length != null) return "left before its end; no epoch is running";
-  if (!running) return "at its end; no epoch is running";
+  if (!running) return "over; no epoch is running";
   if (ended) return "the program ended in it";
   if (!answers) return "";
   if (pause != null) return `pausing: no batch for ${about(pause)}${left == null ? "" : `; ${about(left)} to go when it goes on`}`;

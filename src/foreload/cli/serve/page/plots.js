@@ -88,7 +88,9 @@ export function curve(id, known, pick, { share = false, unit = "", name }) {
   draw(
     id,
     [
-      { x, y: values, mode: "lines", line, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hovertemplate: `${shown}<extra></extra>` },
+      // The area goes down to zero where the line has a gap, and would span it otherwise.
+      { x, y: values.map((value) => value ?? 0), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hoverinfo: "skip" },
+      { x, y: values, mode: "lines", line, hovertemplate: `${shown}<extra></extra>` },
       { x: x.slice(-1), y: values.slice(-1), mode: "markers", marker: { color: colour("accent"), size: 7 }, hoverinfo: "skip" },
     ],
     {
