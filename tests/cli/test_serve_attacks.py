@@ -279,7 +279,10 @@ def test_any_file_leaves_the_other_loaders_shown(page: Page, document: dict[str,
     for path in written:
         path.with_name(f"{path.name}.history").write_bytes(WRITTEN[kind])
     # The first is a loader that has ended, the second none, the third neither file nor folder.
-    written[0].with_name(f"{written[0].name}.json").write_bytes(changed(document))
+    (loader,) = document["loaders"]
+    moment = {**loader["moment"], "time": time.time() + PATIENCE}  # the latest of those that have ended are shown
+    last = changed(document, loaders=[{**loader, "moment": moment}])
+    written[0].with_name(f"{written[0].name}.json").write_bytes(last)
     written[1].with_name(f"{written[1].name}.json").write_bytes(WRITTEN[kind])
     os.mkfifo(written[2].with_name(f"{written[2].name}.json"))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -25,13 +26,12 @@ from foreload.cli.serve.seen import LoaderView
 from foreload.export import publisher as publishing
 from foreload.export.document import PublishedLoader
 from foreload.export.history import MAX_BYTES, History, Totals, read, thin
-
-for needed in ("starlette", "uvicorn", "plotly"):
-    pytest.importorskip(needed)
-
 from foreload.report.verdict import verdict
 from tests import made_stats
 from tests.cli.test_serve import PATIENCE, SERVE, Client, program
+
+for needed in ("starlette", "uvicorn", "plotly"):
+    pytest.importorskip(needed)
 
 # Two moments a second, so that a test need not wait.
 RECORDED = """
@@ -95,7 +95,7 @@ def test_a_page_that_is_opened_later_shows_the_time_before(folder: Path) -> None
             curve = past(client)
     before = [point for point in curve if point["time"] < opened and point["samples_per_second"]]
     assert len(before) > 5
-    assert all(earlier["time"] < later["time"] for earlier, later in zip(curve, curve[1:], strict=False))
+    assert all(earlier["time"] < later["time"] for earlier, later in itertools.pairwise(curve))
 
 
 def test_what_a_killed_program_has_left_is_shown_by_a_server_that_never_saw_it_alive(folder: Path) -> None:

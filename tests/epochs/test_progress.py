@@ -108,9 +108,7 @@ def test_the_length_of_a_stream_is_known_once_somebody_has_asked_for_it() -> Non
 def test_batches_that_are_copied_ahead_are_not_over() -> None:
     loader: Any = fl.DataLoader(list(range(12)), batch_size=4, num_workers=0)
     for _ in range(2):
-        counts = []
-        for _ in MovedAhead(iter(loader), Simulated()):
-            counts.append(epoch(loader)["batches"])
+        counts = [epoch(loader)["batches"] for _ in MovedAhead(iter(loader), Simulated())]
         assert counts == [1, 2, 3]
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "OrderKind", "Samples", "argument", "curves", "enough", "foresee_order", "measure_folder", "plot", "table",
+    "OrderKind", "Samples", "amount", "argument", "curves", "enough", "foresee_order", "measure_folder", "plot",
+    "style", "table",
 ]  # fmt: skip
 
 OrderKind = Literal["permutation", "replacement", "weighted", "zipf"]
@@ -178,7 +179,7 @@ def amount(budget: int, samples: Samples) -> str:
     """Return a budget as text: bytes with three significant digits, rounded up so that it is enough.
 
     >>> folder = Samples(np.array([1 << 30]), np.array([1.0]), known=True)
-    >>> amount(3435973837, folder), amount(1 << 20, folder), amount(500, Samples.alike(1000))
+    >>> amount(3435973836, folder), amount(1 << 20, folder), amount(500, Samples.alike(1000))
     ('3.2 GiB', '1 MiB', '500 samples')
     """
     if not samples.known:
@@ -186,7 +187,7 @@ def amount(budget: int, samples: Samples) -> str:
     unit, size = _unit(budget)
     value = budget / size
     step = 10.0 ** min(0, math.floor(math.log10(max(value, 1.0))) - 2)
-    return f"{math.ceil(round(value / step, 6)) * step:.6g} {unit}"
+    return f"{math.ceil(value / step) * step:.6g} {unit}"
 
 
 def _unit(budget: float) -> tuple[str, int]:
@@ -257,10 +258,10 @@ def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
     for number, policy in enumerate(POLICIES):
         mine = sorted((point for point in points if point.policy == policy), key=lambda point: point.budget)
         same = next((other for other in POLICIES[:number] if _is_alike(points, policy, other)), None)
-        style = _style(number, len(mine), policy if same is None else f"{policy} (as {same})")
+        look = style(number, len(mine), policy if same is None else f"{policy} (as {same})")
         across = [point.budget / size for point in mine]
-        rates.plot(across, [100 * point.hit_rate for point in mine], **style)
-        times.plot(across, [point.seconds * (1 if samples.known else 100) for point in mine], **style)
+        rates.plot(across, [100 * point.hit_rate for point in mine], **look)
+        times.plot(across, [point.seconds * (1 if samples.known else 100) for point in mine], **look)
     time_name = "seconds per epoch" if samples.known else "time per epoch, % of that without a cache"
     for axes, name in ((rates, "hit rate, %"), (times, time_name)):
         axes.set_xlabel(f"budget, {unit}")
@@ -275,7 +276,7 @@ def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _style(number: int, count: int, label: str) -> dict[str, Any]:
+def style(number: int, count: int, label: str) -> dict[str, Any]:
     """Return how a policy's line looks: without colours too, and below a line that lies on it."""
     colours = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")  # Okabe and Ito's
     dashes: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 3)), (0, (1, 3)))
