@@ -204,9 +204,9 @@ def test_a_loader_that_has_ended_shows_its_pauses_as_gaps(browser: Any, address:
         assert "Epoch 2: 20 of 20 batches, 100" in page.locator("#epoch-title").inner_text()
         assert page.locator("#epoch-end").inner_text() == "over; no epoch is running"
         page.locator("#gaps").wait_for()
-        line = page.locator("#throughput .scatterlayer .js-line").last
-        line.wait_for(state="attached")
-        assert (line.get_attribute("d") or "").count("M") >= 3  # a line for each epoch, and none between them
+        # A line for each epoch, and none between them; then the area below them.
+        sync_api.expect(page.locator("#throughput .scatterlayer .trace")).to_have_count(3)
+        assert page.locator("#throughput .scatterlayer .trace").nth(1).locator(".js-line").count() >= 3
         assert page.locator("#throughput .shapelayer path").count() >= 2
 
 
@@ -219,9 +219,10 @@ def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None)
         assert "ended" in page.locator("#runs-list label", has_text="<u>val</u>").inner_text()
         for plot in ("#compare-throughput", "#compare-waiting"):
             page.locator(plot).scroll_into_view_if_needed()
-            sync_api.expect(page.locator(f"{plot} .js-line")).to_have_count(2)
+            sync_api.expect(page.locator(f"{plot} .scatterlayer .trace")).to_have_count(2)
         # In grey, the dashes tell them apart.
-        styles = [line.get_attribute("style") for line in page.locator("#compare-throughput .js-line").all()]
+        runs = page.locator("#compare-throughput .scatterlayer .trace").all()
+        styles = [run.locator(".js-line").first.get_attribute("style") for run in runs]
         dashes = [re.search(r"stroke-dasharray: ([^;]*)", style) for style in styles]
         assert len({found and found[1] for found in dashes}) == 2
         title = page.locator("#compare-throughput .xtitle")
@@ -230,7 +231,7 @@ def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None)
         sync_api.expect(title).to_have_text("batches")
         boxes.first.focus()
         page.keyboard.press("Space")
-        sync_api.expect(page.locator("#compare-throughput .js-line")).to_have_count(1)
+        sync_api.expect(page.locator("#compare-throughput .scatterlayer .trace")).to_have_count(1)
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -26,7 +26,7 @@ _DIFFERING = re.compile(
         | \b (?=[a-f]*\d) [0-9a-f]{16,} \b
     )
     | (?P<quoted> (?P<quote>['"]) (?=[^'"]*[/\\]) [^'"]* (?P=quote) )
-    | (?P<path> (?:\b[A-Za-z][\w+.-]*:// | [A-Za-z]:\\ | (?<![\w/])\.{0,2}/ | \b[\w.-]+/) [^\s'":,;()<>]+ )
+    | (?P<path> (?:\b[A-Za-z][\w+.-]*:// | [A-Za-z]:\\ | (?<![\w/<])\.{0,2}/ | \b[\w.-]+/) [^\s'":,;()<>]+ )
     | (?P<file> \b [\w-]+ (?:\.[\w-]+)* \.
         (?:jpe?g|png|gif|bmp|tiff?|webp|npy|npz|pt|tar|parquet|h5|hdf5|jsonl?|txt|csv|mds) \b )
     | (?P<number> [-+]? \d+ (?:[_,]\d{3})* (?:\.\d+)? (?:e[-+]?\d+)? )

@@ -31,7 +31,14 @@ function listen() {
 function remember(loaders) {
   for (const { id, point } of loaders) {
     const points = (past[id] ??= []);
-    if (point && !(points.at(-1)?.time >= point.time)) points.push(point);
+    const last = points.at(-1);
+    if (!point || last?.time >= point.time) continue;
+    // Nothing is known before the first point after a gap, but from it to the second.
+    if (last && last.samples_per_second == null && !point.gap) {
+      const { time, batches, gap, memory } = last;
+      Object.assign(last, point, { time, batches, gap, memory });
+    }
+    points.push(point);
   }
   const known = new Set(loaders.map((loader) => loader.id));
   for (const id of Object.keys(past)) if (!known.has(id)) delete past[id];

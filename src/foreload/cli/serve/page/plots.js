@@ -75,6 +75,16 @@ function above(most) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= most * 1.02) * power || 1;
 }
 
+// The outline of the area below a line: plotly would fill the gaps of the line, so it goes down to zero at their edges.
+function area(x, values) {
+  const at = values.flatMap((value, i) => {
+    if (value === null) return [];
+    const edges = [values[i - 1] == null && [x[i], 0], [x[i], value], values[i + 1] == null && [x[i], 0]];
+    return edges.filter(Boolean);
+  });
+  return { x: at.map(([time]) => time), y: at.map(([, value]) => value) };
+}
+
 // pick: returns the value of a point; null: unknown.
 export function curve(id, known, pick, { share = false, unit = "", name }) {
   const node = $(id);
@@ -88,8 +98,7 @@ export function curve(id, known, pick, { share = false, unit = "", name }) {
   draw(
     id,
     [
-      // The area goes down to zero where the line has a gap, and would span it otherwise.
-      { x, y: values.map((value) => value ?? 0), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hoverinfo: "skip" },
+      { ...area(x, values), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hoverinfo: "skip" },
       { x, y: values, mode: "lines", line, hovertemplate: `${shown}<extra></extra>` },
       { x: x.slice(-1), y: values.slice(-1), mode: "markers", marker: { color: colour("accent"), size: 7 }, hoverinfo: "skip" },
     ],
