@@ -38,6 +38,9 @@ _CLIENT_TIMEOUT = 1.0
 _RECORD_SECONDS = 5.0
 _RECORD_SHARE = 1 / 200
 
+# Seconds by which a moment may be late; if it is later, the process was stopped, or Python's lock was held.
+_LATE_SECONDS = 3.0
+
 # Loaders that have ended, and whose files are kept.
 _MAX_ENDED = 6
 # Seconds after which a process that has written nothing is taken for ended.
@@ -109,7 +112,7 @@ class _Publisher:
     def __init__(self) -> None:
         self._loaders: dict[int, tuple[PublishedLoader, weakref.ref[Any]]] = {}
         self._numbers = itertools.count(1)
-        self._seconds, self._took = _RECORD_SECONDS, 0.0
+        self._seconds, self._took, self._elapsed = _RECORD_SECONDS, 0.0, 0.0
         self._ending = False
         self._listener, self._path = _listen(runtime_folder())
         _sweep(self._path, ())
@@ -164,9 +167,10 @@ class _Publisher:
 
     def _record(self) -> None:
         """Add the present moment to the histories."""
-        began = time.thread_time()
+        began, begin = time.thread_time(), time.monotonic()
         for published, loader in self._alive():
             published.save(loader, self._longest)
+        self._elapsed = time.monotonic() - begin
         before, self._took = self._took, time.thread_time() - began
         # The lesser of two: the first imports modules, and one in hundreds makes the file shorter.
         self._seconds = max(_RECORD_SECONDS, min(before, self._took) / _RECORD_SHARE)
@@ -174,7 +178,7 @@ class _Publisher:
     @property
     def _longest(self) -> float:
         """The seconds between two moments after which this process must have been stopped meanwhile."""
-        return 3 * self._seconds
+        return self._seconds + self._elapsed + _LATE_SECONDS
 
     def _alive(self) -> Iterator[tuple[PublishedLoader, Any]]:
         for published, reference in list(self._loaders.values()):
