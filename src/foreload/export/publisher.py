@@ -133,7 +133,11 @@ class _Publisher:
         self._loaders[number] = published, weakref.ref(loader, self._wake)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            # In this thread: it imports modules, and a process forked meanwhile would wait for them for ever.
+            self._record()
+        finally:
+            self._thread.start()
         # A daemon thread must not be in native code when the interpreter exits.
         atexit.register(self.end)
 
@@ -151,7 +155,7 @@ class _Publisher:
         with selectors.PollSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            due = time.monotonic()
+            due = time.monotonic() + self._seconds
             while True:
                 for key, _ in selector.select(max(0.0, due - time.monotonic())):
                     if key.fileobj is self._listener:
