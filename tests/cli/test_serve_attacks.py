@@ -387,6 +387,19 @@ def test_the_state_is_there_without_viewers(page: Page, document: dict[str, Any]
         )
 
 
+def test_no_process_is_asked_while_nobody_looks(page: Page, document: dict[str, Any]) -> None:
+    page.until(lambda state: state["viewers"] == 0)
+    asked: list[float] = []
+
+    def answer(client: socket.socket) -> None:
+        asked.append(time.monotonic())
+        sends(changed(document))(client)
+
+    with page.answering(answer):
+        threading.Event().wait(2.5)
+        assert not asked
+
+
 def test_many_who_ask_for_the_state_at_once_are_one_reading(page: Page, document: dict[str, Any]) -> None:
     asked: list[float] = []
 

@@ -164,6 +164,24 @@ def test_between_epochs_there_is_a_gap_and_no_zero(folder: Path, monkeypatch: py
     assert [point.samples_per_second for point in curve if point.gap] == [curve[2].samples_per_second, None, None]
 
 
+def test_the_time_for_which_a_machine_was_suspended_is_a_gap(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep = 0.0
+    clock = time.clock_gettime
+    monkeypatch.setattr(
+        "foreload.export.history.time.clock_gettime",
+        lambda which: clock(which) + (asleep if which == time.CLOCK_BOOTTIME else 0.0),
+    )
+    published = PublishedLoader(1, None, folder / "1-x.1")
+    loader = fl.DataLoader(list(range(64)), batch_size=8, num_workers=0)
+    for batch, _ in enumerate(loader):
+        asleep += 3600.0 if batch == 2 else 1.0
+        published.save(loader, 8.0 + PATIENCE)
+    curve = points(read(folder / "1-x.1.history"), 0.0)
+    assert [point.gap for point in curve] == [False, False, True, *[False] * 5]
+
+
 def running(*times: float, epoch: int | None = 0, pace: float = 10.0) -> list[Totals]:
     """The totals of a loop that never waits: ``pace`` batches of 4 samples per second, at these times."""
     return [
