@@ -139,6 +139,7 @@ def plan(
     else:
         amount = curves.amount(least, samples)
         print(f"beyond {amount}, more memory saves less than 5 % of the time without a cache")
+    print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)

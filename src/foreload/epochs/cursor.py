@@ -144,6 +144,7 @@ class Cursor:
         )
         size = 1 if spec.is_stream else self.order.size
         total = None if spec.batch_size is None else spec.positions
+        self._positions_each = size * self.order.each
         self._given = Given(start, size, self.order.each, self.order.left_out, total)
         self.order.follow(lambda: self._given.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
@@ -167,6 +168,18 @@ class Cursor:
             draw_seed(spec.generator)
         seed: int = state["base_seed"]
         return seed
+
+    @property
+    def length(self) -> int | None:
+        """The number of the epoch's batches; None if only code of the user's knows it."""
+        is_known = not self._spec.is_stream and type(self.order.item_sampler) in KNOWN_SAMPLERS
+        return len(self.order) if is_known else None
+
+    @property
+    def num_over(self) -> int:
+        """The batches of the epoch that are over: delivered, in an earlier run too, or left out."""
+        over = sum(end - begin for begin, end in self._given.ranges())
+        return -(-over // self._positions_each)
 
     def restore(self, restore: Callable[[], T]) -> T:
         """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.
