@@ -60,6 +60,10 @@ class Record:
             "samples": {},
         }
 
+    def note(self, name: str, value: Any) -> None:
+        """Keep what else is to be known of the run."""
+        self._content[name] = value
+
     def samples(self, samples: Samples, unit: str) -> None:
         """Show and keep what the contestants reached."""
         for name, values in samples.items():

@@ -7,6 +7,10 @@ for program in files tiled text hdf5 remote tensors scale import_time python_ite
   echo "==> benchmarks/$program.py"
   .venv/bin/python -W ignore "benchmarks/$program.py"
 done
+if .venv/bin/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
+  echo "==> benchmarks/gpu.py"
+  .venv/bin/python -W ignore benchmarks/gpu.py
+fi
 .venv/bin/foreload bench --json benchmarks/results/bench_images.json
 .venv/bin/foreload bench --dataset-size 10000,100 --seeds 10 --json benchmarks/results/bench_tensors.json
 .venv/bin/python benchmarks/figures.py

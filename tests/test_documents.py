@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import TensorDataset
 
 import foreload as fl
 from tests.conftest import photo
+from tests.ranks import flat, run_ranks
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,11 +92,47 @@ def test_frameworks() -> None:
     assert isinstance(trainer.get_train_dataloader().base_dataloader, fl.DataLoader)
 
 
+def recipe_of_fsdp(rank: int, world: int, document: str) -> list[list[float]]:
+    """Train as the document has it, and go on from a checkpoint; return what was loaded."""
+    dataset = TensorDataset(torch.arange(96.0)[:, None].expand(96, 16), torch.arange(96.0))
+    names = run(document, {"dataset": dataset})
+    loader = names["train"](dataset)
+    assert len(loader) == 6
+    mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    first, again = names["make_loader"](dataset, mesh), names["make_loader"](dataset, mesh)
+    batches = iter(first)
+    seen = [next(batches)[1].tolist() for _ in range(2)]
+    path = Path(f"{document}.{world}.pt").name
+    names["save"](path, first, 2)
+    dist.barrier()
+    assert names["load"](path, again) == 2
+    return seen + [y.tolist() for _, y in again]
+
+
+@pytest.mark.filterwarnings("ignore:the cache's budget")
+def test_distributed(tmp_path: Path) -> None:
+    names = run("docs/distributed.md", {"dataset": list(range(100))})
+    assert sum(map(len, names["stock"])) == 50
+    got = run_ranks(recipe_of_fsdp, 4, tmp_path / "ranks", "docs/distributed.md")
+    assert got[0] == got[1]
+    assert got[2] == got[3]
+    assert sorted(flat(got[0] + got[2])) == list(range(96))
+
+
 def test_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where sockets are
     loader = run("docs/serve.md", {"dataset": list(range(100))})["loader"]
     assert loader.published == "train"
     loader.close()
+
+
+def test_gpu() -> None:
+    photos(Path("photos"))
+    images, labels = torch.zeros(100, 3), torch.arange(100)
+    names = run("docs/gpu.md", {"dataset": torch.utils.data.TensorDataset(images, labels)})
+    assert names["images"].dtype is torch.bfloat16
+    assert names["images"].is_contiguous(memory_format=torch.channels_last)
+    assert names["copied"]["samples"] == 8
 
 
 def test_extending() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from foreload.datasets.tar.stream import TarStream
     from foreload.datasets.tensors import CachedDataset, gather
     from foreload.datasets.text import TextDataset
-    from foreload.device import PrefetchLoader
+    from foreload.device.prefetch import PrefetchLoader
     from foreload.recipes.collate import CustomCollateFn
     from foreload.recipes.config import DataLoaderConfig
     from foreload.recipes.factory import DataLoaderFactory, HighPerformanceDataset, create_dataloader
@@ -112,7 +112,7 @@ _MODULES = {
     "OPTCache": "foreload.cache.opt",
     "OPTInit": "foreload.cache.opt",
     "ParquetDataset": "foreload.datasets.parquet",
-    "PrefetchLoader": "foreload.device",
+    "PrefetchLoader": "foreload.device.prefetch",
     "Stream": "foreload.datasets.stream",
     "TarDataset": "foreload.datasets.tar",
     "TarStream": "foreload.datasets.tar.stream",

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.distributed as distributed
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import BatchSampler
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import signal_handling
@@ -164,6 +165,11 @@ def seed_worker(base: int, worker: int) -> None:
 def set_worker_signal_handlers() -> None:
     """Let a worker process say what killed it (bus error, segmentation fault), as torch's workers do."""
     signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+
+
+def is_whole_mesh(mesh: DeviceMesh) -> bool:
+    """Whether a device mesh is not a part of another one."""
+    return mesh._get_root_mesh() is mesh
 
 
 def default_store() -> Any:

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
-from foreload.device import MovedAhead
+from foreload.device.ahead import MovedAhead
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.order.shuffle import ShuffledStream
@@ -173,7 +173,9 @@ class AdaptableLoader(StatefulSource[T_co]):
         # What torch's class has not, and what Ray leaves out of what it has.
         ours, theirs = (inspect.signature(each).parameters for each in (construct, TorchDataLoader.__init__))
         own = {name: getattr(self, name) for name in {*ours} - {*theirs} | {"persistent_workers", "in_order"}}
-        construct(new, **{**own, **arguments, "num_workers": count, "prefetch_factor": ahead})
+        arguments |= {"num_workers": count, "prefetch_factor": ahead}
+        construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
+        new.group = self.group
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():

@@ -14,9 +14,12 @@ from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import unwrap
 from foreload.checks import check_bool, check_int, check_seed
-from foreload.device import MovedAhead, check_device, side_stream
+from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
+from foreload.device.prefetch import check_transform
+from foreload.device.stream import check_device, side_stream
 from foreload.frameworks import AdaptableLoader, origin_of
 from foreload.options import Cache, parse_bytes
+from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
@@ -59,7 +62,10 @@ class DataLoader(AdaptableLoader[T_co]):
             :class:`~foreload.Cache`. Which samples it keeps is planned from the order, which is known ahead.
         transform: applied to each sample after the cache; random augmentation belongs here.
         device: deliver batches on this device. For CUDA, they are page-locked and copied on a stream of their own
-            while the loop works on the previous batch, as with :class:`~foreload.PrefetchLoader`.
+            while the loop works on those before, as with :class:`~foreload.PrefetchLoader`.
+        device_depth: the number of batches on the device ahead of the one that the loop has.
+        device_transform: called with each batch on ``device``, such as a :class:`foreload.transforms.Normalize`;
+            what it returns is delivered.
         memory: limit for the cache and the batches made ahead together: bytes, ``"4GiB"``, or ``"50%"`` of the
             memory that this process may use. (Each worker process makes at least one batch ahead.) Even without a
             limit, the cache shrinks when memory runs short; see ``stats()["memory"]``.
@@ -72,6 +78,10 @@ class DataLoader(AdaptableLoader[T_co]):
             is: each loads its own part, as many batches as every other. Parts are made equal as
             ``DistributedSampler`` does it: with ``drop_last`` by leaving samples out, otherwise by loading some
             twice. ``sampler`` is the order of all ranks.
+        group: the ranks that share the samples, if not all do: a ``ProcessGroup``, a ``DeviceMesh`` such as
+            ``mesh["dp"]`` or ``mesh["dp_replicate", "dp_shard"]``, or a pair (rank, number of ranks). Processes of
+            the same rank in their groups, such as those of one tensor-parallel model, get the same batches, with
+            the same random numbers. Needs ``seed=``. The rank is looked at now, not when an epoch begins.
         snapshot_every_n_steps: the number of batches after which workers send the state of a dataset that has
             one, as in torchdata's ``StatefulDataLoader``; 0: never. To go on, batches since then are loaded again.
         skip: steps and samples to leave out of what is still to come: a :class:`~foreload.Skip` or a list of them.
@@ -115,6 +125,8 @@ class DataLoader(AdaptableLoader[T_co]):
         cache: Cache | int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
         device: torch.device | str | int | None = None,
+        device_depth: int = 2,
+        device_transform: DeviceTransform | None = None,
         memory: SupportsIndex | str | None = None,
         on_error: OnError = "raise",
         max_errors: int = 100,
@@ -122,6 +134,7 @@ class DataLoader(AdaptableLoader[T_co]):
         snapshot_every_n_steps: int = 1,
         skip: Skip | Sequence[Skip] | None = None,
         distributed: bool = True,
+        group: Any = None,
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
         if origin is not None:
@@ -130,8 +143,9 @@ class DataLoader(AdaptableLoader[T_co]):
         self.seed = None if seed is None else check_seed(seed)
         self.distributed = check_bool("distributed", distributed)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
-        is_shuffled = shuffle and sampler is None and batch_sampler is None
-        if self.seed is not None and is_shuffled and not isinstance(dataset, IterableDataset):
+        # (If a framework has put in a sampler of its own, the group was checked before.)
+        self.group = _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None)
+        if self.seed is not None and shuffle and self._draws_itself:
             data: Any = dataset
             own = data.seeded_sampler(self.seed) if isinstance(data, LoaderDefaults) else None
             sampler, shuffle = KeyedSampler(data, self.seed) if own is None else own, None
@@ -141,9 +155,9 @@ class DataLoader(AdaptableLoader[T_co]):
             collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform
-        self.device = None if device is None else torch.device(device)
-        if self.device is not None:
-            check_device(self.device)
+        self.device = None if device is None else check_device(device)
+        self.device_depth = check_int("device_depth", device_depth, least=1)
+        self.device_transform = check_transform(device_transform, self.device)
         self.memory = memory
         self.on_error = check_on_error(on_error)
         self.max_errors = check_int("max_errors", max_errors, least=0)
@@ -197,6 +211,7 @@ class DataLoader(AdaptableLoader[T_co]):
         about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
         about += [f"seed={self.seed}"] if self.seed is not None else []
         about += [] if self.distributed else ["distributed=False"]
+        about += [] if self.group is None else [f"group={self.group}"]
         about.append(f"num_workers={self._describe_workers()}")
         names = ("cache", "memory", "device")
         about += [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
@@ -260,10 +275,9 @@ class DataLoader(AdaptableLoader[T_co]):
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
-        if stream is None:
-            return epoch
-        moving = MovedAhead(epoch, stream, self._state)
-        self._moving = weakref.ref(moving)
+        moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=self.device_transform)
+        if isinstance(moving, MovedAhead):
+            self._moving = weakref.ref(moving)
         return moving
 
     def __getstate__(self) -> dict[str, Any]:
@@ -281,6 +295,28 @@ class DataLoader(AdaptableLoader[T_co]):
         self._moving = self._begun = None
         self._reset()
         self._crew.choice = choice
+
+
+def _rank_in(
+    group: Any, seed: int | None, distributed: bool, in_order: bool, *, draws: bool
+) -> tuple[int, int] | None:
+    """Return the rank in a group and the number of its ranks, if they can share the order of the loader."""
+    if group is None:
+        return None
+    if not draws:
+        raise ValueError(
+            "group is for the order that seed= makes, but a sampler or an iterable dataset has its own: leave "
+            "group= out, and give DistributedSampler, or the dataset, num_replicas= and rank="
+        )
+    if seed is None:
+        raise ValueError("group needs seed=, the same on all ranks, so that they know each other's order")
+    if not distributed:
+        raise ValueError("group= and distributed=False contradict each other: leave one of them out")
+    if not in_order:
+        raise ValueError(
+            "group= needs in_order=True: ranks that are to get the same batches would get them in different orders"
+        )
+    return rank_in(group)
 
 
 def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:

@@ -19,7 +19,7 @@ __all__ = ["count_samples", "move", "snapshot", "tensors"]
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
     """Return a batch with ``copy_one`` applied to its tensors, and to objects that have ``.to``.
 
-    Tuples, named tuples, lists, dicts and dataclasses keep their type; anything else stays as it is. A tensor
+    Tuples, named tuples, lists, mappings and dataclasses keep their type; anything else stays as it is. A tensor
     that occurs twice is copied once.
 
     >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
@@ -45,10 +45,13 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
         return items if type(value) is list else _like(value, items)
     if isinstance(value, Mapping):
         moved = {name: _move(item, copy_one, done) for name, item in value.items()}
-        if type(value) is dict or not isinstance(value, MutableMapping):
+        if type(value) is dict:
             return moved
+        if not isinstance(value, MutableMapping):
+            return _like(value, moved)
         other = copy.copy(value)
-        other.update(moved)
+        for name, item in moved.items():  # the update() of transformers' ModelOutput raises an error
+            other[name] = item
         return other
     if dataclasses.is_dataclass(value):
         instance: Any = copy.copy(value)
@@ -58,7 +61,7 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
     return value
 
 
-def _like(value: Any, items: list[Any]) -> Any:
+def _like(value: Any, items: Any) -> Any:
     try:
         return type(value)(items)
     except TypeError:
@@ -133,7 +136,7 @@ def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch, each once, including those inside objects, and the parts of sparse ones.
+    """Yield the tensors of a batch, each once, and those inside objects; of sparse and nested ones the parts.
 
     >>> [tensor.tolist() for tensor in tensors({"x": [torch.ones(1), 3]})]
     [[1.0]]
@@ -152,6 +155,12 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
             yield from (value.crow_indices(), value.col_indices(), value.values())
         elif value.layout in (torch.sparse_csc, torch.sparse_bsc):
             yield from (value.ccol_indices(), value.row_indices(), value.values())
+        elif hasattr(value, "__tensor_flatten__"):  # made of others, as jagged ones are
+            names, _ = value.__tensor_flatten__()
+            for name in names:
+                yield from _tensors(getattr(value, name), seen)
+        elif value.is_nested:
+            yield value.values()
         else:
             yield value
         return

@@ -16,6 +16,7 @@ import torch
 from foreload import _native
 from foreload._torch import draw_seed
 from foreload.checks import Array
+from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,6 +26,7 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "ImageTransform",
+    "Normalize",
     "get_train_transforms",
     "get_val_transforms",
     "resize",
@@ -34,9 +36,6 @@ __all__ = [
     "transform_array",
     "val",
 ]
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 Mode = Literal["exact", "fast"]
 Size = int | tuple[int, int]
@@ -55,7 +54,7 @@ class ImageTransform:
         ratio: the random box's width / height, (low, high).
         hflip: the probability of mirroring an image.
         color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ``ColorJitter``, or None.
-        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8, for :class:`Normalize` on a GPU perhaps.
         channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
         mode: ``"exact"`` agrees with Pillow's antialiased bilinear resize; ``"fast"`` lets the JPEG decoder
             shrink large images while it decodes them.

@@ -34,11 +34,12 @@ class Samples:
     def __len__(self):
         return 640
     def __getitem__(self, index):
-        if index == 7:
-            raise ValueError("<b>this</b> sample is broken")
+        if index % 100 == 7:
+            raise ValueError(f"<b>this</b> sample {index} is broken")
+        time.sleep(0.002)
         return float(index)
 
-loader = fl.DataLoader(Samples(), batch_size=32, num_workers=0, on_error="skip", max_errors=10**6, cache="1MiB")
+loader = fl.DataLoader(Samples(), batch_size=32, num_workers=0, on_error="skip", max_errors=10**6, cache="1KiB")
 loader.publish(name="<i>train</i>")
 print("ready", flush=True)
 while True:
@@ -46,10 +47,28 @@ while True:
         time.sleep(0.01)
 """
 
+# Epochs with pauses between them; it ends as soon as somebody says so.
+PAUSING = """
+import sys, time
+import foreload as fl
+from foreload.export import publisher
+publisher._RECORD_SECONDS = 0.5
+publisher._Publisher._longest = 30.0
+loader = fl.DataLoader(list(range(640)), batch_size=32, num_workers=0).publish(name="<u>val</u>")
+for _ in range(3):
+    for batch in loader:
+        time.sleep(0.15)
+    time.sleep(3)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
 
 @contextmanager
 def program(*command: str) -> Iterator[str]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()
@@ -72,6 +91,13 @@ def training(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with program(sys.executable, "-c", TRAINING) as line:
         assert line == "ready"
         yield
+
+
+@pytest.fixture(scope="module")
+def ended(training: None, address: str) -> None:
+    """A loader that has ended before anybody has looked."""
+    with program(sys.executable, "-c", PAUSING) as line:
+        assert line == "ready"
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +168,22 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
         assert before > 0
         assert number(page, "Throughput") > 0
         assert number(page, "Cache hits") > 0
-        assert "<b>this</b> sample is broken" in page.locator("#trouble").inner_text()
+        trouble = page.locator("#trouble")
+        assert "<b>this</b> sample # is broken" in trouble.inner_text()
+        assert trouble.locator("li").count() == 1  # however many of them
+        assert int(trouble.locator(".many").inner_text().strip("×").replace(",", "")) >= 6
+        assert re.search(r"the latest: sample \d*07: skipped", trouble.inner_text())
+        assert re.search(r"Epoch \d+: \d+ of 20 batches, ", page.locator("#epoch-title").inner_text())
         # Nothing sticks out, and everything can be read.
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        for where in ("#sentence", "#evidence li", "#figures .more", "#stages td"):
+        for where in (
+            "#sentence",
+            "#evidence li",
+            "#figures .more",
+            "#stages td",
+            "#epoch-end",
+            "#trouble .where",
+        ):
             text_colour, ground = page.locator(where).first.evaluate(
                 """node => {
                     const behind = (node) => getComputedStyle(node).backgroundColor;
@@ -157,6 +195,75 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
             light, dark = sorted([luminance(text_colour), luminance(ground)], reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (where, text_colour, ground)
             assert (luminance(ground) < 0.2) == (scheme == "dark")
+
+
+def test_a_loader_that_has_ended_shows_its_pauses_as_gaps(browser: Any, address: str, ended: None) -> None:
+    with opened(browser, address, 1280, "light") as page:
+        page.locator("#loaders a", has_text="<u>val</u>").click()
+        page.get_by_text("These are its last figures").wait_for()
+        assert "Epoch 2: 20 of 20 batches, 100" in page.locator("#epoch-title").inner_text()
+        assert page.locator("#epoch-end").inner_text() == "over; no epoch is running"
+        page.locator("#gaps").wait_for()
+        # A line for each epoch, and none between them; then the area below them.
+        sync_api.expect(page.locator("#throughput .scatterlayer .trace")).to_have_count(3)
+        assert page.locator("#throughput .scatterlayer .trace").nth(1).locator(".js-line").count() >= 3
+        assert page.locator("#throughput .shapelayer path").count() >= 2
+
+
+def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None) -> None:
+    with opened(browser, address, 390, "dark") as page:
+        page.locator("#sentence").wait_for()
+        page.locator("#compare").scroll_into_view_if_needed()
+        boxes = page.locator("#runs-list input")
+        assert boxes.count() == 2
+        assert "ended" in page.locator("#runs-list label", has_text="<u>val</u>").inner_text()
+        for plot in ("#compare-throughput", "#compare-waiting"):
+            page.locator(plot).scroll_into_view_if_needed()
+            sync_api.expect(page.locator(f"{plot} .scatterlayer .trace")).to_have_count(2)
+        # In grey, the dashes tell them apart.
+        runs = page.locator("#compare-throughput .scatterlayer .trace").all()
+        styles = [run.locator(".js-line").first.get_attribute("style") for run in runs]
+        dashes = [re.search(r"stroke-dasharray: ([^;]*)", style) for style in styles]
+        assert len({found and found[1] for found in dashes}) == 2
+        title = page.locator("#compare-throughput .xtitle")
+        sync_api.expect(title).to_contain_text("since the start")
+        page.get_by_text("Batches", exact=True).last.click()
+        sync_api.expect(title).to_have_text("batches")
+        boxes.first.focus()
+        page.keyboard.press("Space")
+        sync_api.expect(page.locator("#compare-throughput .scatterlayer .trace")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
+REFUSED = "navigator.clipboard.writeText = () => Promise.reject(new DOMException('no', 'NotAllowedError'))"
+
+
+@pytest.mark.parametrize("way", ["", NO_CLIPBOARD, REFUSED])
+def test_advice_can_be_copied_by_keyboard_with_and_without_the_clipboard(
+    browser: Any, address: str, training: None, way: str
+) -> None:
+    with opened(browser, address, 1280, "light") as page:
+        if way:
+            page.add_init_script(way)
+            page.reload()
+        else:
+            page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        button = page.locator("#advice button").first
+        button.wait_for()
+        name = button.get_attribute("aria-label")
+        words = name.removeprefix("Copy ")
+        assert words in page.locator("#advice li").first.inner_text()
+        button.focus()
+        page.keyboard.press("Enter")
+        said = page.locator("#said")
+        assert said.get_attribute("role") == "status"  # so that it is read out
+        sync_api.expect(said).to_contain_text("Selected" if way else "Copied")
+        got = "getSelection().toString()" if way else "navigator.clipboard.readText()"
+        copied = page.evaluate(got)
+        # (The advice may have changed since, with the figures.)
+        assert copied.partition("=")[0] == words.partition("=")[0]
+        sync_api.expect(page.locator("#advice button").first).to_have_text("Copy")
 
 
 def test_the_timeline_can_be_held(browser: Any, address: str, training: None) -> None:

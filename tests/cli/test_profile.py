@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from foreload.cli.profile import Profile, profile
-from foreload.cli.profile.script import nsys_command
 from tests import leftovers
 from tests.programs import python
 
@@ -376,31 +375,6 @@ def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(t
             (40, 4),
         ]
         (tmp_path / "r.json").unlink()
-
-
-@pytest.mark.slow
-def test_nsight_systems_is_put_around_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "bin" / "nsys"
-    fake.parent.mkdir()
-    fake.write_text(
-        "#!/bin/sh\n"
-        'if [ "$2" = --help ]; then echo --osrt-file-access; exit; fi\n'
-        'while [ "${1#-}" != "$1" ] || [ "$1" = profile ]; do echo "$1" >> '
-        f"{tmp_path}/asked; shift; done\n"
-        'exec "$@"\n'
-    )
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
-    script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(6)")
-    found = profile(script, nsys=tmp_path / "out.nsys-rep")
-    assert found.code == 6
-    assert only(found)["batches"] == 10
-    asked = (tmp_path / "asked").read_text().split()
-    assert asked[1] == "--trace=cuda,nvtx,osrt"
-    assert {"--osrt-file-access=true", f"--output={tmp_path / 'out'}"} <= set(asked)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(FileNotFoundError, match="needs NVIDIA Nsight Systems"):
-        nsys_command(["x"], tmp_path)
 
 
 @pytest.mark.slow

@@ -187,6 +187,18 @@ ANSWERS: dict[str, Any] = {
     ),
     "no stages": lambda document: sends(with_stats(document, stages=None, batch_seconds={"median": None})),
     "half surrogates": lambda document: sends(changed(document).replace(b"honest", rb"\ud800")),
+    "moments that are none": lambda document: sends(
+        changed(document, loaders=[{**document["loaders"][0], "moment": {"time": "now", "stages": []}}])
+    ),
+    "a moment that cannot be": lambda document: sends(
+        changed(document).replace(b'"moment": {"time": ', b'"moment": {"time": -')
+    ),
+    "an epoch of another kind": lambda document: sends(
+        with_stats(document, epoch={"number": 1e300, "batches": -1, "length": "all", "running": 5})
+    ),
+    "failures of another kind": lambda document: sends(
+        changed(document, loaders=[{**document["loaders"][0], "failures": [{"error": 1}, 3, {"example": []}]}])
+    ),
     "figures of the page": lambda document: sends(
         changed(document, loaders=[{**document["loaders"][0], "id": [], "state": {}, "point": 1, "verdict": 1}])
     ),
@@ -248,6 +260,53 @@ def test_odd_entries_among_the_sockets_are_passed_over(page: Page, document: dic
                 os.unlink(name)
 
 
+WRITTEN: dict[str, bytes] = {
+    "nothing": b"",
+    "garbage": random.Random(1).randbytes(5000),
+    "deep": b"[" * 500_000,
+    "odd moments": b"[1e999]\n[]\n5\n" + json.dumps([[]] * 13).encode() + b"\n" + b"[1" + b",1" * 10_000 + b"]\n",
+    "moments without end": b"".join(
+        json.dumps([i, *[i] * 8, None, 0, 0, {}]).encode() + b"\n" for i in range(60_000)
+    ),
+    "a long line": b"[" + b"1" * (16 << 20),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_any_file_leaves_the_other_loaders_shown(page: Page, document: dict[str, Any], kind: str) -> None:
+    written = [page.folder / f"8-{kind.replace(' ', '')}.{number}" for number in range(3)]
+    for path in written:
+        path.with_name(f"{path.name}.history").write_bytes(WRITTEN[kind])
+    # The first is a loader that has ended, the second none, the third neither file nor folder.
+    (loader,) = document["loaders"]
+    moment = {**loader["moment"], "time": time.time() + PATIENCE}  # the latest of those that have ended are shown
+    last = changed(document, loaders=[{**loader, "moment": moment}])
+    written[0].with_name(f"{written[0].name}.json").write_bytes(last)
+    written[1].with_name(f"{written[1].name}.json").write_bytes(WRITTEN[kind])
+    os.mkfifo(written[2].with_name(f"{written[2].name}.json"))
+    try:
+        with page.answering(sends(changed(document))) as good:
+            state = page.until(
+                lambda state: {f"{good}.1", written[0].name} <= {one["id"] for one in state["loaders"]}
+            )
+            states = {one["id"]: one["state"] for one in state["loaders"]}
+            assert states[f"{good}.1"] == "running"
+            assert states[written[0].name] == "ended"
+            assert not {path.name for path in written[1:]} & states.keys()
+            request = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", page.port), timeout=PATIENCE) as client:
+                client.sendall(request)
+                lines = client.makefile("rb")
+                line = next(line for line in lines if line.startswith(b"data: "))
+                curves = json.loads(line[6:], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+                assert all(len(curve) <= 5001 for curve in curves.values())
+    finally:
+        for path in written:
+            path.with_name(f"{path.name}.history").unlink()
+            path.with_name(f"{path.name}.json").unlink(missing_ok=True)
+
+
 KINDS = [
     None,
     True,
@@ -294,6 +353,7 @@ def test_changed_documents_make_states_that_browsers_read(document: dict[str, An
             view.update(about)
             shown = view.to_dict()
             json.dumps(shown, allow_nan=False)
+            json.dumps([point._asdict() for point in view.points()], allow_nan=False)
             spans = shown.get("spans")
             if spans is not None:
                 assert max(spans["lane"], default=0) < max(1, len(spans["lanes"]))
@@ -325,6 +385,19 @@ def test_the_state_is_there_without_viewers(page: Page, document: dict[str, Any]
         page.until(
             lambda state: any(one["id"] == f"{name}.1" and one["until"] > before for one in state["loaders"])
         )
+
+
+def test_no_process_is_asked_while_nobody_looks(page: Page, document: dict[str, Any]) -> None:
+    page.until(lambda state: state["viewers"] == 0)
+    asked: list[float] = []
+
+    def answer(client: socket.socket) -> None:
+        asked.append(time.monotonic())
+        sends(changed(document))(client)
+
+    with page.answering(answer):
+        threading.Event().wait(2.5)
+        assert not asked
 
 
 def test_many_who_ask_for_the_state_at_once_are_one_reading(page: Page, document: dict[str, Any]) -> None:

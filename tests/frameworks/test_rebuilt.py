@@ -36,6 +36,8 @@ OPTIONS: dict[str, Any] = {
     "cache": fl.Cache("1MiB"),
     "transform": copy.copy,
     "device": "cpu",
+    "device_depth": 3,
+    "device_transform": copy.copy,
     "memory": "1GiB",
     "on_error": "skip",
     "max_errors": 7,
@@ -53,12 +55,23 @@ OPTIONS: dict[str, Any] = {
 
 def test_no_option_of_ours_is_missing_here() -> None:
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in (fl.DataLoader, DataLoader))
-    assert ours - theirs <= OPTIONS.keys()
+    assert ours - theirs <= OPTIONS.keys() | {"group"}
+
+
+def test_a_group_survives_and_leaves_the_samples_to_the_sampler(builder: Any) -> None:
+    loader: Any = fl.DataLoader(Regression(), batch_size=8, shuffle=True, seed=1, group=(1, 2))
+    assert len(loader) == 4
+    for make in (as_lightning, builder.prepare_data_loader):
+        other = make(loader, SequentialSampler(range(64)))
+        again = make(other, SequentialSampler(range(64)))
+        assert other.group == again.group == (1, 2)
+        assert len(list(other)) == len(list(again)) == 8
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_each_option_survives(builder: Any, option: str) -> None:
-    loader: Any = fl.DataLoader(Regression(), batch_size=8, **{option: OPTIONS[option]})
+    needed = {"device": "cpu"} if option == "device_transform" else {}
+    loader: Any = fl.DataLoader(Regression(), batch_size=8, **{option: OPTIONS[option], **needed})
     sampler = SequentialSampler(range(64))
     for other in (as_lightning(loader, sampler), builder.prepare_data_loader(loader, sampler)):
         assert type(other) is fl.DataLoader

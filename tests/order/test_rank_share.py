@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +21,11 @@ from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler,
 
 import foreload as fl
 from foreload.epochs import loader_order
-from foreload.order.ranks import Router
-from foreload.order.samplers import KeyedSampler, global_batches, global_order
+from foreload.order import samplers
+from foreload.order.ranks import Router, first_claim, own_process
+from foreload.order.resume import merged
+from foreload.order.samplers import KeyedSampler, global_batches, global_order, keyed_rounds
+from foreload.order.skip import LeftOut
 
 Ranks = Callable[[int, int], None]
 
@@ -75,6 +81,45 @@ def test_swaps_leave_keyed_global_batches_as_they_are(
     routed = list(global_batches(sampler, 2, batch, drop_last, Router(samples, ranks, seed)))
     for before, after in zip(plain, routed, strict=True):
         assert sorted(np.concatenate(before).tolist()) == sorted(np.concatenate(after).tolist())
+
+
+numbers = st.integers(0, 45)
+spans = st.tuples(numbers, st.integers(0, 8)).map(lambda span: (span[0], sum(span)))
+
+
+@given(numbers, st.integers(1, 7), st.booleans(), st.lists(spans, max_size=3), st.sets(numbers), st.integers(1, 9))
+def test_an_order_that_is_drawn_bit_by_bit_is_that_of_all_ranks(
+    samples: int, ranks: int, drop_last: bool, taken: Any, skipped: Any, block: int
+) -> None:
+    sampler = KeyedSampler(range(samples), 3, 2, num_replicas=ranks, drop_last=drop_last)
+    skip = LeftOut([], np.array(sorted(skipped), np.int64))
+    known: Any = []
+    expected = global_order(sampler, 2, merged(taken), skip, known)
+    drawn: Any = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samplers, "BLOCK", block)
+        patch.setattr(samplers, "FIRST_BLOCK", block)
+        rounds = list(keyed_rounds(sampler, merged(taken), skip, drawn))
+    assert all(len(part) % ranks == 0 for part in rounds)
+    assert np.concatenate([*rounds, np.zeros(0, np.int64)]).tolist() == expected.tolist()
+    assert merged(drawn) == merged(known)
+
+
+def test_the_order_of_many_samples_takes_no_memory(as_rank: Ranks) -> None:
+    as_rank(3, 8)
+    data: Any = range(1_000_000_000)
+    loader: Any = fl.DataLoader(data, 64, shuffle=True, seed=1, num_workers=0)
+    before = Path("/proc/self/statm").read_text().split()[1]
+    batches = iter(loader)
+    first = [next(batches).tolist() for _ in range(20)]
+    again: Any = fl.DataLoader(data, 64, shuffle=True, seed=1, num_workers=0, skip=fl.Skip(samples=[5]))
+    state = loader.state_dict()
+    state["given"] = [[0, 999_000_000 // 512 * 512]]
+    again.load_state_dict(state)
+    assert len(next(iter(again))) == 64
+    after = Path("/proc/self/statm").read_text().split()[1]
+    assert first[7] == loader.indices(0, 7)
+    assert (int(after) - int(before)) * 4096 < 100 << 20
 
 
 @pytest.mark.parametrize("arguments", [{"num_replicas": 0}, {"num_replicas": 2, "rank": 2}, {"rank": -1}])
@@ -254,3 +299,62 @@ def test_ranks_of_torch_distributed_get_equal_parts(tmp_path: Path) -> None:
             cut = [share[at : at + 8] for at in range(0, len(share), 8)]
             assert got == [batch for batch in cut if len(batch) == 8 or not drops]
     assert hits[2] > 0
+
+
+def test_claims_of_processes_that_have_ended_do_not_count() -> None:
+    store = dist.HashStore()
+    assert first_claim(store, "a", "mine") == (own_process(), "mine")
+    assert first_claim(store, "a", "mine") == (own_process(), "mine")
+    for process in (f"{os.getpid()}:1", "4194305:1"):  # of the same number, or a number that cannot be
+        store.set("b", f"{process} theirs")
+        assert first_claim(store, "b", "mine") == (own_process(), "mine")
+    parent = f"{os.getppid()}:{Path(f'/proc/{os.getppid()}/stat').read_text().rpartition(')')[2].split()[19]}"
+    store.set("c", f"{parent} theirs")
+    assert first_claim(store, "c", "mine") == (parent, "theirs")
+    assert first_claim(store, "c", "mine", gone={parent}) == (own_process(), "mine")
+
+
+def grouped(data: Any = range(9), **arguments: Any) -> Any:
+    return fl.DataLoader(data, **{"batch_size": 2, "shuffle": True, "seed": 1, "group": (1, 3), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"seed": None}, ValueError, "group needs seed="),
+        ({"distributed": False}, ValueError, "group= and distributed=False contradict each other"),
+        ({"in_order": False, "num_workers": 1}, ValueError, "group= needs in_order=True"),
+        ({"sampler": range(9), "shuffle": None}, ValueError, "leave group= out"),
+        ({"data": Stream(), "shuffle": None}, ValueError, "leave group= out"),
+        ({"group": (3, 3)}, ValueError, "group: rank must be from 0 to 2, got 3"),
+        ({"group": (-1, 3)}, ValueError, "group: rank must be 0 or more"),
+        ({"group": (0, 0)}, ValueError, "group: number of ranks must be 1 or more"),
+        ({"group": (1, 2, 3)}, ValueError, "group must be a pair"),
+        ({"group": ("1", 2)}, TypeError, "group: rank must be an int"),
+        ({"group": "dp"}, ValueError, "torch.distributed is not initialized"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        grouped(**arguments)
+
+
+def test_a_group_is_of_the_loader_and_of_its_copies(as_rank: Ranks) -> None:
+    as_rank(7, 8)  # which does not count
+    order = list(KeyedSampler(range(9), 1))
+    for loader in (grouped(), copy.copy(grouped()), pickle.loads(pickle.dumps(grouped()))):
+        assert [batch.tolist() for batch in loader] == [order[1::3][:2], order[1::3][2:]]
+        assert loader.group == (1, 3)
+        assert loader.indices(0, 0) == order[1::3][:2]
+    assert "group=(1, 3)" in repr(grouped())
+    whole = grouped(group=(0, 1), cache=fl.Cache("1MiB", route=True))  # one rank swaps with none
+    assert [index for batch in whole for index in batch.tolist()] == order
+    assert whole.indices(0, 1) == order[2:4]
+
+
+def test_old_states_of_loaders_without_batches_are_refused_by_several_ranks(as_rank: Ranks) -> None:
+    loader: Any = fl.DataLoader(range(9), None, shuffle=True, seed=1)  # type: ignore[arg-type]
+    state = loader.state_dict() | {"drawn": {"generators": {"iter": None, "next": None, "drew": False}}}
+    as_rank(1, 2)
+    with pytest.raises(ValueError, match="'drawn' must be None"):
+        fl.DataLoader(range(9), None, shuffle=True, seed=1).load_state_dict(state)  # type: ignore[arg-type]

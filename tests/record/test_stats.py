@@ -22,13 +22,13 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload import device, machine
+from foreload import machine
 from foreload.record import usage as gpu
 from foreload.record import usage as tree
 from foreload.record.spans import Stage
 from foreload.record.stats import Stats, _percentiles
 from foreload.workers.processes import Restart
-from tests.epochs.test_device import Simulated
+from tests.fake_device import FakeDevice
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},
@@ -429,9 +429,9 @@ def self_check(dataset: Any) -> Stats:
 
 
 def test_copies_to_a_device_are_timed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Simulated()
+    stream = FakeDevice()
     monkeypatch.setattr("foreload.loader.side_stream", lambda where: stream)
-    monkeypatch.setattr(device, "side_stream", lambda where, *, non_blocking=True: stream)
+    monkeypatch.setattr("foreload.device.prefetch.side_stream", lambda where, *, non_blocking=True: stream)
     loader = fl.DataLoader(Slow(), batch_size=3, num_workers=2, workers="threads", device="cpu")
     wrapped = fl.DataLoader(Slow(), batch_size=3, num_workers=0)
     for own, batches in ((loader, loader), (wrapped, fl.PrefetchLoader(wrapped, "cpu"))):

@@ -6,6 +6,7 @@ one is for any dataset; datasets that the native core knows have assemblies of t
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,6 +62,7 @@ class SampleAssembly:
 
     # Timing the stages of a sample takes about a microsecond, so short samples are timed now and then.
     _SECONDS_PER_TIMED = 5e-4
+    _MOST_PER_TIMED = 32  # runs, on average: a slow one that stands for many others is a coarse estimate
 
     def __init__(
         self,
@@ -91,8 +93,8 @@ class SampleAssembly:
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
         self._timed: Callable[[int], Any] | None = dataset.timed if isinstance(dataset, CachedView) else None
-        self._runs_since_timed = 0  # since the last one that was timed
-        self._has_timed = False
+        self._runs_since_timed, self._runs_per_timed = 0, 1
+        self._random = random.Random(0)
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
@@ -190,11 +192,14 @@ class SampleAssembly:
         if self._timed is None:
             return self._dataset
         self._runs_since_timed += 1
-        # Without automatic batching, the time per sample is not known.
-        seconds = self._sample_seconds or (self._SECONDS_PER_TIMED / 16 if self._has_timed else 1.0)
-        if self._runs_since_timed * seconds < self._SECONDS_PER_TIMED:
+        if self._runs_since_timed < self._runs_per_timed:
             return self._dataset
-        weight, self._runs_since_timed, self._has_timed = self._runs_since_timed, 0, True
+        weight, self._runs_since_timed = self._runs_since_timed, 0
+        # Decided before they are loaded, and at random: those that take long, or come again and again, would
+        # otherwise be timed more often than others. Without automatic batching, the time per sample is not known.
+        if self._sample_seconds is not None or not self._batched:
+            runs = self._SECONDS_PER_TIMED / (self._sample_seconds or self._SECONDS_PER_TIMED / 16)
+            self._runs_per_timed = 1 + int(self._random.random() * 2 * min(self._MOST_PER_TIMED, runs))
         return self._timed(weight)
 
     def finish(self, indices: Any, samples: Any) -> Any:

@@ -168,7 +168,7 @@ IMAGE_CONTESTANTS = [
         "foreload, pinned + device",
         False,
         _images(_lazy, workers=True, on_device=True),
-        "workers, page-locked batches, copied to the GPU one ahead of the loop",
+        "workers, page-locked batches, copied to the GPU ahead of the loop",
         needs_device=True,
     ),
     Contestant(
@@ -281,7 +281,7 @@ TENSOR_CONTESTANTS = [
         "foreload, pinned + device",
         False,
         _tensors(fl.DataLoader, fl.CachedDataset, on_device=True),
-        "CachedDataset, page-locked batches, copied to the GPU one ahead of the loop",
+        "CachedDataset, page-locked batches, copied to the GPU ahead of the loop",
         needs_device=True,
     ),
     Contestant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,17 +17,26 @@ from foreload.cache.plan import compile_plan
 from foreload.checks import Array
 from foreload.datasets.images.dataset import ImageDataset
 from foreload.loader import DataLoader
-from foreload.machine import granted_cores
+from foreload.machine import granted_cores, granted_memory
 from foreload.options import POLICIES, Cache, Keep
 from foreload.order.samplers import KeyedSampler
+from foreload.record.units import seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-__all__ = ["OrderKind", "Samples", "curves", "enough", "foresee_order", "measure_folder", "plot", "table"]
+__all__ = [
+    "OrderKind", "Samples", "amount", "argument", "curves", "enough", "foresee_order", "measure_folder", "plot",
+    "style", "table",
+]  # fmt: skip
 
 OrderKind = Literal["permutation", "replacement", "weighted", "zipf"]
+
+# A policy within this factor of the fastest is as good.
+_NEAR_BEST = 1.01
+# Hit rates that are as good as equal.
+_SAME_RATE = 0.005
 
 # Images that are loaded to measure what loading costs.
 _NUM_MEASURED = 256
@@ -130,8 +140,8 @@ def curves(
                 accesses, len(samples.sizes), budget, policy, sizes=samples.sizes, costs=samples.loads
             )
             hits, asked = plan.hits[warm], accesses[warm]
-            seconds = (samples.loads[asked[~hits]].sum() + samples.rest * len(asked)) / passes / samples.workers
-            points.append(Point(policy, int(budget), float(hits.mean()), float(seconds)))
+            took = (samples.loads[asked[~hits]].sum() + samples.rest * len(asked)) / passes / samples.workers
+            points.append(Point(policy, int(budget), float(hits.mean()), float(took)))
             done()
     return points
 
@@ -156,18 +166,74 @@ def table(points: Sequence[Point], samples: Samples) -> Table:
     total = int(samples.sizes.sum())
     found = {(point.policy, point.budget): point for point in points}
     for budget in sorted({point.budget for point in points}):
-        cells = []
-        for policy in POLICIES:
-            point = found[policy, budget]
-            took = f"{point.seconds:.2f} s" if samples.known else f"{point.seconds:.2f}"
-            cells.append(f"{point.hit_rate:.3f}  {took}")
+        row = [found[policy, budget] for policy in POLICIES]
+        cells = [f"{point.hit_rate:.3f}  {_time(point.seconds, samples)}" for point in row]
         grid.add_row(f"{amount(budget, samples)} ({budget / total:.0%})", *cells)
+    if not samples.known:
+        grid.caption = "100 %: an epoch without a cache"
+        grid.caption_justify = "left"
     return grid
 
 
 def amount(budget: int, samples: Samples) -> str:
-    """Return a budget as text."""
-    return f"{budget / 2**30:,.2f} GiB" if samples.known else f"{budget:,} samples"
+    """Return a budget as text: bytes with three significant digits, rounded up so that it is enough.
+
+    >>> folder = Samples(np.array([1 << 30]), np.array([1.0]), known=True)
+    >>> amount(3435973836, folder), amount(1 << 20, folder), amount(500, Samples.alike(1000))
+    ('3.2 GiB', '1 MiB', '500 samples')
+    """
+    if not samples.known:
+        return f"{budget:,} samples"
+    unit, size = _unit(budget)
+    value = budget / size
+    step = 10.0 ** min(0, math.floor(math.log10(max(value, 1.0))) - 2)
+    return f"{math.ceil(value / step) * step:.6g} {unit}"
+
+
+def _unit(budget: float) -> tuple[str, int]:
+    """Return the largest unit in which an amount is at least 1, and its bytes."""
+    units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)]
+    return next((unit for unit in units if budget >= unit[1]), units[-1])
+
+
+def _time(value: float, samples: Samples) -> str:
+    return seconds(value) if samples.known else f"{100 * value:.0f} %"
+
+
+def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ranks: int = 1) -> tuple[str, str]:
+    """Return what the curves speak for: a line on what it gives, and the argument of a DataLoader.
+
+    It is the smallest budget from which on more saves little (see :func:`enough`), of those that this machine has
+    the memory for; with the policy that is fastest there, if that is not the default.
+    """
+    most = granted_memory() if samples.known else math.inf
+    fitting = [point for point in points if point.budget <= most]
+    largest = max(point.budget for point in fitting)
+    least = enough(points)
+    budget = largest if least is None else min(least, largest)
+    here = {point.policy: point for point in fitting if point.budget == budget}
+    best = min(here.values(), key=lambda point: point.seconds)
+    chosen = here["opt"] if here["opt"].seconds <= _NEAR_BEST * best.seconds else best
+    without = next(point for point in points if point.budget == 0)
+    if budget == 0:
+        return "no cache saves 5 % of the time:", "cache=None"
+    took, before = (_time(point.seconds, samples) for point in (chosen, without))
+    if samples.known:
+        gives = f"{took} per epoch instead of {before}"
+        size = '"' + amount(budget, samples).replace(" ", "") + '"'
+    else:
+        gives = f"an epoch in {took} of its time, if a sample takes sample_bytes in memory"
+        size = f"{budget} * sample_bytes"
+    more = {"policy": chosen.policy} if chosen.policy != "opt" else {}
+    more |= {"keep": keep} if keep != "auto" else {}
+    options = [
+        size,
+        *(f'{name}="{value}"' for name, value in more.items()),
+        *(["share=False"] if ranks > 1 else []),
+    ]
+    return f"hit rate {chosen.hit_rate:.3f}, {gives}, with:", f"cache={size}" if options == [
+        size
+    ] else f"cache=foreload.Cache({', '.join(options)})"
 
 
 def write_json(path: Path, points: Sequence[Point], about: dict[str, Any]) -> None:
@@ -185,24 +251,53 @@ def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise ModuleNotFoundError("a plot needs matplotlib: pip install 'foreload[plots]'") from None
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
     rates, times = figure.subplots(1, 2)
     total = float(samples.sizes.sum())
-    for policy in POLICIES:
+    unit, size = _unit(total) if samples.known else ("samples", 1)
+    for number, policy in enumerate(POLICIES):
         mine = sorted((point for point in points if point.policy == policy), key=lambda point: point.budget)
-        across = [100 * point.budget / total for point in mine]
-        rates.plot(across, [point.hit_rate for point in mine], label=policy, marker=".")
-        times.plot(across, [point.seconds for point in mine], label=policy, marker=".")
-    for axes, name in (
-        (rates, "hit rate"),
-        (times, "seconds per epoch" if samples.known else "time, 1: no cache"),
-    ):
-        axes.set_xlabel("budget, % of the data")
+        same = next((other for other in POLICIES[:number] if _is_alike(points, policy, other)), None)
+        look = style(number, len(mine), policy if same is None else f"{policy} (as {same})")
+        across = [point.budget / size for point in mine]
+        rates.plot(across, [100 * point.hit_rate for point in mine], **look)
+        times.plot(across, [point.seconds * (1 if samples.known else 100) for point in mine], **look)
+    time_name = "seconds per epoch" if samples.known else "time per epoch, % of that without a cache"
+    for axes, name in ((rates, "hit rate, %"), (times, time_name)):
+        axes.set_xlabel(f"budget, {unit}")
         axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    rates.legend()
-    figure.savefig(path)
+        shares = (lambda budget: 100 * budget * size / total, lambda share: share * total / size / 100)
+        axes.secondary_xaxis("top", functions=shares).set_xlabel("% of the data")
+    figure.legend(
+        *rates.get_legend_handles_labels(), loc="outside lower center", ncols=len(POLICIES), handlelength=4
+    )
+    figure.savefig(path, dpi=130)
+
+
+def style(number: int, count: int, label: str) -> dict[str, Any]:
+    """Return how a policy's line looks: without colours too, and below a line that lies on it."""
+    colours = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")  # Okabe and Ito's
+    dashes: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 3)), (0, (1, 3)))
+    # Later lines are thinner, so that an earlier one shows on both sides; their markers are at other places.
+    return {
+        "label": label,
+        "color": colours[number],
+        "linestyle": dashes[number],
+        "linewidth": 6.0 - 0.9 * number,
+        "marker": "os^DvX"[number],
+        "markersize": 7,
+        "markeredgecolor": "black",
+        "markeredgewidth": 0.7,
+        "markevery": (number % count, len(dashes)),
+    }
+
+
+def _is_alike(points: Sequence[Point], one: str, other: str) -> bool:
+    """Whether nobody could tell the lines of two policies apart."""
+    rates = [{point.budget: point.hit_rate for point in points if point.policy == name} for name in (one, other)]
+    return all(abs(rate - rates[1][budget]) < _SAME_RATE for budget, rate in rates[0].items())
 
 
 def order_kinds() -> tuple[str, ...]:

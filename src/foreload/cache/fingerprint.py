@@ -1,4 +1,4 @@
-"""Fingerprints by which a dataset and its files are recognised in a later run."""
+"""Fingerprints by which a dataset is recognised: in a later run with its files, or in another process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import hashlib
 import os
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
+import numpy as np
+import torch
+
+from foreload.checks import Array
 from foreload.errors import DecodeError
 from foreload.protocol import SampleSource
 
-__all__ = ["check_stamp", "fingerprint", "stamp"]
+__all__ = ["check_stamp", "content_hash", "fingerprint", "stamp"]
 
 
 _MAX_FILES = 100_000
+
+# Of larger buffers, so many pieces of so many bytes are hashed; and of all, so many bytes.
+_PIECES, _PIECE = 64, 1 << 14
+_MAX_HASHED = 64 << 20
 
 
 def fingerprint(dataset: Any) -> str:
@@ -41,6 +51,84 @@ def fingerprint(dataset: Any) -> str:
     for path in _files(dataset):
         known.update(stamp(path).encode())
     return known.hexdigest()
+
+
+def content_hash(dataset: Any) -> str:
+    """Return a hash by which processes of one run tell whether they have the same dataset.
+
+    It is of the class and the pickled state, without files, so it takes milliseconds: of large arrays and tensors,
+    samples count, and of more than 64 MiB in all, the beginning. What cannot be pickled counts by its class.
+
+    >>> content_hash(range(3)) == content_hash(range(3)), content_hash(range(3)) == content_hash(range(1, 4))
+    (True, False)
+    >>> content_hash([lambda: 0, 1]) == content_hash([lambda: 0, 2])
+    False
+    """
+    found = _Hash()
+    with suppress(_Enough):
+        _ContentPickler(found, protocol=5, buffer_callback=found.add_buffer).dump(dataset)
+    return found.known.hexdigest()
+
+
+class _Enough(Exception):
+    """Enough has been hashed."""
+
+
+class _Hash:
+    """A file that keeps a hash of what is written to it."""
+
+    def __init__(self) -> None:
+        self.known = hashlib.sha256()
+        self._left = _MAX_HASHED
+
+    def write(self, data: Any) -> int:
+        """Add bytes."""
+        part = memoryview(data)[: self._left]
+        self.known.update(part)
+        self._left -= len(part)
+        if self._left <= 0:
+            raise _Enough
+        return len(data)
+
+    def add_buffer(self, buffer: pickle.PickleBuffer) -> None:
+        """Add samples of what would be pickled out of band."""
+        self.write(_sampled(np.frombuffer(buffer.raw(), np.uint8)))
+
+
+def _sampled(data: Array) -> bytes:
+    """Return the length and the bytes of a buffer, or of pieces from its beginning to its end."""
+    length = len(data).to_bytes(8, "little")
+    if len(data) <= _PIECES * _PIECE:
+        return length + data.tobytes()
+    starts = np.linspace(0, len(data) - _PIECE, _PIECES).astype(np.int64)
+    return length + b"".join(data[start : start + _PIECE].tobytes() for start in starts)
+
+
+class _ContentPickler(pickle.Pickler):
+    """Pickles what can be pickled, and the names of all else."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Return how a thing is to be pickled."""
+        if thing is str:
+            return NotImplemented
+        if isinstance(thing, type):
+            return str, (f"{thing.__module__}.{thing.__qualname__}",)
+        if isinstance(thing, FunctionType):
+            code = thing.__code__
+            return str, (f"{thing.__module__}.{thing.__qualname__}", code.co_code, repr(code.co_names))
+        try:
+            if isinstance(thing, torch.Tensor):
+                return str, (repr((thing.dtype, thing.shape, thing.stride())), _sampled(_bytes_of(thing)))
+            return thing.__reduce_ex__(5)
+        except Exception as error:  # whatever pickling a user's object may raise
+            return str, (type(thing).__qualname__, type(error).__qualname__)
+
+
+def _bytes_of(tensor: torch.Tensor) -> Array:
+    """Return the memory of a tensor; nothing if it is not this process's own."""
+    if tensor.device.type != "cpu":
+        return np.zeros(0, np.uint8)
+    return np.asarray(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
 
 
 def stamp(path: str) -> str:

@@ -6,17 +6,18 @@ import contextlib
 import os
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload.cache.budget import MemoryBudget
+from foreload.cache.fingerprint import content_hash
 from foreload.cache.forms import choose_forms, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
-from foreload.cache.sharing import local_ranks, shared_store
+from foreload.cache.sharing import SharedStore
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
 from foreload.cache.view import unwrap
@@ -25,8 +26,9 @@ from foreload.errors import warn_user
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
+from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router
-from foreload.order.samplers import num_ranks
+from foreload.order.samplers import KeyedSampler
 from foreload.protocol import ImageForms
 
 __all__ = ["CacheSpec", "LoaderCache"]
@@ -92,15 +94,19 @@ class LoaderCache:
         samples = len(self._root)
         self._router = _router(spec) if options.route else None
 
-        def make() -> SampleStore:
-            room = spec.memory.cache_room(options.bytes)
-            accesses = self._accesses * num_ranks(_samples_of(spec.sampler))
+        place = _place(sampler)
+        kind = f"{type(spec.dataset).__qualname__} {samples} {options.bytes} {options.keep}"
+        self._own_rank = place[0]
+        self._shared = SharedStore(kind, partial(content_hash, self._root), *place) if options.share else None
+
+        def make(stores: int) -> SampleStore:
+            room = spec.memory.cache_room(options.bytes // stores)
+            accesses = self._accesses * max(place[1], len(self._ranks()))
             is_hashed = _is_large(samples, options) and self._keeps_one_set(sampler)
             is_hashed = is_hashed and not isinstance(self._root, ImageForms)  # whose forms differ
             return SampleStore(samples, room, accesses=accesses, hashed=is_hashed)
 
-        name = f"{type(spec.dataset).__qualname__} {samples} {options.bytes}"
-        self.store, self._plans = shared_store(make, name) if options.share else (make(), True)
+        self.store, self._plans = (make(1), True) if self._shared is None else self._shared.open(make)
         if options.spill is not None:
             folder = SpillFolder(options.spill, spec.dataset)
             if folder.usable:
@@ -176,12 +182,11 @@ class LoaderCache:
 
     def _keeps_one_set(self, sampler: Any) -> bool:
         """Whether no plan is better than keeping the same samples in every epoch."""
-        return self.options.policy in ("opt", "fixed") and asks_once(sampler, len(self._ranks()))
+        return self.options.policy in ("opt", "fixed") and asks_once(sampler, self._ranks())
 
     def _ranks(self) -> list[int]:
-        """Return the ranks that share the store; empty if it is this rank's alone."""
-        distributed = dist.is_available() and dist.is_initialized()
-        return local_ranks() if self.options.share and distributed else []
+        """Return the ranks that share the store, each as often as processes have it."""
+        return [self._own_rank] if self._shared is None else self._shared.ranks()
 
     @property
     def router(self) -> Router | None:
@@ -190,7 +195,7 @@ class LoaderCache:
 
     def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:
         """Keep as many of each rank's own samples as fit, in the order of the router."""
-        ranks = self._ranks() or [_samples_of(spec.sampler).rank]
+        ranks = sorted(set(self._ranks()))
         sizes = self.store.sizes()
         if not sizes.any():
             sizes = self._try_first_sample(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
@@ -246,7 +251,8 @@ class LoaderCache:
         now = epochs[0]
         if not len(now):
             return
-        if len(now) > max(self._accesses, len(self.store)) or not 0 <= now.min() <= now.max() < len(self.store):
+        samples, most = len(self.store), self.store.arguments[2]
+        if len(now) > max(most, samples) or not 0 <= now.min() <= now.max() < samples:
             self.store.native.follow_rule("all")  # the dataset raises the error for such indices
             return
         sizes = self.store.sizes()
@@ -258,7 +264,7 @@ class LoaderCache:
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()))
         window = compile_plan(
             np.concatenate(epochs),
-            len(self.store),
+            samples,
             self._room(spec, int(sizes.mean())),
             self.options.policy,
             sizes=sizes,
@@ -312,12 +318,18 @@ def _samples_of(sampler: Any) -> Any:
     return getattr(sampler, "sampler", sampler)
 
 
-def _router(spec: CacheSpec) -> Router:
+def _place(sampler: Any) -> tuple[int, int]:
+    """Return the rank that a sampler yields the samples of, among those that split its order, and their number."""
+    is_split = type(sampler) in (DistributedSampler, KeyedSampler, MixtureSampler)
+    return (int(sampler.rank), int(sampler.num_replicas)) if is_split else (0, 1)
+
+
+def _router(spec: CacheSpec) -> Router | None:
+    """Return what swaps samples between ranks; None if there is one rank."""
     sampler = _samples_of(spec.sampler)
-    is_shared = type(sampler) is DistributedSampler or num_ranks(sampler) > 1
-    if not is_shared or type(spec.sampler) is not BatchSampler:
+    if type(sampler) not in (DistributedSampler, KeyedSampler) or type(spec.sampler) is not BatchSampler:
         raise ValueError(
-            "cache: route=True needs torch's own DistributedSampler and BatchSampler, "
-            f"got {type(sampler).__name__}"
+            "cache: route=True needs an order that ranks can share: that of seed= with shuffle=True, or torch's "
+            f"own DistributedSampler and BatchSampler, got {type(sampler).__name__}"
         )
-    return Router(len(spec.dataset), sampler.num_replicas)
+    return None if sampler.num_replicas == 1 else Router(len(spec.dataset), sampler.num_replicas)

@@ -2,83 +2,158 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from foreload._torch import default_store
 from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
+from foreload.order.ranks import first_claim, machine_name, own_process, rank_store
 
-__all__ = ["local_ranks", "shared_store"]
+__all__ = ["SharedStore"]
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 
 # Other ranks may not use a cache at all, so they are not waited for any longer.
 _RANKS_TIMEOUT = timedelta(seconds=5)
 
-# The number of stores of each name in this process.
-_num_made: Counter[str] = Counter()
+# The number of stores of each kind and content in this process.
+_num_made: Counter[tuple[str, str]] = Counter()
+
+# Of each kind of store, what other ranks are told: the contents, in the order in which this process first had
+# them, each with the rank in the split of the order, and the number of ranks there.
+_told: dict[str, list[list[Any]]] = {}
 
 
-def _exchange() -> Any:
-    """Return torch's key-value store, which all ranks reach; None outside of a distributed run."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return None
-    return default_store()
+def _address(store: SampleStore) -> str:
+    """Return where other processes of the same user find the memory of a store."""
+    file = store.native.file
+    return f"{os.getpid()} {file} {_inode(file) if file >= 0 else '-'}"
 
 
-def _machine() -> str:
-    """Return a name of what processes that share memory have in common: machine, PID namespace and user."""
-    boot, processes = "", ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        processes = os.readlink("/proc/self/ns/pid")
-    return f"{boot} {processes} {os.getuid() if hasattr(os, 'getuid') else ''}"
+def _found(address: str, like: SampleStore) -> SampleStore:
+    """Open the store of another process of the same user.
+
+    Raises:
+        OSError: it is gone, or belongs to another user.
+    """
+    process, file, inode = address.split()
+    own = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if _inode(own) != inode:  # the number is used again
+            raise OSError(f"descriptor {file} of process {process} is another file by now")
+        return SampleStore.opened(own, like.arguments)
+    finally:
+        os.close(own)
 
 
-def shared_store(make: Callable[[], SampleStore], name: str) -> tuple[SampleStore, bool]:
-    """Return the one store of this machine's ranks, and whether this rank made it and so plans for it.
+def _inode(file: int) -> str:
+    about = os.fstat(file)
+    return f"{about.st_dev}:{about.st_ino}"
+
+
+class SharedStore:
+    """The store that this rank shares with those others of its machine that have the same dataset.
 
     Args:
-        make: creates the store.
-        name: of the store; the ranks' first stores of a name are one, and so are their second ones.
+        kind: class and size of the dataset, and the settings of the cache.
+        content: of the dataset: a function that returns a hash of it, called if there are other ranks.
+        rank: this process's rank among those that split the order.
+        ranks: their number.
     """
-    exchange = _exchange()
-    if exchange is None:
-        return make(), True
-    rank, machine = str(dist.get_rank()), _machine()
-    exchange.set(f"foreload/machine/{rank}", machine)
-    key = f"foreload/store/{machine}/{_num_made[name]}/{name}"
-    _num_made[name] += 1
-    if exchange.compare_set(f"{key}/maker", "", rank).decode() == rank:
-        with suppress(RuntimeError):
-            exchange.wait([f"foreload/machine/{rank}" for rank in range(dist.get_world_size())], _RANKS_TIMEOUT)
-        store = make()  # which depends on the ranks that share it
-        exchange.set(key, f"{os.getpid()} {store.native.file}")
-        return store, True
-    exchange.wait([key], _STORE_TIMEOUT)
-    process, file = map(int, exchange.get(key).split())
-    mine = make()
-    try:
-        return SampleStore.of_process(process, file, mine.arguments), False
-    except OSError as error:
-        warn_user(f"this rank uses a cache of its own, as that of process {process} is closed: {error}")
-        return mine, True
 
+    def __init__(self, kind: str, content: Callable[[], str], rank: int, ranks: int) -> None:
+        self._kind = kind
+        self._rank, self._ranks = rank, ranks
+        self._exchange = rank_store()
+        self._content = "" if self._exchange is None else content()
+        self._known = [rank]
 
-def local_ranks() -> list[int]:
-    """Return the ranks that share this machine's memory, as far as they have announced themselves."""
-    exchange = _exchange()
-    if exchange is None:
-        return [0]
-    own = _machine().encode()
-    keys = [f"foreload/machine/{rank}" for rank in range(dist.get_world_size())]
-    there = [exchange.check([key]) and exchange.get(key) == own for key in keys]
-    return [rank for rank, here in enumerate(there) if here or rank == dist.get_rank()]
+    def open(self, make: Callable[[int], SampleStore]) -> tuple[SampleStore, bool]:
+        """Return the store, and whether this rank made it and so plans for it.
+
+        Args:
+            make: makes a store, given the number of stores that share the budget.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            return make(1), True
+        key, gone = self._tell(exchange), set[str]()
+        while True:
+            maker, _ = first_claim(exchange, f"{key}/maker", gone=gone)
+            if maker == own_process():
+                with suppress(RuntimeError):
+                    ranks = range(dist.get_world_size())
+                    exchange.wait([f"foreload/rank/{rank}" for rank in ranks], _RANKS_TIMEOUT)
+                store = self._made(make)
+                exchange.set(f"{key}/{maker}", _address(store))
+                return store, True
+            try:
+                exchange.wait([f"{key}/{maker}"], _STORE_TIMEOUT)
+                return _found(exchange.get(f"{key}/{maker}").decode(), make(1)), False
+            except OSError:  # that process has closed it, or was killed: the first one to notice makes another one
+                gone.add(maker)
+            except RuntimeError as error:
+                warn_user(
+                    f"this rank uses a cache of its own: process {maker} did not make the shared one: {error}"
+                )
+                return self._made(make), True
+
+    def _tell(self, exchange: Any) -> str:
+        """Tell other ranks of this one; return the key of the store: the n-th ones of all ranks are one."""
+        own = [self._content, self._rank, self._ranks]
+        told = _told.setdefault(self._kind, [])
+        contents = [content for content, _, _ in told]
+        place = contents.index(self._content) if self._content in contents else len(told)
+        told[place : place + 1] = [own]
+        exchange.set(f"foreload/rank/{dist.get_rank()}", json.dumps([machine_name(), _told, own]))
+        number = _num_made[self._kind, self._content]
+        _num_made[self._kind, self._content] += 1
+        return f"foreload/store/{machine_name()}/{number}/{self._kind}/{self._content}"
+
+    def _made(self, make: Callable[[int], SampleStore]) -> SampleStore:
+        others = {other for other, _, _ in self._neighbours()} - {self._content}
+        if others:
+            warn_user(
+                "the datasets of ranks on this machine differ, so they have caches of their own, each with its "
+                "part of the budget. If they are the same, leave what differs out of their pickled state "
+                "(__getstate__); with Cache(share=False), each rank's cache gets the whole budget"
+            )
+        return make(1 + len(others))
+
+    def ranks(self) -> list[int]:
+        """Return the ranks, in the split of the order, of all processes that share the store, sorted.
+
+        As far as they have told of it; one that has not is expected to, if it can.
+        """
+        if self._exchange is not None:
+            with suppress(RuntimeError):  # the process that keeps the exchange may have ended
+                theirs = [
+                    rank
+                    for content, rank, ranks in self._neighbours()
+                    if content == self._content and ranks == self._ranks
+                ]
+                self._known = sorted([self._rank, *theirs])
+        return self._known
+
+    def _neighbours(self) -> Iterator[tuple[str, int, int]]:
+        """Yield, for each other process of this machine, content, rank and number of ranks of its store."""
+        number = [content for content, _, _ in _told[self._kind]].index(self._content)
+        for rank in range(dist.get_world_size()):
+            key = f"foreload/rank/{rank}"
+            if rank == dist.get_rank() or not self._exchange.check([key]):
+                continue
+            machine, told, latest = json.loads(self._exchange.get(key))
+            if machine != machine_name():
+                continue
+            stores = {content: (content, of, ranks) for content, of, ranks in told.get(self._kind, [])}
+            if self._content in stores or len(stores) <= number:
+                yield stores.get(self._content, (self._content, *latest[1:]))
+            else:
+                yield [*stores.values()][number]

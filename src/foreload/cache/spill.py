@@ -126,11 +126,19 @@ class SpillFolder:
         return key if len(key) == _KEY_BYTES else None
 
     def _new_key(self) -> bytes:
-        """Write a key, and return the one that is in the folder then: another process may have been first."""
-        with suppress(FileNotFoundError):
-            os.unlink(_KEY, dir_fd=self._folder)
-        self._write(_KEY, secrets.token_bytes(_KEY_BYTES), replace=False)
-        key = self._key()
+        """Write a key, unless another process has just written one, and return the one that is in the folder."""
+        import fcntl  # which not all systems have
+
+        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        try:
+            if (key := self._key()) is not None:
+                return key
+            with suppress(FileNotFoundError):
+                os.unlink(_KEY, dir_fd=self._folder)
+            self._write(_KEY, secrets.token_bytes(_KEY_BYTES), replace=False)
+            key = self._key()
+        finally:
+            fcntl.flock(self._folder, fcntl.LOCK_UN)
         if key is None:
             raise OSError(f"no key can be kept in the spill folder {str(self.path)!r}; give another folder")
         return key

@@ -298,20 +298,8 @@ class SampleStore:
         return _fresh, self.arguments
 
     @classmethod
-    def of_process(cls, process: int, file: int, arguments: _Arguments) -> SampleStore:
-        """Open the store that another process of the same user has as its descriptor ``file``.
-
-        Raises:
-            OSError: it is gone, or belongs to another user.
-        """
-        own = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return cls._opened(own, arguments)
-        finally:
-            os.close(own)
-
-    @classmethod
-    def _opened(cls, file: int, arguments: _Arguments, spill: SpillTarget | None = None) -> SampleStore:
+    def opened(cls, file: int, arguments: _Arguments, spill: SpillTarget | None = None) -> SampleStore:
+        """Return the store whose memory is the descriptor ``file``, which may be closed then."""
         store = cls.__new__(cls)
         store.arguments = arguments
         store._has_warned = False
@@ -333,7 +321,7 @@ def block_size(size: int) -> int:
 def _attach(descriptor: Any, arguments: _Arguments, spill: SpillTarget | None) -> SampleStore:
     file = descriptor.detach()
     try:
-        return SampleStore._opened(file, arguments, spill)
+        return SampleStore.opened(file, arguments, spill)
     finally:
         os.close(file)
 

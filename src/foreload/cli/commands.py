@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from foreload.cli.profile.command import profile
 from foreload.record.progress import Progress, track
 
 __all__ = ["app"]
@@ -140,64 +139,10 @@ def plan(
     else:
         amount = curves.amount(least, samples)
         print(f"beyond {amount}, more memory saves less than 5 % of the time without a cache")
+    print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-def profile(
-    script: Annotated[Path, typer.Argument(help="A Python script, run unchanged.", metavar="SCRIPT")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write a trace of all workers to this file, for ui.perfetto.dev.")
-    ] = None,
-    nsys: Annotated[
-        bool, typer.Option("--nsys", help="Run it under NVIDIA Nsight Systems, with NVTX ranges for loading.")
-    ] = False,
-) -> None:
-    """Run a training script, and report what it waits for in its data loaders.
-
-    Options come before SCRIPT; everything after it goes to the script. The exit code is the script's.
-    """
-    from foreload.cli.profile import profile as run
-
-    # A script may run for hours, so a file that cannot be written must fail before.
-    for option, path in (("--json", json), ("--trace", trace)):
-        try:
-            if path is not None:
-                path.open("a").close()
-        except OSError as error:
-            raise typer.BadParameter(f"{option} {path} cannot be written: {error.strerror}") from None
-    try:
-        found = run(
-            script,
-            arguments or (),
-            trace=trace is not None,
-            nsys=Path.cwd() / f"{script.stem}.nsys-rep" if nsys else None,
-        )
-    except FileNotFoundError as error:
-        raise typer.BadParameter(str(error)) from None
-    try:
-        if json is not None:
-            found.write_json(json)
-        if trace is not None:
-            found.write_trace(trace)
-        found.show()
-        if trace is not None:
-            print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
-        if nsys:
-            import torch
-
-            print(f"Nsight Systems: {script.stem}.nsys-rep")
-            if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-                print("It has no NVTX ranges: this torch has no CUDA")
-        print(end="", flush=True)
-    except OSError as error:
-        # The pipe is closed, or the disk is full: the exit code must still be the script's.
-        print(f"foreload: {error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    found.exit()
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
 
 
 @app.command()

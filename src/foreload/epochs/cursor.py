@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.batch.progress import Progress
-from foreload.order.batches import coming_draw
+from foreload.order.batches import coming_draw, is_function
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
 from foreload.order.known import KNOWN_SAMPLERS
@@ -144,6 +144,7 @@ class Cursor:
         )
         size = 1 if spec.is_stream else self.order.size
         total = None if spec.batch_size is None else spec.positions
+        self._positions_each = size * self.order.each
         self._given = Given(start, size, self.order.each, self.order.left_out, total)
         self.order.follow(lambda: self._given.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
@@ -167,6 +168,18 @@ class Cursor:
             draw_seed(spec.generator)
         seed: int = state["base_seed"]
         return seed
+
+    @property
+    def length(self) -> int | None:
+        """The number of the epoch's batches; None if only code of the user's knows it."""
+        is_known = not self._spec.is_stream and type(self.order.item_sampler) in KNOWN_SAMPLERS
+        return len(self.order) if is_known else None
+
+    @property
+    def num_over(self) -> int:
+        """The batches of the epoch that are over: delivered, in an earlier run too, or left out."""
+        over = sum(end - begin for begin, end in self._given.ranges())
+        return -(-over // self._positions_each)
 
     def restore(self, restore: Callable[[], T]) -> T:
         """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.
@@ -254,14 +267,18 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
 
 def description(spec: OrderSpec) -> dict[str, Any]:
     """Return what a loader must have in common with the one whose state it loads."""
-    inner = getattr(spec.sampler, "sampler", spec.sampler)
+    inner: Any = getattr(spec.sampler, "sampler", spec.sampler)
+    name = type(inner).__name__
+    if type(inner) is DistributedSampler and not inner.shuffle:
+        name = "SequentialSampler"  # whose order it shares
+    is_shared = type(spec.sampler) is BatchSampler or is_function(spec.sampler)
     return {
         "seed": spec.seed,
         "samples": len(spec.dataset) if isinstance(spec.dataset, Sized) and not spec.is_stream else None,
         "positions": spec.positions,
-        "sampler": None if spec.is_stream else type(inner).__name__,
+        "sampler": None if spec.is_stream else name,
         "batch_sampler": type(spec.sampler).__name__ if spec.batched and not spec.is_stream else None,
         "batch_size": spec.batch_size,
-        "ranks": getattr(inner, "num_replicas", 1) if type(spec.sampler) is BatchSampler else 1,
+        "ranks": getattr(inner, "num_replicas", 1) if is_shared else 1,
         "workers": spec.num_streams,
     }

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from foreload._torch import index_sampler, item_sampler
 from foreload.errors import warn_user
 from foreload.order.mixture import MixtureSampler
-from foreload.order.ranks import present_rank
+from foreload.order.ranks import first_value, present_rank
 from foreload.order.samplers import KeyedSampler, nested_samplers, rank_share
 
 __all__ = ["LoaderOrder"]
@@ -24,10 +24,12 @@ class LoaderOrder(TorchDataLoader[T_co]):
     Attributes:
         seed: makes the order a function of (seed, epoch).
         distributed: whether ranks share what a loader's own sampler yields.
+        group: this process's rank among those that share it, and their number; None: all ranks do.
     """
 
     seed: int | None
     distributed: bool
+    group: tuple[int, int] | None = None
     _draws_itself: bool  # whether the sampler is the loader's own
     _warned_of_ranks = False
     _epoch = 0  # the number of the next epoch
@@ -37,7 +39,9 @@ class LoaderOrder(TorchDataLoader[T_co]):
     def _index_sampler(self) -> Any:
         # Where torch looks for what batches are drawn from.
         own = super()._index_sampler
-        rank, ranks = present_rank() if self._draws_itself and self.distributed else (0, 1)
+        rank, ranks = (0, 1)
+        if self._draws_itself and self.distributed:
+            rank, ranks = present_rank() if self.group is None else self.group
         if ranks == 1 or self.seed is None:
             return own
         share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last)
@@ -47,7 +51,8 @@ class LoaderOrder(TorchDataLoader[T_co]):
 
     def _warn_of_ranks(self) -> None:
         """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
-        if self._warned_of_ranks or not (self._draws_itself and self.distributed) or present_rank()[1] == 1:
+        is_asked_for = self.group is not None or not (self._draws_itself and self.distributed)
+        if self._warned_of_ranks or is_asked_for or present_rank()[1] == 1:
             return
         if item_sampler(index_sampler(self)) is self.sampler and type(self.sampler) is not SequentialSampler:
             self._warned_of_ranks = True
@@ -56,8 +61,31 @@ class LoaderOrder(TorchDataLoader[T_co]):
                 "part by seed= or sampler=DistributedSampler(dataset), or say distributed=False if that is meant"
             )
 
+    def _check_resumed(self) -> None:
+        """Check that the ranks that share an order go on from one place in it, as far as they have begun to.
+
+        Raises:
+            ValueError: another rank, on this machine, goes on from another place.
+        """
+        state, ranks = self._resumed, getattr(item_sampler(index_sampler(self)), "num_replicas", 1)
+        if state is None or ranks == 1:
+            return
+        given = [list(span) for span in state["given"]] if state["begun"] and not state["finished"] else []
+        if state["ranks"] == ranks:
+            # Each may have its own state, which with in_order=False may have others of the batches.
+            given = [[0, sum(end - begin for begin, end in given)]]
+        own = f"epoch {state['epoch'] + state['finished']}, positions {given}"
+        name = " ".join(str(state[field]) for field in ("seed", "samples", "sampler"))
+        first = first_value(f"resumed {name} {ranks}", own)
+        if own != first:
+            raise ValueError(
+                f"this rank goes on from another place than the first rank to do so: {own} were delivered, not "
+                f"{first}. Load one state on all ranks, that of rank 0 for instance"
+            )
+
     def _set_keyed_epoch(self) -> None:
-        """Agree with foreload's samplers, also within a framework's, on the epoch that begins."""
+        """Agree with foreload's samplers, also within a framework's, and other ranks on the epoch that begins."""
+        self._check_resumed()
         if self.seed is None:
             return
         keyed = self.keyed_samplers()

@@ -24,13 +24,13 @@ from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
 from foreload.epochs.open import open_epoch
+from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
-from foreload.order.skip import Skip
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
@@ -147,7 +147,9 @@ class EpochSource(LoaderOrder[T_co]):
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
         router = None if cache is None else cache.router
-        cursor = self._cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
+        cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
+        watch_progress(watch, self, cursor, self._cursor)
+        self._cursor = cursor
         if self.persistent_workers:
             self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
         self._epoch += 1
@@ -209,11 +211,6 @@ class EpochSource(LoaderOrder[T_co]):
 
         return plan
 
-    @property
-    def _skips(self) -> tuple[Skip, ...]:
-        skips: tuple[Skip, ...] = self.__dict__["skip"]
-        return skips
-
     def _order_spec(self) -> OrderSpec:
         batches, by_processes = self.batch_spec, self.by_processes
         has_parts = by_processes or isinstance(self.dataset, IterableDataset)
@@ -227,7 +224,7 @@ class EpochSource(LoaderOrder[T_co]):
             self._open.base_seed,
             batches.batch_size,
             batches.auto_collation,
-            self._skips,
+            self.__dict__["skip"],
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
         )

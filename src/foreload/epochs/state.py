@@ -12,10 +12,11 @@ from typing import Any
 from torch.utils.data import BatchSampler, RandomSampler
 
 from foreload.epochs.cursor import Cursor, OrderSpec, coming, description
-from foreload.order.batches import ARRAY_SAMPLERS
+from foreload.order.batches import is_function
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.resume import has_state
+from foreload.order.samplers import num_ranks
 from foreload.protocol import ArraySampler
 
 __all__ = ["Resumption", "resume", "save"]
@@ -267,7 +268,7 @@ def _check_drawn(spec: OrderSpec, state: dict[str, Any]) -> None:
     drawn, inner = state["drawn"], getattr(spec.sampler, "sampler", spec.sampler)
     if isinstance(inner, ArraySampler) and type(spec.sampler) is BatchSampler:
         return  # which checks that itself
-    if isinstance(drawn, dict):
+    if isinstance(drawn, dict) and not (is_function(spec.sampler) and num_ranks(inner) > 1):
         _check_own(drawn)
     elif type(inner) is RandomSampler and type(spec.sampler) is BatchSampler:
         if drawn is None:
@@ -283,13 +284,8 @@ def _check_drawn(spec: OrderSpec, state: dict[str, Any]) -> None:
             _checked("drawn", check_text, drawn, inner.generator.device)
     elif drawn is not None:
         raise ValueError(f"the state's 'drawn' must be None for {type(inner).__name__}, got {_shown(drawn)}")
-    elif not spec.is_stream and not _is_function(spec):
+    elif not spec.is_stream and not is_function(spec.sampler):
         raise ValueError(f"the state's 'drawn' must not be None for {type(inner).__name__}")
-
-
-def _is_function(spec: OrderSpec) -> bool:
-    inner = getattr(spec.sampler, "sampler", spec.sampler)
-    return type(spec.sampler) is BatchSampler and type(inner) in ARRAY_SAMPLERS
 
 
 def _check_own(drawn: dict[str, Any]) -> None:

@@ -62,12 +62,13 @@ class StatefulSource(EpochSource[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken.
 
-        The number and kind of workers may differ, for map-style datasets the batch size, and under torch's
-        ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once, and no earlier
-        one is loaded again. Iterable datasets and custom samplers go on from their own (or their iterator's)
-        ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so. A map-style
-        dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the data, or a
-        state of the dataset, their number must be the same.
+        The number and kind of workers may differ, for map-style datasets the batch size, and with ``seed=`` or
+        torch's ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once, and
+        no earlier one is loaded again. All ranks load the same state, that of rank 0 for instance. Iterable
+        datasets and custom samplers go on from their own (or their iterator's) ``state_dict``; without one,
+        earlier samples are read, or drawn, again, and a warning says so. A map-style dataset's ``state_dict`` is
+        saved and restored in every worker. If workers have parts of the data, or a state of the dataset, their
+        number must be the same.
 
         Raises:
             ValueError: the state is not one of a loader like this one; the message names the field.
@@ -125,7 +126,7 @@ class StatefulSource(EpochSource[T_co]):
         if isinstance(self.dataset, IterableDataset):
             raise ValueError(f"the samples of {type(self.dataset).__name__} have no indices: it is iterable")
         sampler, router = index_sampler(self), None
-        if self.cache is not None and self.cache.route:
+        if self.cache is not None and self.cache.route and item_sampler(sampler).num_replicas > 1:
             router = Router(len(self.dataset), item_sampler(sampler).num_replicas)  # type: ignore[arg-type]
         skip = partial(left_out_of, self.skip) if self.skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

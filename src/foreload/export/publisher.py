@@ -1,7 +1,8 @@
-"""Publishing of running loaders to ``foreload serve``, over a Unix socket.
+"""Publishing of running loaders to ``foreload serve``: over a Unix socket, with their history in files beside it.
 
 A process that publishes loaders has a socket in a folder that only its user can enter. Each connection receives
-one JSON document about all of them. Nothing is measured or sent without a connection.
+one JSON document about all of them. A thread records their totals every few seconds, so that there is a history
+whoever looks, and whenever.
 """
 
 from __future__ import annotations
@@ -14,20 +15,17 @@ import secrets
 import selectors
 import socket
 import stat
-import sys
 import tempfile
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
-from foreload.record.spans import Stage
+from foreload.export.document import FORMAT, PublishedLoader, document, snapshot
 
 __all__ = ["FORMAT", "publish", "renew", "runtime_folder", "snapshot"]
 
@@ -35,6 +33,18 @@ L = TypeVar("L")
 
 # Seconds to wait for a client that does not read.
 _CLIENT_TIMEOUT = 1.0
+
+# Seconds between two moments of the history; more if recording one takes longer than this share of them.
+_RECORD_SECONDS = 5.0
+_RECORD_SHARE = 1 / 200
+
+# Seconds by which a moment may be late; if it is later, the process was stopped, or Python's lock was held.
+_LATE_SECONDS = 3.0
+
+# Loaders that have ended, and whose files are kept.
+_MAX_ENDED = 6
+# Seconds after which a process that has written nothing is taken for ended.
+_SILENT_SECONDS = 3600.0
 
 
 def publish(loader: L, *, name: str | None = None) -> L:
@@ -100,24 +110,34 @@ class _Publisher:
     """Serves snapshots of this process's published loaders, in a thread that ends with the last of them."""
 
     def __init__(self) -> None:
-        self._loaders: dict[int, tuple[str | None, weakref.ref[Any]]] = {}
+        self._loaders: dict[int, tuple[PublishedLoader, weakref.ref[Any]]] = {}
         self._numbers = itertools.count(1)
+        self._seconds, self._took, self._elapsed = _RECORD_SECONDS, 0.0, 0.0
         self._ending = False
         self._listener, self._path = _listen(runtime_folder())
+        _sweep(self._path, ())
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="foreload publish", daemon=True)
 
     def has(self, loader: Any) -> bool:
-        return any(reference() is loader for _, reference in list(self._loaders.values()))
+        return any(known is loader for _, known in self._alive())
 
     def add(self, loader: Any, name: str | None) -> None:
-        known = [number for number, (_, reference) in self._loaders.items() if reference() is loader]
-        number = known[0] if known else next(self._numbers)
-        self._loaders[number] = name, weakref.ref(loader, self._wake)
+        for published, known in self._alive():
+            if known is loader:
+                published.name = name
+                return
+        number = next(self._numbers)
+        published = PublishedLoader(number, name, self._path.with_name(f"{self._path.stem}.{number}"))
+        self._loaders[number] = published, weakref.ref(loader, self._wake)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            # In this thread: it imports modules, and a process forked meanwhile would wait for them for ever.
+            self._record()
+        finally:
+            self._thread.start()
         # A daemon thread must not be in native code when the interpreter exits.
         atexit.register(self.end)
 
@@ -135,14 +155,40 @@ class _Publisher:
         with selectors.PollSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
+            due = time.monotonic() + self._seconds
             while True:
-                for key, _ in selector.select():
+                for key, _ in selector.select(max(0.0, due - time.monotonic())):
                     if key.fileobj is self._listener:
                         self._answer()
                     else:
                         self._woken.recv(4096)
-                if self._retire():
+                ending = self._ending  # if only while this records, then once more
+                if ending or time.monotonic() >= due:
+                    self._record()
+                    due = time.monotonic() + self._seconds
+                if self._retire(ending=ending):
                     return
+
+    def _record(self) -> None:
+        """Add the present moment to the histories."""
+        began, begin = time.thread_time(), time.monotonic()
+        for published, loader in self._alive():
+            published.save(loader, self._longest)
+        self._elapsed = time.monotonic() - begin
+        before, self._took = self._took, time.thread_time() - began
+        # The lesser of two: the first imports modules, and one in hundreds makes the file shorter.
+        self._seconds = max(_RECORD_SECONDS, min(before, self._took) / _RECORD_SHARE)
+
+    @property
+    def _longest(self) -> float:
+        """The seconds between two moments after which this process must have been stopped meanwhile."""
+        return self._seconds + self._elapsed + _LATE_SECONDS
+
+    def _alive(self) -> Iterator[tuple[PublishedLoader, Any]]:
+        for published, reference in list(self._loaders.values()):
+            loader = reference()
+            if loader is not None:
+                yield published, loader
 
     def _answer(self) -> None:
         try:
@@ -151,18 +197,20 @@ class _Publisher:
             return
         with connection, suppress(OSError):
             connection.settimeout(_CLIENT_TIMEOUT)
-            connection.sendall(json.dumps(self._document(), default=str).encode())
+            about = document(
+                published.describe(loader, longest=self._longest) for published, loader in self._alive()
+            )
+            connection.sendall(json.dumps(about, default=str).encode())
 
-    def _document(self) -> dict[str, Any]:
-        alive = ((number, name, reference()) for number, (name, reference) in list(self._loaders.items()))
-        return snapshot(entry for entry in alive if entry[2] is not None)
-
-    def _retire(self) -> bool:
-        """End if no loader is left; return whether it did."""
+    def _retire(self, *, ending: bool) -> bool:
+        """End if no loader is left, or the program is ending; return whether it did."""
         global _publisher
         with _lock:
-            self._loaders = {number: entry for number, entry in self._loaders.items() if entry[1]() is not None}
-            if self._loaders and not self._ending:
+            alive = {number: entry for number, entry in self._loaders.items() if entry[1]() is not None}
+            ended, self._loaders = len(self._loaders) - len(alive), alive
+            if ended:
+                _sweep(self._path, alive)
+            if self._loaders and not ending:
                 return False
             if _publisher is self:
                 _publisher = None
@@ -221,78 +269,22 @@ def _listen(folder: Path) -> tuple[socket.socket, Path]:
     return listener, path
 
 
-# Version of the document; readers must know it.
-FORMAT = 1
-
-# Limits of a snapshot: seconds of the latest spans, their number, and the number of failed samples.
-_SPAN_SECONDS = 4
-_MAX_SPANS = 600
-_MAX_ERRORS = 20
-
-
-def snapshot(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
-    """Return the document about loaders of this process, as plain values.
+def _sweep(own: Path, numbers: Iterable[int]) -> None:
+    """Remove the files of loaders that have ended, but for the last few.
 
     Args:
-        loaders: of each its number, its name (None: the class of its dataset) and itself.
-
-    >>> snapshot([])["loaders"]
-    []
+        own: the socket of this process.
+        numbers: its loaders that are alive.
     """
-    return {
-        "foreload": FORMAT,
-        "pid": os.getpid(),
-        "script": _script(),
-        "rank": _rank(),
-        "loaders": [{"number": number, **_describe(loader, name)} for number, name, loader in loaders],
-    }
-
-
-def _describe(loader: Any, name: str | None) -> dict[str, Any]:
-    about: dict[str, Any] = {"name": name or type(getattr(loader, "dataset", loader)).__name__}
-    try:
-        about["stats"] = loader.stats()
-        about["errors"] = [_short(error) for error in list(getattr(loader, "errors", ()))[-_MAX_ERRORS:]]
-        about["spans"] = _latest(getattr(loader, "spans", None))
-    except Exception as error:  # reported, so that the other loaders are still shown
-        about["failure"] = f"{type(error).__name__}: {error}"
-    return about
-
-
-def _short(error: Any) -> dict[str, Any]:
-    return {key: value for key, value in asdict(error).items() if key != "traceback"}
-
-
-def _latest(spans: Any) -> dict[str, Any] | None:
-    """Return the latest spans, with times in microseconds since the first of them."""
-    if spans is None:
-        return None
-    rows = spans.recent()
-    if len(rows):
-        rows = rows[rows["end"] > max(0, int(rows["end"].max()) - _SPAN_SECONDS * 10**9)]
-        rows = rows[np.sort(np.argsort(rows["end"], kind="stable")[-_MAX_SPANS:])]
-    begin = rows["begin"] - (rows["begin"].min() if len(rows) else np.uint64(0))
-    length = np.maximum(rows["end"], rows["begin"]) - rows["begin"]
-    return {
-        "stages": [stage.name for stage in Stage],
-        "lanes": [[lane.name, lane.kind] for lane in list(spans.lanes)],
-        "begin": (begin // 1000).tolist(),
-        "length": (length // 1000).tolist(),
-        **{name: rows[name].tolist() for name in ("lane", "stage", "batch", "samples", "bytes")},
-    }
-
-
-def _script() -> str:
-    """Name the running program, without its arguments, which may be private."""
-    path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("python")
-    if path.name == "__main__.py":
-        return f"python -m {path.parent.name}"
-    return "python -c" if path.name == "-c" else path.name
-
-
-def _rank() -> list[int] | None:
-    from torch import distributed
-
-    if not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return [distributed.get_rank(), distributed.get_world_size()]
+    alive = {f"{own.stem}.{number}" for number in numbers}
+    ended = []
+    for path in own.parent.glob("*.json"):
+        with suppress(OSError):  # another process has just removed it
+            written = path.stat().st_mtime
+            process = own.with_name(f"{path.stem.rpartition('.')[0]}.sock")
+            is_silent = process != own and written < time.time() - _SILENT_SECONDS
+            if path.stem not in alive and (process == own or is_silent or not process.exists()):
+                ended.append((written, path))
+    for _, path in sorted(ended)[:-_MAX_ENDED]:
+        for suffix in (".json", ".history", ".json.new", ".history.new"):
+            path.with_suffix(suffix).unlink(missing_ok=True)

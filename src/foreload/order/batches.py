@@ -22,19 +22,16 @@ from foreload.order.samplers import (
     Blocks,
     KeyedSampler,
     concatenated,
-    global_batches,
     global_order,
     keyed_blocks,
+    keyed_rounds,
     num_ranks,
+    routed_batches,
 )
 from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
 
-__all__ = ["ARRAY_SAMPLERS", "ArrayBatches", "batches", "coming_draw"]
-
-
-# Of torch and foreload, beside those that are an ArraySampler; no class derived from them, which may do anything.
-ARRAY_SAMPLERS = (SequentialSampler, RandomSampler, KeyedSampler, DistributedSampler)
+__all__ = ["ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function"]
 
 
 def batches(
@@ -58,28 +55,40 @@ def batches(
         yields, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
 
     Raises:
-        ValueError: single samples are to be left out of an order that ranks share in a way of its own.
+        ValueError: an order that ranks share in a way of its own cannot go on without single samples, or from
+            there.
     """
     left_out = [] if left_out is None else left_out
     inner: Any = item_sampler(sampler)
-    if type(sampler) is BatchSampler:
-        if skip is not None:
-            each = getattr(inner, "num_replicas", 1)
-            left_out += skip.positions(sampler.batch_size * each)
-        if router is None and (type(inner) is DistributedSampler or num_ranks(inner) > 1):
-            blocks: OrderBlocks | None = _RankBlocks(inner, start, skip, left_out)
-        else:
-            blocks = _blocks(inner, start) if router is None else None
-            if router is not None:
-                blocks = _RoutedRankBlocks(sampler, router, start)
-            if blocks is not None:
-                blocks = _remaining(blocks, start, skip, left_out)
-        if blocks is not None:
-            shared = getattr(inner, "generator", None) is not None
-            return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared)
-    elif skip is not None:
-        left_out += skip.positions(1)
-    return SamplerBatches(sampler, start, skip, left_out)
+    is_batched = type(sampler) is BatchSampler
+    if skip is not None:
+        each = getattr(inner, "num_replicas", 1) if is_batched or is_function(sampler) else 1
+        left_out += skip.positions((sampler.batch_size if is_batched else 1) * each)
+    blocks: OrderBlocks | None = None
+    if router is not None:
+        blocks = _RoutedRankBlocks(sampler, router, start, skip, left_out)
+    elif is_function(sampler) and (type(inner) is DistributedSampler or num_ranks(inner) > 1):
+        blocks = _RankBlocks(inner, start, skip, left_out)
+    elif is_batched or is_function(sampler):
+        blocks = _blocks(inner, start)
+        blocks = None if blocks is None else _remaining(blocks, start, skip, left_out)
+    if blocks is None:
+        return SamplerBatches(sampler, start, skip, left_out)
+    if not is_batched:
+        return ArraySamples(blocks)
+    shared = getattr(inner, "generator", None) is not None
+    return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared)
+
+
+def is_function(sampler: Any) -> bool:
+    """Whether the order is known to be a function of the epoch, so that positions say all about a place in it.
+
+    Args:
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
+    """
+    inner = item_sampler(sampler)
+    is_known = type(sampler) is BatchSampler or inner is sampler
+    return is_known and type(inner) in (SequentialSampler, KeyedSampler, DistributedSampler)
 
 
 def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> Any:
@@ -90,12 +99,12 @@ def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew:
         loader_generator: from which the base seed of the workers is drawn first, if one is.
         drew: whether that is done, from torch's global generator if the loader has none.
     """
+    if is_function(sampler):
+        return None
     inner = item_sampler(sampler)
-    if type(sampler) is not BatchSampler or type(inner) not in ARRAY_SAMPLERS:
+    if type(sampler) is not BatchSampler or type(inner) is not RandomSampler:
         blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
         return coming_state(inner, drew=drew) if blocks is None else blocks.drawn
-    if type(inner) is not RandomSampler:
-        return None
     if inner.generator is not None:
         return None if inner.generator is loader_generator else generator_text(inner.generator)
     with kept_generators(torch.default_generator):
@@ -154,15 +163,32 @@ class ArrayBatches(Iterator[Indices]):
             yield np.concatenate(parts)
 
 
+class ArraySamples(ArrayBatches):
+    """Single samples from blocks of indices, for a loader without batches."""
+
+    def __init__(self, blocks: OrderBlocks) -> None:
+        super().__init__(blocks, 1, drop_last=False, shared=False)
+
+    def __next__(self) -> Any:
+        """Return the index of the next sample."""
+        return int(super().__next__()[0])
+
+
 def _remaining(blocks: OrderBlocks, start: Start, skip: LeftOut | None, left_out: Ranges) -> OrderBlocks:
     """Return blocks that begin where ``start`` says without what was delivered after that, or is left out."""
     samples = None if skip is None or not skip.has_samples else skip
     if samples is not None and blocks.each > 1:
         raise ValueError(
-            "skip: samples cannot be left out of an order that ranks share evenly by dataset or by cache "
-            "(MixtureSampler, Cache(route=True)); leave out steps"
+            "skip: samples cannot be left out of an order that ranks share evenly by dataset (MixtureSampler); "
+            "leave out steps"
         )
     begin, each = start.prefix, blocks.each
+    gaps = [span for span in [*start.given, *left_out] if span[1] > begin]
+    if any((place - begin) % each for first, end in gaps for place in (max(first, begin), end)):
+        raise ValueError(
+            f"what was delivered, or is left out, is not the same for each of the {each} ranks, which share the "
+            "order evenly by dataset (MixtureSampler): go on with as many ranks as before, and in_order=True"
+        )
     # Counted in this rank's positions: all ranks have delivered, or leave out, the same rounds.
     later = [
         ((max(first, begin) - begin) // each, (end - begin) // each)
@@ -303,23 +329,22 @@ class _RankBlocks(Blocks):
     ) -> None:
         self.each = sampler.num_replicas
         # Another number of ranks may have come so far: what is left is split among the present ones.
-        taken = merged([*start.given, *left_out])
-        all_ranks = global_order(sampler, sampler.epoch, taken, skip, left_out)
-        super().__init__(iter([all_ranks[sampler.rank :: self.each]]))
+        taken, rank = merged([*start.given, *left_out]), sampler.rank
+        if isinstance(sampler, KeyedSampler):
+            rounds = keyed_rounds(sampler, taken, skip, left_out)
+        else:
+            rounds = iter([global_order(sampler, sampler.epoch, taken, skip, left_out)])
+        super().__init__(block[rank :: self.each] for block in rounds)
 
 
 class _RoutedRankBlocks(Blocks):
-    """One rank's share after the swaps within each global batch."""
+    """The same after the swaps within each global batch."""
 
-    def __init__(self, batches: BatchSampler, router: Router, start: Start) -> None:
+    def __init__(
+        self, batches: BatchSampler, router: Router, start: Start, skip: LeftOut | None, left_out: Ranges
+    ) -> None:
         sampler: Any = batches.sampler
         self.each = sampler.num_replicas
-        swapped = global_batches(
-            sampler,
-            sampler.epoch,
-            batches.batch_size,
-            batches.drop_last,
-            router,
-            start.given[:1] if start.prefix else [],
-        )
+        order = global_order(sampler, sampler.epoch, merged([*start.given, *left_out]), skip, left_out)
+        swapped = routed_batches(order, self.each, batches.batch_size, batches.drop_last, router)
         super().__init__(parts[sampler.rank] for parts in swapped)

@@ -9,7 +9,7 @@ import torch
 
 from foreload._torch import item_sampler
 from foreload.checks import Indices
-from foreload.order.batches import ArrayBatches, batches
+from foreload.order.batches import ArrayBatches, ArraySamples, batches
 from foreload.order.known import draws_at_once
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Ranges, Start
@@ -118,8 +118,8 @@ class EpochOrder(Iterator[Any]):
 
     @property
     def is_array(self) -> bool:
-        """Whether the indices are arrays drawn by foreload, not by code of the user's."""
-        return isinstance(self._batches, ArrayBatches)
+        """Whether batches of indices are arrays drawn by foreload, not by code of the user's."""
+        return isinstance(self._batches, ArrayBatches) and not isinstance(self._batches, ArraySamples)
 
     @property
     def ready(self) -> int:

@@ -31,11 +31,11 @@ from foreload.order.skip import LeftOut
 __all__ = ["asks_once", "look_ahead", "step_indices"]
 
 
-def asks_once(sampler: Any, ranks: int = 0) -> bool:
-    """Whether every epoch of a sampler has the same samples, each once; on ``ranks`` ranks together."""
+def asks_once(sampler: Any, ranks: Sequence[int] = ()) -> bool:
+    """Whether every epoch of a sampler has the same samples, each once; on these ranks together."""
     kind = type(sampler)
     if kind is DistributedSampler or (kind is KeyedSampler and sampler.num_replicas > 1):
-        return bool(ranks == sampler.num_replicas)
+        return sorted(ranks) == list(range(sampler.num_replicas))
     if kind is RandomSampler:
         return not sampler.replacement and bool(sampler.num_samples == len(sampler.data_source))
     if kind is MixtureSampler:
@@ -56,7 +56,8 @@ def look_ahead(
         order: of the coming epoch.
         epochs: the most epochs to return.
         draws_seed: whether each later epoch first draws a base seed from the loader's generator.
-        ranks: those of a ``DistributedSampler`` that use the cache; the loader's own if none are given.
+        ranks: those of a ``DistributedSampler`` that use the cache, one as often as processes have it; the
+            loader's own if none are given.
 
     Returns:
         The samples of each epoch in order; None for a sampler of the user's own.

@@ -1,4 +1,4 @@
-"""Which rank loads which sample: swaps between ranks within a global batch, and even shares of each kind.
+"""Which rank loads which sample: its place in the split, swaps within a global batch, even shares of each kind.
 
 The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's part of
 it. Every rank computes the same swaps from the same numbers; nothing is sent.
@@ -6,16 +6,35 @@ it. Every rank computes the same swaps from the same numbers; nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from foreload import _native
-from foreload.checks import Array, Indices
+from foreload._torch import default_store, is_whole_mesh
+from foreload.checks import Array, Indices, check_int
 
-__all__ = ["Router", "assign_ranks", "present_rank"]
+__all__ = [
+    "Router",
+    "assign_ranks",
+    "first_claim",
+    "first_value",
+    "machine_name",
+    "own_process",
+    "present_rank",
+    "rank_in",
+    "rank_store",
+]
+
+# How often each name was used in this process.
+_num_used: Counter[str] = Counter()
 
 
 def present_rank() -> tuple[int, int]:
@@ -23,6 +42,136 @@ def present_rank() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def rank_in(group: Any) -> tuple[int, int]:
+    """Return this process's rank in the group between whose ranks data are split, and their number.
+
+    Args:
+        group: a ``ProcessGroup``; a ``DeviceMesh`` of one dimension, or of several that were sliced from a larger
+            one, whose ranks count row by row; or that rank and number.
+
+    Raises:
+        TypeError: ``group`` is none of these.
+        ValueError: this process is not in the group, the group does not exist any more, or the mesh may have
+            dimensions that do not split the data.
+
+    >>> rank_in((1, 4))
+    (1, 4)
+    """
+    if isinstance(group, (tuple, list)):
+        return _rank_of_pair(group)
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError(
+            "group: torch.distributed is not initialized in this process: call init_process_group() before, or "
+            "give group=(rank, number of ranks)"
+        )
+    own = dist.get_rank()
+    if isinstance(group, DeviceMesh):
+        ranks = _ranks_of_mesh(group)
+    elif isinstance(group, dist.ProcessGroup):
+        try:
+            ranks = dist.get_process_group_ranks(group)
+        except (KeyError, ValueError) as error:
+            raise ValueError("group: this process group does not exist any more; it was destroyed") from error
+    elif type(group) is int and group == dist.GroupMember.NON_GROUP_MEMBER:  # what new_group() returns there
+        ranks = []
+    else:
+        raise TypeError(
+            "group must be a ProcessGroup, a DeviceMesh, or a pair (rank, number of ranks), "
+            f"got {type(group).__name__}"
+        )
+    if own not in ranks:
+        raise ValueError(f"group: rank {own} is not in this group: give each rank the group that it is in")
+    return ranks.index(own), len(ranks)
+
+
+def _rank_of_pair(pair: Sequence[Any]) -> tuple[int, int]:
+    if len(pair) != 2:
+        raise ValueError(f"group must be a pair (rank, number of ranks), got {pair!r}")
+    rank, ranks = check_int("group: rank", pair[0], 0), check_int("group: number of ranks", pair[1], 1)
+    if rank >= ranks:
+        raise ValueError(f"group: rank must be from 0 to {ranks - 1}, got {rank}")
+    return rank, ranks
+
+
+def _ranks_of_mesh(mesh: DeviceMesh) -> list[int]:
+    if mesh.ndim > 1 and is_whole_mesh(mesh):
+        names = mesh.mesh_dim_names or ()
+        raise ValueError(
+            f"group: this mesh has {mesh.ndim} dimensions {names}: slice out those that split the data, as in "
+            "mesh['dp'] or mesh['dp_replicate', 'dp_shard']; if all of them do, leave group= out, or flatten it"
+        )
+    if mesh.get_coordinate() is None:
+        return []
+    ranks: list[int] = mesh.mesh.flatten().tolist()
+    return ranks
+
+
+def rank_store() -> Any:
+    """Return torch's key-value store, which all ranks reach; None if there is just one."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return default_store()
+
+
+def machine_name() -> str:
+    """Return a name of what processes that share memory have in common: machine, PID namespace and user."""
+    boot, processes = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        processes = os.readlink("/proc/self/ns/pid")
+    return f"{boot} {processes} {os.getuid() if hasattr(os, 'getuid') else ''}"
+
+
+def own_process() -> str:
+    """Return a name of this process that no other one on this machine ever has."""
+    return f"{os.getpid()}:{_started(os.getpid())}"
+
+
+def _started(process: int) -> str:
+    """Return when a process was started; "" if it has ended, or that is not known."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""
+
+
+def first_claim(store: Any, key: str, value: str = "", gone: Collection[str] = ()) -> tuple[str, str]:
+    """Return the process that was the first to claim a key, this one perhaps, and the value that it gave.
+
+    A store may outlive its processes, as that of torchrun does when it restarts them. So claims of processes that
+    have ended do not count.
+
+    Args:
+        store: the key-value store of the ranks.
+        key: only processes of this machine claim it.
+        value: of this process.
+        gone: processes whose claims do not count either.
+    """
+    own = f"{own_process()} {value}"
+    found = store.compare_set(key, "", own).decode()
+    while True:
+        process, _, given = found.partition(" ")
+        number, _, started = process.partition(":")
+        if found == own or (process not in gone and _started(int(number)) == started):
+            return process, given
+        found = store.compare_set(key, found, own).decode()
+
+
+def first_value(name: str, value: str) -> str:
+    """Return the value of the first rank on this machine to call this; n-th calls with a name belong together.
+
+    No rank waits for another one. If they cannot be asked, that is this rank's own value.
+    """
+    store = rank_store()
+    if store is None:
+        return value
+    key = f"foreload/first/{machine_name()}/{name}/{_num_used[name]}"
+    _num_used[name] += 1
+    with suppress(RuntimeError):  # the process that keeps the store may have ended
+        return first_claim(store, key, value)[1]
+    return value
 
 
 class Router:

@@ -99,7 +99,10 @@ class Given:
 
     def ranges(self) -> Ranges:
         """Return all positions that were delivered, before the start too, and those left out between them."""
-        spans = [(0, self._batches * self._size), *((k * self._size, (k + 1) * self._size) for k in self._later)]
+        spans = [
+            (0, self._batches * self._size),
+            *((k * self._size, (k + 1) * self._size) for k in [*self._later]),
+        ]  # another thread may add to it
         holes = merged([*self._start.given, *self._left_out])
         placed: Ranges = []
         for begin, end in spans:

@@ -18,18 +18,24 @@ from foreload.order.skip import LeftOut
 
 __all__ = [
     "BLOCK",
+    "FIRST_BLOCK",
     "Blocks",
     "KeyedSampler",
     "concatenated",
     "global_batches",
     "global_order",
     "keyed_blocks",
+    "keyed_rounds",
     "nested_samplers",
     "num_ranks",
     "rank_share",
+    "routed_batches",
 ]
 
 BLOCK = 1 << 16
+
+# The first block is short, so that the first batch need not wait for a long one; of each rank.
+FIRST_BLOCK = 1 << 10
 
 
 class KeyedSampler(Sampler[int]):
@@ -161,8 +167,7 @@ def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
     ranks = sampler.num_replicas
     # Another number of ranks may have come as far as ``start``: what is left is shared by the present ones.
     end = start + _share(sampler, len(sampler.data_source) - start) * ranks
-    # The first block is short, so that the first batch need not wait for a long one.
-    count = 1024 * ranks
+    count = FIRST_BLOCK * ranks
     while start < end:
         yield sampler.of_all_ranks(start, min(start + count, end))[sampler.rank :: ranks]
         start += count
@@ -239,6 +244,56 @@ def global_order(
     return np.concatenate([rest[: shares * ranks], np.resize(again, missing)])
 
 
+def keyed_rounds(
+    sampler: KeyedSampler, taken: Ranges, skip: LeftOut | None, left_out: Ranges
+) -> Iterator[Indices]:
+    """Return the present epoch's :func:`global_order` in blocks of whole rounds, drawn as they are needed.
+
+    Args:
+        sampler: one rank's sampler.
+        taken: positions that are left out, merged.
+        skip: samples that are left out.
+        left_out: a list for the positions of these samples, as far as the order has been drawn.
+    """
+    # A copy: a generator would look at the sampler's epoch only at its first block.
+    return _rounds(copy.copy(sampler), taken, skip, left_out)
+
+
+def _rounds(sampler: KeyedSampler, taken: Ranges, skip: LeftOut | None, left_out: Ranges) -> Iterator[Indices]:
+    size, ranks = len(sampler.data_source), sampler.num_replicas
+    samples = skip if skip is not None and skip.has_samples else None
+    begin = taken[0][1] if taken and taken[0][0] == 0 else 0
+    count = FIRST_BLOCK * ranks
+    rest = np.zeros(0, np.int64)
+    while begin < size:
+        end = min(size, begin + count)
+        block, keep = sampler.of_all_ranks(begin, end), np.ones(end - begin, np.bool_)
+        for first, last in taken:
+            keep[max(0, first - begin) : max(0, last - begin)] = False
+        if samples is not None:
+            found = keep & samples.mask(block)
+            left_out += [(place, place + 1) for place in (begin + np.flatnonzero(found)).tolist()]
+            keep &= ~found
+        rest = np.concatenate([rest, block[keep]])
+        whole = len(rest) // ranks * ranks
+        yield rest[:whole]
+        rest = rest[whole:]
+        begin, count = end, max(1, BLOCK // ranks) * ranks
+    if len(rest) and not sampler.drop_last:
+        yield np.concatenate([rest, _beginning(sampler, ranks - len(rest), samples)])
+
+
+def _beginning(sampler: KeyedSampler, count: int, skip: LeftOut | None) -> Indices:
+    """Return so many samples from the beginning of an epoch's order, over and over if it has fewer."""
+    size, found = len(sampler.data_source), np.zeros(0, np.int64)
+    for begin in range(0, size, BLOCK):
+        block = sampler.of_all_ranks(begin, min(size, begin + BLOCK))
+        found = np.concatenate([found, block if skip is None else block[~skip.mask(block)]])
+        if len(found) >= count:
+            break
+    return np.resize(found, count)
+
+
 def _order_of(sampler: Any, epoch: int) -> Indices:
     """Return the order of an epoch before it is shared."""
     if isinstance(sampler, KeyedSampler):
@@ -269,8 +324,14 @@ def global_batches(
     skip: LeftOut | None = None,
 ) -> Iterator[list[Indices]]:
     """Yield an epoch's global batches: what each rank loads, after the swaps if there is a router."""
-    ranks = sampler.num_replicas
     order = global_order(sampler, epoch, taken, skip)
+    yield from routed_batches(order, sampler.num_replicas, batch_size, drop_last, router)
+
+
+def routed_batches(
+    order: Indices, ranks: int, batch_size: int, drop_last: bool, router: Router | None
+) -> Iterator[list[Indices]]:
+    """Yield the global batches of an order that all ranks share: what each loads, after the swaps."""
     each = len(order) // ranks
     for start in range(0, each, batch_size):
         if drop_last and start + batch_size > each:

@@ -12,7 +12,7 @@ import torch
 from foreload import transforms
 from foreload.datasets.folders import Labels
 from foreload.datasets.images.dataset import ImageDataset
-from foreload.device import PrefetchLoader
+from foreload.device.prefetch import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.options import LoadingMode
 from foreload.recipes.collate import CustomCollateFn

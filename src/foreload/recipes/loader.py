@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from foreload.device import PrefetchLoader
+from foreload.device.prefetch import PrefetchLoader
 from foreload.loader import DataLoader
 from foreload.recipes.config import DataLoaderConfig
 from foreload.recipes.monitors import DataLoaderPerformanceMonitor

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from foreload import _native
@@ -21,6 +22,10 @@ class Watch:
         lane: the lane of the thread of the loop.
         loop: counts batches, and the time between them.
         depth: the number of batches made ahead.
+        began: when the epoch began (``time.monotonic()``).
+        number: of the epoch, from 0.
+        progress: returns how many batches of the epoch are over, how many it has, and how many the one before it
+            had; None instead of what is not known.
         lock: looks at the interpreter's lock while the loop waits for threads.
     """
 
@@ -31,7 +36,10 @@ class Watch:
         self.lock = recorder.lock
         self.depth = 0
         self._inner: _native.Loop | None = None
-        self._passed = 0
+        self._passed = self._ahead_before = 0
+        self.began = time.monotonic()
+        self.number = 0
+        self.progress: Callable[[], tuple[int, int | None, int | None]] | None = None
         self.loop.begin()
 
     def count_at_consumer(self) -> _native.Loop:
@@ -39,13 +47,24 @@ class Watch:
         self._inner = self._recorder.inner(self.lane)
         self._inner.begin()
         self._passed = self._inner.sums[2]
+        self._ahead_before = self._inner.batches - self.loop.batches
         return self._inner
+
+    @property
+    def num_ahead(self) -> int:
+        """The batches that a wrapper has taken from the epoch, and the loop has not taken from the wrapper."""
+        return 0 if self._inner is None else self._inner.batches - self.loop.batches - self._ahead_before
 
     def passed(self) -> int:
         """Return the number of samples in the last batch that the wrapper took from the epoch."""
         before = self._passed
         self._passed = 0 if self._inner is None else self._inner.sums[2]
         return self._passed - before
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the epoch has neither ended nor been left."""
+        return self._recorder.is_open(self)
 
     def begun(self, epoch: Any) -> None:
         """Mark the epoch as ready; when it is garbage-collected, the watch ends."""
@@ -104,10 +123,14 @@ class Recorder:
     def end(self, watch: Watch) -> None:
         """Free the lane of a watch for another epoch."""
         with self._lock:
-            if self._open.get(watch.lane.name) is not watch:
+            if not self.is_open(watch):
                 return
             del self._open[watch.lane.name]
         self.spans.give_back([watch.lane])
+
+    def is_open(self, watch: Watch) -> bool:
+        """Whether the epoch of a watch has neither ended nor been left."""
+        return self._open.get(watch.lane.name) is watch
 
     @property
     def seconds(self) -> float:

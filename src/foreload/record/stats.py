@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
@@ -15,7 +16,7 @@ from foreload.record.recorder import Recorder
 from foreload.record.spans import Spans, Stage
 from foreload.record.usage import children_queued, children_seconds, idle_share, tree_bytes
 
-__all__ = ["LoaderFacts", "Stats", "collect"]
+__all__ = ["EpochStats", "LoaderFacts", "Stats", "collect"]
 
 
 class BatchSeconds(TypedDict):
@@ -96,6 +97,17 @@ class LoaderStats(TypedDict):
     direct_problem: str | None  # the file that ``direct_io=True`` does not work for, and why
 
 
+class EpochStats(TypedDict):
+    """The latest epoch."""
+
+    number: int  # from 0, as in ``set_epoch``
+    batches: int  # delivered, left out by ``skip=``, or delivered before a state of the epoch was loaded
+    length: int | None  # all its batches; None: only the user's code knows, which is not asked
+    expected: int | None  # those of the epoch before it, if that came to its end
+    running: bool  # it has neither ended nor been left
+    seconds: float  # since it began
+
+
 class Stats(TypedDict):
     """Figures of all epochs of a loader so far. Times are in seconds."""
 
@@ -120,6 +132,7 @@ class Stats(TypedDict):
     lock: LockStats | None  # None: never looked at
     errors: int
     restarts: list[dict[str, Any]]
+    epoch: EpochStats | None  # None: none has begun
     workers: WorkersStats
     loader: LoaderStats
 
@@ -194,6 +207,7 @@ def collect(facts: LoaderFacts) -> Stats:
         "lock": _lock(recorder),
         "errors": facts.num_errors,
         "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in facts.restarts],
+        "epoch": _epoch(recorder),
         "workers": facts.workers,
         "loader": {**facts.loader, "native": sums["batches"] > 0 and stages["sample"]["count"] == 0},
     }
@@ -206,6 +220,21 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # NumPy or torch
         return value.tolist()
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def _epoch(recorder: Recorder) -> EpochStats | None:
+    watch = recorder.last
+    if watch is None or watch.progress is None:
+        return None
+    over, length, expected = watch.progress()
+    return {
+        "number": watch.number,
+        "batches": over - watch.num_ahead,
+        "length": length,
+        "expected": expected,
+        "running": watch.is_open,
+        "seconds": time.monotonic() - watch.began,
+    }
 
 
 def _lock(recorder: Recorder) -> LockStats | None:

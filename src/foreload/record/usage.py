@@ -109,7 +109,8 @@ def idle_share(device: torch.device | None) -> float | None:
     Returns:
         0 to 1; None if this process uses no GPU, or if nvidia-ml-py is not installed.
     """
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    # (Whether there is one must not be asked: that would make CUDA unusable in children forked later.)
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     try:
         busy = torch.cuda.utilization(device if device is not None and device.type == "cuda" else None)

@@ -5,36 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from foreload.cli.profile.inside.lanes import (
-    COUNTERS,
-    EPOCHS,
-    SPAN_NUMBERS,
-    STAGE_COUNTERS,
-    STAGES,
-    start_of,
-)
+from foreload.cli.profile.inside.lanes import STAGE_COUNTERS, STAGES
+from foreload.cli.profile.lane_files import LaneFile, LaneName
 from foreload.cli.profile.outside import Tree
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.spans import SPAN
 
-__all__ = ["LaneFile", "LoaderRecord", "StockLoader", "read_records"]
-
-
-class LaneName(NamedTuple):
-    """Name of a thread in a trace.
-
-    Attributes:
-        name: such as ``"worker 123"``.
-        kind: ``"consumer"``, ``"thread"`` or ``"process"``.
-    """
-
-    name: str
-    kind: str
+__all__ = ["LoaderRecord", "StockLoader", "machine_stats", "read_records"]
 
 
 @dataclass
@@ -46,6 +28,7 @@ class LoaderRecord:
         where: file and line of the loop.
         stats: as from ``loader.stats()``.
         spans, lanes: as from ``loader.spans.recent()`` and ``loader.spans.lanes``.
+        package: where the loader's class is from, if that is neither torch nor foreload.
     """
 
     title: str
@@ -53,37 +36,7 @@ class LoaderRecord:
     stats: dict[str, Any]
     spans: npt.NDArray[Any]
     lanes: list[LaneName]
-
-
-class LaneFile:
-    """The numbers in one thread's file.
-
-    Attributes:
-        counters: counters by name.
-        stages: array of [stage, counter].
-        epochs: array of [epoch, (begin, last batch)] in ns, of the last epochs.
-    """
-
-    def __init__(self, path: Path) -> None:
-        numbers = np.fromfile(path, np.uint64)
-        self.name = path.name
-        self.counters = dict(zip(COUNTERS, map(int, numbers), strict=False))
-        first = start_of(STAGES[0])
-        size = len(STAGES) * len(STAGE_COUNTERS)
-        self.stages = numbers[first : first + size].reshape(len(STAGES), -1).astype(np.int64)
-        epochs = numbers[start_of("epochs") : start_of("epochs") + 2 * EPOCHS].reshape(-1, 2)
-        self.epochs = epochs[epochs[:, 0] > 0]
-        self._rows = numbers[start_of("spans") :].reshape(-1, SPAN_NUMBERS)[: self.counters["spans"]]
-
-    def spans(self, lane: int) -> npt.NDArray[Any]:
-        """Return the recorded spans, as spans of the given lane."""
-        spans = np.zeros(len(self._rows), SPAN)
-        spans["lane"] = lane
-        spans["stage"] = self._rows[:, 0] & 0xFF
-        spans["batch"] = self._rows[:, 0] >> 8
-        for place, name in enumerate(("samples", "bytes", "begin", "end"), 1):
-            spans[name] = self._rows[:, place]
-        return spans
+    package: str = ""
 
 
 @dataclass
@@ -104,6 +57,9 @@ class StockLoader:
     def title(self) -> str:
         """Class, dataset, settings and place of the loader."""
         about = self.about
+        if about.get("foreign"):
+            size = "" if about["batch_size"] is None else f"batch_size={about['batch_size']}"
+            return f"{about['foreign']}: {about['class']}({size}) iterated at {about['where']}"
         workers = f"{about['workers']} worker{'s' if about['workers'] != 1 else ''}"
         return (
             f"{about['class']}({about['dataset']}, batch_size={about['batch_size']}, {workers}) "
@@ -117,38 +73,43 @@ class StockLoader:
         for number, lane in enumerate(self.others, 1):
             process = lane.name.split("-")[0]
             lanes.append(
-                LaneName("pinning", "thread") if _is_thread(lane) else LaneName(f"worker {process}", "process")
+                LaneName("pinning", "thread") if lane.is_pinning else LaneName(f"worker {process}", "process")
             )
             spans.append(lane.spans(number))
         together = np.concatenate(spans)
         return together[np.argsort(together["begin"], kind="stable")], lanes
 
-    def stats(self, tree: Tree) -> dict[str, Any]:
-        """Return what ``loader.stats()`` would return for a foreload loader."""
+    def loop_stats(self, tree: Tree) -> dict[str, Any]:
+        """Return what is known of the loop over any loader: its times, and how busy the machine was."""
         counters = self.loop.counters
         windows = [(int(begin), int(end)) for begin, end in self.loop.epochs]
-        idle = tree.gpu_idle(windows)
-        files = self._files()
-        stages, queued = self._stages(files)
         return {
             "epochs": counters["epochs"],
             "batches": counters["batches"],
             "samples": counters["samples"],
             **self._times(),
+            **machine_stats(tree, windows, cuda=self.about["cuda"]),
+        }
+
+    def stats(self, tree: Tree) -> dict[str, Any]:
+        """Return what ``loader.stats()`` would return for a foreload loader."""
+        files = self._files()
+        stages, queued = self._stages(files)
+        found = self.loop_stats(tree)
+        return {
+            **found,
             "stages": stages,
             "bytes_read": files["bytes"],
             "files": files,
             "cache": None,
             "memory": {
                 "limit": None,
-                "batch_bytes": counters["batch_bytes"],
+                "batch_bytes": self.loop.counters["batch_bytes"],
                 "decisions": [],
-                "tree_bytes": tree.memory,
                 "container_bytes": None,
-                "granted_bytes": granted_memory(),
+                **found["memory"],
             },
-            "cpu": {"cores": granted_cores(), "share": _cpu_share(tree, windows), "queued_seconds": queued},
-            "gpu": None if idle is None or not self.about["cuda"] else {"idle_share": idle},
+            "cpu": {**found["cpu"], "queued_seconds": queued},
             "lock": self._lock(),
             "errors": 0,
             "restarts": [],
@@ -199,7 +160,7 @@ class StockLoader:
 
     def _lock(self) -> dict[str, Any] | None:
         """Return how long the thread that pins memory waited for the interpreter's lock, and for little else."""
-        pinning = [lane for lane in self.others if _is_thread(lane)]
+        pinning = [lane for lane in self.others if lane.is_pinning]
         if not pinning:
             return None
         asked = sum(int(lane.stages[STAGES.index("batch"), 0]) for lane in pinning)
@@ -243,7 +204,7 @@ class StockLoader:
         waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            if not _is_thread(lane):
+            if not lane.is_pinning:
                 queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
@@ -269,15 +230,18 @@ _MIN_READ_BYTES = 512
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
 
 
-def _is_thread(lane: LaneFile) -> bool:
-    """Whether this is the thread that pins memory, and not a worker process."""
-    process, thread = lane.name.split("-")[:2]
-    return process != thread
-
-
-def _cpu_share(tree: Tree, windows: list[tuple[int, int]]) -> float:
+def machine_stats(tree: Tree, windows: list[tuple[int, int]], *, cuda: bool) -> dict[str, Any]:
+    """Return how busy the machine was in windows of time (begin and end in ns), as parts of ``loader.stats()``."""
     seconds = sum(end - begin for begin, end in windows) / 1e9
-    return min(1.0, tree.cpu_seconds(windows) / max(1e-9, seconds * granted_cores()))
+    idle = tree.gpu_idle(windows) if cuda else None
+    return {
+        "memory": {"tree_bytes": tree.memory, "granted_bytes": granted_memory()},
+        "cpu": {
+            "cores": granted_cores(),
+            "share": min(1.0, tree.cpu_seconds(windows) / max(1e-9, seconds * granted_cores())),
+        },
+        "gpu": None if idle is None else {"idle_share": idle},
+    }
 
 
 def _fetched(lane: LaneFile) -> int:
@@ -305,7 +269,13 @@ def _move_idle(lane: LaneFile, stages: npt.NDArray[np.float64], waits_for: str, 
 def read_records(folder: Path, tree: Tree) -> list[LoaderRecord]:
     """Read the records in a folder: the loaders that delivered batches, longest first."""
     loaders = [
-        LoaderRecord(loader.title, loader.about["where"], loader.stats(tree), *loader.recent())
+        LoaderRecord(
+            loader.title,
+            loader.about["where"],
+            loader.loop_stats(tree) if loader.about.get("foreign") else loader.stats(tree),
+            *loader.recent(),
+            loader.about.get("foreign", ""),
+        )
         for loader in _read_stock(folder)
     ]
     for path in folder.glob("*.ours"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["environment", "nsys_command", "run_script"]
+from foreload.cli.profile.stop import Stop
+
+__all__ = ["environment", "run_script"]
 
 # Signals to the command that are passed on to the script.
 _PASSED_ON = {
@@ -22,6 +24,9 @@ _PASSED_ON = {
     signal.SIGUSR2,
     signal.SIGALRM,
 }
+
+# Of these, those that a terminal sends to all processes in its foreground.
+_FROM_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 
 # Imported first by every Python process that the script starts (see the site module). It then removes its folder
 # from the path, and imports the sitecustomize module that was there before.
@@ -64,28 +69,42 @@ def environment(folder: Path, *, spans: int, nvtx: bool = False) -> dict[str, st
 
 
 def run_script(
-    command: Sequence[str], variables: dict[str, str], sample: Callable[[int], None], every: float
+    command: Sequence[str],
+    variables: dict[str, str],
+    sample: Callable[[int], None],
+    pause: Callable[[], float],
+    stop: Stop | None = None,
 ) -> int:
     """Run a command, and pass on signals that arrive meanwhile.
 
     Args:
         command: the path of a program, and its arguments.
         variables: its environment.
-        sample: called with the id of its process, about every ``every`` seconds.
-        every: seconds.
+        sample: called again and again with the id of its process.
+        pause: returns the seconds until the next sample.
+        stop: ends it after some time; None: it ends by itself.
 
     Returns:
         Its exit code, or minus the signal that killed it.
     """
     alone = not _in_foreground()
+    # While this thread samples, the system gives a signal to another thread, which a library has started.
+    elsewhere: list[int] = []
+    handlers = _hear(elsewhere)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None in a process without them
             stream.flush()
-        group = {"setpgroup": 0} if alone else {}
-        process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **group)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"setpgroup": 0} if alone else {}
+        if stop is not None:  # which ends it by Ctrl-C, and a shell has programs in the background ignore that
+            options["setsigdef"] = [signal.SIGINT]
+        process = os.posix_spawn(command[0], list(command), variables, setsigmask=before, **options)
         while True:
-            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, every)
+            received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, pause())
+            while elsewhere:
+                number = elsewhere.pop(0)
+                if alone or number not in _FROM_TERMINAL:
+                    os.kill(process, number)
             if received is not None and received.si_signo != signal.SIGCHLD:
                 # A terminal sends its signals to the script too, if that is in the same group.
                 if alone or received.si_code <= 0:
@@ -95,11 +114,26 @@ def run_script(
             if ended:
                 break
             sample(process)
+            if stop is not None:
+                stop.check(process)
         while signal.sigtimedwait(_PASSED_ON, 0) is not None:
             pass  # these were for the script
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return os.waitstatus_to_exitcode(status)
+
+
+def _hear(heard: list[int]) -> dict[int, Any]:
+    """Append signals that are to be passed on to a list, if they would end this process; return their handlers."""
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _PASSED_ON:
+            # What is ignored stays ignored, in the script too; a handler is not inherited by it.
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                handlers[int(number)] = signal.signal(number, lambda number, _: heard.append(number))
+    return handlers
 
 
 def _in_foreground() -> bool:
@@ -114,36 +148,3 @@ def _in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-def nsys_command(command: list[str], output: Path) -> list[str]:
-    """Return the command that runs ``command`` under Nsight Systems.
-
-    It records CUDA, NVTX ranges and calls of the C library, and also file accesses if this version of ``nsys``
-    can.
-
-    Args:
-        command: a program and its arguments.
-        output: the file to write, without ``.nsys-rep``.
-
-    Raises:
-        FileNotFoundError: there is no ``nsys``.
-    """
-    nsys = shutil.which("nsys")
-    if nsys is None:
-        raise FileNotFoundError(
-            "--nsys needs NVIDIA Nsight Systems, and there is no nsys on the PATH; install the package "
-            "nsight-systems-cli from NVIDIA's repository or from https://developer.nvidia.com/nsight-systems, "
-            "or leave out --nsys: the report does not need it"
-        )
-    known = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False).stdout
-    files = ["--osrt-file-access=true"] if "--osrt-file-access" in known else []
-    return [
-        nsys,
-        "profile",
-        "--trace=cuda,nvtx,osrt",
-        *files,
-        "--force-overwrite=true",
-        f"--output={output}",
-        *command,
-    ]

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from foreload.cli.profile.loop_report import LoopReport
 from foreload.cli.profile.records import LoaderRecord
 from foreload.report.report import Report
 
@@ -37,14 +38,19 @@ class Profile:
 
     Attributes:
         reports: a report for each loader.
+        stopped: whether it was stopped after a time that was given for it; then its code is that of the stop.
+        problem: why loops over other things than loaders could not be looked at, if they could not.
     """
+
+    stopped = False
+    problem = ""
 
     def __init__(self, command: Sequence[str], code: int, seconds: float, loaders: Sequence[LoaderRecord]) -> None:
         self.command = list(command)
         self.code = code
         self.seconds = seconds
         self.loaders = list(loaders)
-        self.reports = [Report(loader.stats) for loader in loaders]
+        self.reports = [_report(loader) for loader in loaders]
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         """Render with rich."""
@@ -53,8 +59,11 @@ class Profile:
         )
         if not self.loaders:
             killed = " (or ended before its loaders were recorded)" if self.code else ""
+            other = "no loop of its main thread was seen to wait for its next item"
+            if self.problem:
+                other = f"its other loops could not be looked at, since {self.problem}"
             yield Text(
-                f"It took no batch from a DataLoader, neither torch's nor foreload's{killed}: "
+                f"It took no batch from a DataLoader, neither torch's nor foreload's{killed}, and {other}: "
                 "there is nothing to report about how it loads data."
             )
         for number, (loader, report) in enumerate(zip(self.loaders, self.reports, strict=True)):
@@ -68,6 +77,8 @@ class Profile:
                 yield Text(files)
 
     def _end(self) -> str:
+        if self.stopped:
+            return " and was stopped then (--duration)"
         if self.code < 0:
             return f" and was killed by {signal.Signals(-self.code).name}"
         return f" and ended with exit code {self.code}" if self.code else ""
@@ -77,6 +88,7 @@ class Profile:
         return {
             "command": self.command,
             "exit_code": self.code,
+            "stopped": self.stopped,
             "seconds": self.seconds,
             "loaders": [
                 {"title": loader.title, "where": loader.where, "stats": loader.stats, **report.to_dict()}
@@ -92,7 +104,9 @@ class Profile:
         """Write the spans of all threads, for ui.perfetto.dev."""
         from foreload.export.trace import Recording, write_recordings
 
-        write_recordings([Recording(loader.title, loader.spans, loader.lanes) for loader in self.loaders], path)
+        write_recordings(
+            [Recording(loader.title, loader.spans, loader.lanes) for loader in self.loaders if loader.lanes], path
+        )
 
     def show(self) -> None:
         """Print everything to standard output."""
@@ -107,7 +121,9 @@ class Profile:
         print(shown.get(), end="")
 
     def exit(self) -> None:
-        """End this process as the script ended."""
+        """End this process as the script ended, or with 0 if that was stopped after the time given for it."""
+        if self.stopped:
+            sys.exit(0)
         if self.code >= 0:
             sys.exit(self.code)
         _no_core_file()
@@ -116,6 +132,10 @@ class Profile:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         sys.exit(128 + number)  # a signal that does not end processes
+
+
+def _report(loader: LoaderRecord) -> Report | LoopReport:
+    return Report(loader.stats) if "stages" in loader.stats else LoopReport(loader.stats, loader.package)
 
 
 def _files(stats: dict[str, Any]) -> str:

@@ -1,138 +1,118 @@
-"""The history of one loader on the page: rates from its totals, and a verdict."""
+"""One loader on the page: its latest figures, its history, and a verdict with advice to copy."""
 
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-from foreload.cli.serve.snapshot import Snapshot
+from foreload.cli.serve.argument import argument
+from foreload.cli.serve.curves import Point, points, progress
+from foreload.cli.serve.snapshot import Snapshot, parse
+from foreload.export.history import Totals, checked, read, read_bytes, steady_time, thin
 from foreload.report.report import Report
 
-__all__ = ["POINTS", "LoaderView", "Point"]
+__all__ = ["LoaderView"]
 
-# Points kept of a loader: a quarter of an hour with a viewer.
-POINTS = 900
+# Seconds between two moments after which the process may have written others to its file.
+_MISSED_SECONDS = 3.0
 
-
-class Point(NamedTuple):
-    """Rates of a loader around one moment; None if unknown."""
-
-    time: float  # Unix time, in seconds
-    samples_per_second: float | None
-    wait_share: float | None
-    hit_rate: float | None
-    memory: float | None  # bytes
-    read: float | None  # bytes per second
-    busy: dict[str, float] | None  # workers in each stage, on average
-
-
-class _Totals(NamedTuple):
-    """Totals of a loader at one moment."""
-
-    time: float
-    samples: float
-    waited: float
-    seconds: float
-    hits: float
-    requests: float
-    read: float
-    stages: dict[str, float]  # seconds
-
-    @classmethod
-    def of(cls, when: float, stats: Mapping[str, Any]) -> _Totals:
-        cache = stats.get("cache") or {}
-        hits = cache.get("hits") or 0
-        return cls(
-            when,
-            stats.get("samples") or 0,
-            stats.get("wait_seconds") or 0,
-            stats.get("seconds") or 0,
-            hits,
-            hits + (cache.get("misses") or 0),
-            stats.get("bytes_read") or 0,
-            {
-                name: stage.get("seconds") or 0
-                for name, stage in (stats.get("stages") or {}).items()
-                if name != "wait"
-            },
-        )
+# Moments that are kept before they are thinned.
+_MAX_MOMENTS = 3000
 
 
 class LoaderView:
     """A loader as the page shows it.
 
+    Args:
+        path: the path of its files without a suffix, as its process writes them; None: it has none.
+
     Attributes:
         state: ``"running"``, ``"silent"`` (it does not answer) or ``"ended"``.
         until: the Unix time of its last snapshot, in seconds.
-        points: its history.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.state = "running"
-        self.until = time.time()
-        self.points: deque[Point] = deque(maxlen=POINTS)
+        self.until = steady_time()
+        self._path = path
         self._about: Snapshot = {}
-        self._totals: deque[_Totals] = deque(maxlen=120)
+        self._moments: list[Totals] = []
         self._verdict: dict[str, Any] | None = None
 
     def update(self, about: Snapshot) -> None:
         """Take in a snapshot of the loader."""
-        self._about, self.state, self.until = about, "running", time.time()
+        self.state, self.until = "running", steady_time()
+        self._show(about)
+
+    def read_last(self) -> bool:
+        """Take in what the process wrote last, if that is news; return whether any loader is known."""
+        path = self._path
+        about = [] if path is None else parse(read_bytes(path.with_name(f"{path.name}.json")))
+        moment = _moment(about[0]) if len(about) == 1 else None
+        if moment is not None and (not self._moments or moment.time > self._moments[-1].time):
+            self.until = moment.time
+            self._show(about[0])
+        return bool(self._about)
+
+    def _show(self, about: Snapshot) -> None:
+        self._about = about
+        moment = _moment(about)
+        if moment is not None:
+            self._add(moment)
         stats = about.get("stats")
-        if stats is None:
-            return
-        now = _Totals.of(self.until, stats)
-        # Long enough for several batches, or slow ones would make the curve jagged.
-        batch_seconds: Mapping[str, Any] = stats.get("batch_seconds") or {}
-        window = max(2.0, 4 * batch_seconds.get("median", 0.0))
-        while len(self._totals) > 1 and now.time - self._totals[1].time >= window:
-            self._totals.popleft()
-        if self._totals:
-            memory: Mapping[str, Any] = stats.get("memory") or {}
-            self.points.append(_point(self._totals[0], now, memory.get("tree_bytes")))
-        self._totals.append(now)
-        self._verdict = _judge(stats)
+        if stats is not None:
+            self._verdict = _judge(stats)
+
+    def _add(self, moment: Totals) -> None:
+        last = self._moments[-1].time if self._moments else 0.0
+        if moment.time > last + _MISSED_SECONDS and self._path is not None:
+            # Nobody was looking, or it did not answer; its process has gone on recording.
+            written = read(self._path.with_name(f"{self._path.name}.history"))
+            self._moments = written or self._moments
+            last = self._moments[-1].time if self._moments else 0.0
+        if moment.time > last:
+            self._moments.append(moment)
+        if len(self._moments) > _MAX_MOMENTS:
+            self._moments = thin(self._moments, moment.time)[-_MAX_MOMENTS // 2 :]
+
+    @property
+    def _batch_seconds(self) -> float:
+        stats: Mapping[str, Any] = self._about.get("stats") or {}
+        times = stats.get("batch_seconds") or {}
+        return float(times.get("median") or 0.0)
+
+    def points(self) -> list[Point]:
+        """Return the curves of its whole life."""
+        return points(self._moments, self._batch_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the page shows, as plain values."""
+        last = points(self._moments, self._batch_seconds, max(0, len(self._moments) - 1))
+        stats: Mapping[str, Any] = self._about.get("stats") or {}
+        about = {name: value for name, value in self._about.items() if name != "moment"}
         return {
-            **self._about,
+            **about,
             "state": self.state,
             "until": self.until,
+            "since": self._moments[0].time if self._moments else None,
+            "epoch": progress(self._moments, stats.get("epoch"), self._batch_seconds),
             "verdict": self._verdict,
-            "point": self.points[-1]._asdict() if self.points else None,
+            "point": last[0]._asdict() if last else None,
         }
 
 
-def _point(past: _Totals, now: _Totals, memory: float | None) -> Point:
-    seconds = now.time - past.time
-    return Point(
-        round(now.time, 2),
-        _share(now.samples - past.samples, seconds),
-        _share(now.waited - past.waited, now.seconds - past.seconds),
-        _share(now.hits - past.hits, now.requests - past.requests),
-        memory,
-        _share(now.read - past.read, seconds),
-        {
-            name: round(max(0.0, spent - past.stages.get(name, 0.0)) / seconds, 3)
-            for name, spent in now.stages.items()
-            if spent and seconds > 0
-        },
-    )
-
-
-def _share(part: float, whole: float) -> float | None:
-    share = part / whole if whole > 0 else math.inf
-    return share if math.isfinite(share) else None
+def _moment(about: Snapshot) -> Totals | None:
+    values: Mapping[str, Any] = about.get("moment") or {}
+    return checked(Totals(**values)) if values.keys() == set(Totals._fields) else None
 
 
 def _judge(stats: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = Report(stats).to_dict()["verdict"]
+        for advice in found["advice"]:
+            advice["copy"] = argument(advice["change"])
         json.dumps(found, allow_nan=False)
     except Exception:  # figures of another version of foreload, or that cannot be, may raise anything
         return None

@@ -31,6 +31,30 @@ class _Failed(TypedDict):
     action: str
 
 
+class _Failure(TypedDict):
+    error: str
+    count: int
+    first: float
+    last: float
+    example: _Failed
+
+
+class _Moment(TypedDict):
+    time: float
+    observed: float
+    batches: float
+    samples: float
+    waited: float
+    seconds: float
+    hits: float
+    requests: float
+    read: float
+    memory: float | None
+    epoch: int | None
+    over: int
+    stages: dict[str, float]
+
+
 class _Spans(TypedDict):
     stages: list[str]
     lanes: list[list[str]]
@@ -52,7 +76,8 @@ class Snapshot(TypedDict, total=False):
     script: str
     rank: list[int] | None
     stats: Stats
-    errors: list[_Failed]
+    moment: _Moment | None
+    failures: list[_Failure]
     spans: _Spans | None
     failure: str
 

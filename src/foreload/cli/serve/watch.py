@@ -14,6 +14,7 @@ from typing import Any
 
 from foreload.cli.serve.seen import LoaderView
 from foreload.cli.serve.snapshot import MAX_BYTES, Snapshot, parse
+from foreload.export.history import steady_time
 from foreload.export.publisher import runtime_folder
 from foreload.machine import granted_cores, granted_memory
 
@@ -24,6 +25,8 @@ _POLL_SECONDS = 1.0
 # Seconds after which a process that does not answer (it holds the GIL, or is stopped) is shown as silent.
 _ANSWER_TIMEOUT = 3.0
 _MAX_ENDED = 6  # ended loaders that are still shown
+# Seconds between two times that a viewer gets all curves, which older points leave: pages only add to them.
+_PAST_SECONDS = 300.0
 
 # The loaders of a process; empty: it is gone; None: it has not answered yet.
 Answer = list[Snapshot] | None
@@ -44,6 +47,7 @@ class LoaderDiscovery:
     def __init__(self, also: Callable[[], dict[str, Any]]) -> None:
         self._also = also
         self._views: dict[str, LoaderView] = {}
+        self._dropped: set[str] = set()
         self._news = asyncio.Condition()
         self._ended = False
         self._asked: dict[Path, asyncio.Task[Answer]] = {}
@@ -78,7 +82,7 @@ class LoaderDiscovery:
     async def notify(self) -> None:
         """Send the present state to the viewers."""
         state = {
-            "time": time.time(),
+            "time": steady_time(),
             "machine": {"name": socket.gethostname(), "cores": granted_cores(), "memory": granted_memory()},
             "loaders": [{"id": key, **view.to_dict()} for key, view in self._views.items()],
             "viewers": self.viewers,
@@ -97,18 +101,23 @@ class LoaderDiscovery:
             self._news.notify_all()
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield the server-sent events of one viewer: the past, then each new state."""
+        """Yield the server-sent events of one viewer: each new state, and now and then all curves."""
         self.viewers += 1
         try:
             await self._wake_viewers()
-            past = {key: [point._asdict() for point in view.points] for key, view in self._views.items()}
-            yield f"retry: 2000\nevent: past\ndata: {json.dumps(past)}\n\n"
-            sent = self._text
+            known: set[str] = set()
+            told_at, sent = -_PAST_SECONDS, self._text
             while not self._ended:
                 sent = await self._newer_than(sent)
+                if not known.issuperset(self._views) or time.monotonic() - told_at >= _PAST_SECONDS:
+                    known, told_at = set(self._views), time.monotonic()
+                    yield f"retry: 2000\nevent: past\ndata: {self._past()}\n\n"
                 yield f"data: {sent}\n\n"
         finally:
             self.viewers -= 1
+
+    def _past(self) -> str:
+        return json.dumps({key: [point._asdict() for point in view.points()] for key, view in self._views.items()})
 
     async def _newer_than(self, sent: str) -> str:
         async with self._news:
@@ -117,18 +126,29 @@ class LoaderDiscovery:
 
     async def _read_all(self) -> None:
         try:
-            sockets = sorted(runtime_folder().glob("*.sock"))
-        except OSError:  # removed since the server began
-            sockets = []
+            runtime = runtime_folder()
+            sockets, written = sorted(runtime.glob("*.sock")), sorted(runtime.glob("*.json"))
+        except OSError:  # removed since the server began, and made again by somebody else
+            runtime, sockets, written = Path(), [], []
         answers = await self._ask_all(sockets)
         self._read_at = time.monotonic()
         found = {
             f"{path.stem}.{about['number']}": about for path, answer in answers.items() for about in answer or ()
         }
         for key, about in found.items():
-            self._views.setdefault(key, LoaderView()).update(about)
+            if key not in self._views:
+                self._views[key] = LoaderView(runtime / key)
+            self._views[key].update(about)
         silent = {path.stem for path, answer in answers.items() if answer is None}
+        self._find([path.with_suffix("") for path in written if path.stem not in found])
         self._miss([key for key in self._views if key not in found], silent)
+
+    def _find(self, written: list[Path]) -> None:
+        """Find loaders that have ended, or do not answer, by the files that they have written."""
+        for path in written:
+            view = LoaderView(path)
+            if path.name not in self._views and path.name not in self._dropped and view.read_last():
+                self._views[path.name] = view
 
     async def _ask_all(self, sockets: list[Path]) -> dict[Path, Answer]:
         """Request snapshots from all processes; slow ones do not hold up the others."""
@@ -146,12 +166,15 @@ class LoaderDiscovery:
         for key in missing:
             view = self._views[key]
             if key.rpartition(".")[0] not in silent:
+                if view.state != "ended":
+                    view.read_last()
                 view.state = "ended"
-            elif time.time() - view.until > _ANSWER_TIMEOUT:
+            elif steady_time() - view.until > _ANSWER_TIMEOUT:
                 view.state = "silent"
         ended = [key for key in missing if self._views[key].state == "ended"]
         for key in sorted(ended, key=lambda key: self._views[key].until)[:-_MAX_ENDED]:
             del self._views[key]
+            self._dropped.add(key)
 
 
 async def _ask(path: Path) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .lanes import Here, Lane
 
-__all__ = ["LoaderCounts", "LoopCounts", "Session", "where_of"]
+__all__ = ["LoaderCounts", "LoopCounts", "Session", "rows", "where_of"]
 
 # Waits kept per loader; they give the times between batches.
 _MAX_WAITS = 1 << 14
@@ -48,10 +48,15 @@ class Session:
             lane = self.here.own = Lane(os.path.join(self.folder, name), self.spans, self.mark)
         return lane
 
-    def loader(self, loader: Any) -> LoaderCounts:
-        """Return the records of a loader; a loader made anew for each epoch continues those of the last."""
+    def loader(self, loader: Any, about: dict[str, Any]) -> LoaderCounts:
+        """Return the records of a loader; a loader made anew for each epoch continues those of the last.
+
+        Args:
+            loader: the loader, or an iterator over batches.
+            about: its class, dataset, batch size, number of workers, and what else is to be written down.
+        """
         where = where_of(2)
-        key = (where, type(loader).__name__, type(loader.dataset).__name__, loader.batch_size, loader.num_workers)
+        key = (where, about["class"], about["dataset"], about["batch_size"], about["workers"])
         for known in self.loaders:
             if known.loader() is loader:
                 return known
@@ -59,37 +64,21 @@ class Session:
             if known.key == key and known.loader() is None:
                 known.loader = weakref.ref(loader)
                 return known
-        self.loaders.append(LoaderCounts(self, loader, key, len(self.loaders)))
+        self.loaders.append(LoaderCounts(self, loader, key, {"where": where, **about}))
         return self.loaders[-1]
 
 
 class LoaderCounts:
     """Records of a loader in one process."""
 
-    def __init__(self, session: Session, loader: Any, key: tuple[Any, ...], number: int) -> None:
+    def __init__(self, session: Session, loader: Any, key: tuple[Any, ...], about: dict[str, Any]) -> None:
         self.loader = weakref.ref(loader)
         self.key = key
-        self._about = os.path.join(session.folder, f"{os.getpid()}-{number}.loader")
+        self._about = os.path.join(session.folder, f"{os.getpid()}-{len(session.loaders)}.loader")
         self.lane = Lane(f"{self._about}.lane", _MAX_WAITS, session.mark)
         self.epochs = 0
-        self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
-        torch = sys.modules["torch"]
-        size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-        self._write(
-            {
-                "pid": os.getpid(),
-                "where": key[0],
-                "class": key[1],
-                "dataset": key[2],
-                "batch_size": int(size) if hasattr(size, "__index__") else None,
-                "iterable": self.is_stream,
-                "workers": int(loader.num_workers),
-                "pin_memory": bool(loader.pin_memory),
-                "start": _start_method(loader),
-                "depth": max(1, int((loader.prefetch_factor or 0) * loader.num_workers)),
-                "cuda": bool(torch.cuda.is_available()),
-            }
-        )
+        self.is_stream = bool(about["iterable"])
+        self._write({"pid": os.getpid(), **about})
 
     def _write(self, line: dict[str, Any]) -> None:
         with open(self._about, "a") as file:
@@ -99,13 +88,6 @@ class LoaderCounts:
         """Record which worker processes and threads work for this loader."""
         if ids:
             self._write({"ids": ids})
-
-
-def _start_method(loader: Any) -> str | None:
-    if not loader.num_workers:
-        return None
-    method = getattr(loader.multiprocessing_context, "get_start_method", None)
-    return str(method() if method is not None else sys.modules["multiprocessing"].get_start_method())
 
 
 def where_of(above: int) -> str:
@@ -126,14 +108,14 @@ def where_of(above: int) -> str:
 _LIBRARY = os.path.dirname(os.__file__)
 
 
-def _rows(batch: Any, most: int) -> int:
+def rows(batch: Any, most: int) -> int:
     """Count the samples of a batch by its shape, at most ``most``."""
     if hasattr(batch, "shape"):
         return min(most, int(batch.shape[0])) if len(batch.shape) else 1
     if isinstance(batch, dict):
-        return min((_rows(field, most) for field in batch.values()), default=most)
+        return min((rows(field, most) for field in batch.values()), default=most)
     if isinstance(batch, (list, tuple)) and batch and hasattr(batch[0], "shape"):
-        return _rows(batch[0], most)
+        return rows(batch[0], most)
     return min(most, len(batch)) if isinstance(batch, list) else most
 
 
@@ -184,7 +166,7 @@ class LoopCounts:
         lane.add("seconds", now - self._received)
         samples = self.lengths.popleft() if self.lengths else 1
         if loader.is_stream:
-            samples = _rows(batch, samples)  # the last batch of a stream may be smaller
+            samples = rows(batch, samples)  # the last batch of a stream may be smaller
         lane.add("batches", 1)
         lane.add("samples", samples)
         lane.count("wait", now - waited, cpu - self._requested_cpu, samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from .frames import publish_frames
+from .iterators import ITERATORS, patch_iterators
 from .lanes import Here
 from .ours import patch_foreload
 from .session import Session
@@ -77,10 +80,13 @@ def start(folder: str, root: int, spans: int, nvtx: bool) -> None:
         "torch.utils.data.dataloader": [lambda module: patch_loaders(session, module)],
         "foreload.loader": [lambda module: patch_foreload(session, module)],
     }
+    for module, classes in ITERATORS:
+        patches[module] = [functools.partial(patch_iterators, session, classes)]
     for stage, module, owner, names in _TIMED_FUNCTIONS:
         patches.setdefault(module, []).append(_patch(session.here, stage, owner, names))
     sys.meta_path.insert(0, _Finder(patches))
     sys.addaudithook(_count_files(session.here))
+    publish_frames(folder)
 
 
 def _patch(here: Here, stage: str, owner: str, names: tuple[str, ...]) -> Callable[[Any], None]:

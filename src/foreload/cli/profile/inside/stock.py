@@ -39,6 +39,30 @@ def mark_range(stage: str | None) -> None:
         ranges.rangePushA(stage)
 
 
+def _describe(loader: Any) -> dict[str, Any]:
+    """Return the settings of a loader."""
+    torch = sys.modules["torch"]
+    size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    return {
+        "class": type(loader).__name__,
+        "dataset": type(loader.dataset).__name__,
+        "batch_size": int(size) if hasattr(size, "__index__") else None,
+        "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
+        "workers": int(loader.num_workers),
+        "pin_memory": bool(loader.pin_memory),
+        "start": _start_method(loader),
+        "depth": max(1, int((loader.prefetch_factor or 0) * loader.num_workers)),
+        "cuda": bool(torch.cuda.is_available()),
+    }
+
+
+def _start_method(loader: Any) -> str | None:
+    if not loader.num_workers:
+        return None
+    method = getattr(loader.multiprocessing_context, "get_start_method", None)
+    return str(method() if method is not None else sys.modules["multiprocessing"].get_start_method())
+
+
 def _worker_ids(iterator: Any) -> list[int]:
     """Return the ids of the worker processes and of the thread that pins memory."""
     ids = [worker.pid for worker in getattr(iterator, "_workers", ())]
@@ -75,7 +99,7 @@ def _measured_init(session: Session, init: Callable[..., None]) -> Callable[...,
     @unseen
     @functools.wraps(init)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        self._profiled = LoopCounts(session.loader(loader))
+        self._profiled = LoopCounts(session.loader(loader, _describe(loader)))
         _patch_copies(session)
         try:
             init(self, loader, *args, **options)

@@ -1,7 +1,8 @@
 // One loader: its verdict, figures, curves, stages, failures and settings.
 
-import { areas, curve, memory, timeline } from "./plots.js";
-import { $, build, bytes, count, element, quantity, percent, setText, seconds, text } from "./words.js";
+import { showAdvice } from "./advice.js";
+import { areas, curve, gaps, memory, timeline } from "./plots.js";
+import { $, about, build, bytes, clockTime, count, element, quantity, percent, setText, seconds, text } from "./words.js";
 
 const MEANING = {
   order: "drawing the order, planning the cache",
@@ -25,11 +26,13 @@ export function showLoader(loader, points, name, now) {
   $("loader").className = loader.state;
   showNotice(loader, now);
   showVerdict(loader.verdict, stats);
+  showEpoch(loader, now);
   build($("figures"), figures(stats, loader.point ?? {}), cards);
   showCurves(stats, points);
   if (!held) showSpans(loader.spans);
   build($("stages"), stats.stages ?? {}, stageTable);
-  build($("trouble"), [stats.errors ?? 0, loader.errors ?? [], stats.restarts ?? []], trouble);
+  const failures = (loader.failures ?? []).map((failure) => [failure, clockTime(failure.first, now), clockTime(failure.last, now)]);
+  build($("trouble"), [stats.errors ?? 0, failures, stats.restarts ?? []], trouble);
   build($("settings"), settings(stats), pairs);
 }
 
@@ -53,13 +56,34 @@ function showVerdict(verdict, stats) {
   setText("sentence", verdict.sentence);
   build($("evidence"), verdict.evidence, (lines) => lines.map((line) => element("li", {}, line)));
   $("changes").hidden = verdict.advice.length === 0;
-  const speed = stats.samples_per_second;
-  build($("advice"), verdict.advice.map(({ change, gain }) => [change, gain, gain && count(gain * speed)]), (all) =>
-    all.map(([change, gain, then]) => {
-      const tag = element("span", { class: "gain", title: `predicted: ${then} samples/s instead of ${count(speed)}` }, `${gain?.toFixed(1)}×`);
-      return element("li", {}, element("span", {}, change), ...(gain ? [tag] : []));
-    }),
-  );
+  showAdvice(verdict.advice, stats.samples_per_second);
+}
+
+function showEpoch({ epoch, state, until }, now) {
+  $("epoch").hidden = !epoch;
+  if (!epoch) return;
+  const { number, batches, length, expected, running, pause, seconds_left: left } = epoch;
+  // One may have been more than in the epoch before.
+  const all = length ?? (expected >= batches ? expected : null);
+  const done = all == null ? quantity(batches, "batch", "batches") : `${count(batches)} of ${length == null ? "about " : ""}${quantity(all, "batch", "batches")}`;
+  setText("epoch-title", `Epoch ${count(number)}: ${done}${all > 0 ? `, ${text(percent(batches / all))}` : ""}`);
+  const answers = state === "running";
+  const paused = answers && running && pause != null;
+  $("epoch").className = `card ${paused ? "paused" : ""}`;
+  setText("epoch-end", ends({ running, answers, ended: state === "ended", all, length, batches, pause, left, until, now }));
+  $("epoch-progress").hidden = all == null;
+  if (all != null) $("epoch-progress").value = all > 0 ? Math.min(1, batches / all) : 1;
+}
+
+function ends({ running, answers, ended, all, length, batches, pause, left, now }) {
+  if (!running && all != null && batches < all && length != null) return "left before its end; no epoch is running";
+  if (!running) return "over; no epoch is running";
+  if (ended) return "the program ended in it";
+  if (!answers) return "";
+  if (pause != null) return `pausing: no batch for ${about(pause)}${left == null ? "" : `; ${about(left)} to go when it goes on`}`;
+  if (all == null) return "its length is not known before its first end";
+  if (left == null) return "estimating its end";
+  return `ends in ${about(left)}, at ${clockTime(now + left, now).replace(/:\d\d$/, "")}`;
 }
 
 // [name, value, unit, more]
@@ -92,19 +116,20 @@ const cards = (all) =>
     ),
   );
 
-// Without a viewer nothing is recorded: the line has a gap.
-const withGaps = (points) =>
-  points.flatMap((point, i) => (i && point.time - points[i - 1].time > 10 ? [{ time: point.time - 0.001 }, point] : [point]));
+const range = () => Number(document.querySelector("[name=range]:checked").value) || Infinity;
+for (const input of document.querySelectorAll("[name=range]")) input.onchange = () => dispatchEvent(new Event("rangechange"));
 
 function showCurves(stats, known) {
-  const points = withGaps(known);
-  const pick = (which) => points.map((point) => point[which] ?? null);
-  curve("throughput", points, pick("samples_per_second"), { unit: "samples/s", name: "Throughput" });
-  curve("waiting", points, pick("wait_share"), { share: true, name: "Waiting for data" });
+  const now = known.at(-1)?.time ?? 0;
+  $("range").hidden = !(now - known[0]?.time > 600);
+  const points = known.filter((point) => point.time >= now - range());
+  curve("throughput", points, (point) => point.samples_per_second, { unit: "samples/s", name: "Throughput" });
+  $("gaps").hidden = gaps(points).length === 0;
+  curve("waiting", points, (point) => point.wait_share, { share: true, name: "Waiting for data" });
   $("hits").hidden = !stats.cache;
   $("no-hits").hidden = Boolean(stats.cache);
-  if (stats.cache) curve("hits", points, pick("hit_rate"), { share: true, name: "Cache hits" });
-  setText("memory-unit", `${memory("memory", points, pick("memory"), "Memory")}, in all its processes`);
+  if (stats.cache) curve("hits", points, (point) => point.hit_rate, { share: true, name: "Cache hits" });
+  setText("memory-unit", `${memory("memory", points, "Memory")}, in all its processes`);
   areas("busy", points);
 }
 
@@ -146,16 +171,13 @@ function stageTable(stages) {
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
 }
 
-function trouble([errors, list, restarts]) {
+function trouble([errors, failures, restarts]) {
   if (!errors && !restarts.length) return element("p", { class: "fine" }, "No sample has failed, and no worker process was replaced.");
   const made = [];
   const addList = (words, items) => made.push(element("p", { class: "error" }, words), element("ul", {}, ...items));
   if (errors) {
-    const items = list.slice(-5).reverse().map(({ action, error, index, source }) => {
-      const where = `${index == null ? "a sample of a stream" : `sample ${index}`}${source ? `, ${source}` : ""}`;
-      return element("li", {}, error, element("div", { class: "where" }, `${where}: ${action === "skip" ? "skipped" : "replaced"}`));
-    });
-    addList(`${quantity(errors, "sample")} could not be loaded`, items);
+    const kinds = failures.length > 1 ? `, with ${quantity(failures.length, "kind")} of errors` : "";
+    addList(`${quantity(errors, "sample")} could not be loaded${kinds}`, failures.map(failed));
   }
   if (restarts.length) {
     const items = restarts.slice(-5).reverse().map(({ exitcode, pid, worker }) => {
@@ -165,6 +187,22 @@ function trouble([errors, list, restarts]) {
     addList(`${quantity(restarts.length, "worker process", "worker processes")} replaced`, items);
   }
   return made;
+}
+
+// All samples that failed with the same error.
+function failed([{ error, count: times, example = {} }, first, last]) {
+  const { action, index, source } = example;
+  const one = `${index == null ? "a sample of a stream" : `sample ${index}`}${source ? `, ${source}` : ""}`;
+  const when = times === 1 || first === last ? `at ${last}` : `first at ${first}, last at ${last}`;
+  const latest = `${times === 1 ? "" : "the latest: "}${one}: ${action === "skip" ? "skipped" : "replaced"}`;
+  const lines = [when, latest, ...(example.error && example.error !== error ? [example.error] : [])];
+  return element(
+    "li",
+    {},
+    element("span", { class: "many", title: quantity(times, "sample") }, `${count(times)}×`),
+    element("span", {}, error),
+    ...lines.map((words) => element("div", { class: "where" }, words)),
+  );
 }
 
 function settings({ loader = {}, workers = {}, memory = {}, cache }) {

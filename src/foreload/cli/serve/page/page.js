@@ -1,10 +1,9 @@
 // The page: receives the server's events, and shows the chosen loader.
 
 import { showTrial } from "./bench.js";
+import { showComparison } from "./compare.js";
 import { showLoader } from "./loader.js";
 import { $, build, bytes, count, element, quantity, percent, setText, text } from "./words.js";
-
-const POINTS = 900;
 
 let state = null;
 let past = {};
@@ -28,11 +27,18 @@ function listen() {
   };
 }
 
+// Every few minutes the server sends all points again, fewer of the older ones.
 function remember(loaders) {
   for (const { id, point } of loaders) {
     const points = (past[id] ??= []);
-    if (point && !(points.at(-1)?.time >= point.time)) points.push(point);
-    if (points.length > POINTS) points.shift();
+    const last = points.at(-1);
+    if (!point || last?.time >= point.time) continue;
+    // Nothing is known before the first point after a gap, but from it to the second.
+    if (last && last.samples_per_second == null && !point.gap) {
+      const { time, batches, gap, memory } = last;
+      Object.assign(last, point, { time, batches, gap, memory });
+    }
+    points.push(point);
   }
   const known = new Set(loaders.map((loader) => loader.id));
   for (const id of Object.keys(past)) if (!known.has(id)) delete past[id];
@@ -56,16 +62,22 @@ function show() {
   $("beside").hidden = running.length === 0;
   build($("loaders"), loaders.map((loader) => [loader.id, loader === chosen, loader.state, named(loader), now(loader)]), list);
   if (chosen) showLoader(chosen, past[chosen.id] ?? [], named(chosen), state.time);
+  showComparison(loaders, past, chosen, named, state.time);
   showTrial(state.bench);
 }
 
 const named = (loader) => (loader.rank ? `${loader.name}, rank ${loader.rank[0]}` : loader.name);
-const pace = (loader) => (loader.point?.samples_per_second != null ? `${count(loader.point.samples_per_second)} samples/s` : "starting");
+const resting = (loader) => loader.epoch && !loader.epoch.running;
+const pace = (loader) => {
+  if (loader.state === "ended") return "ended";
+  if (resting(loader)) return "no epoch running";
+  return loader.point?.samples_per_second != null ? `${count(loader.point.samples_per_second)} samples/s` : "starting";
+};
 const DOTS = { running: "live", silent: "waiting", ended: "" };
 
 function now(loader) {
   if (loader.state !== "running") return loader.state === "ended" ? "ended" : "no answer";
-  return loader.point?.wait_share == null ? pace(loader) : `${pace(loader)}, waits ${text(percent(loader.point.wait_share))}`;
+  return resting(loader) || loader.point?.wait_share == null ? pace(loader) : `${pace(loader)}, waits ${text(percent(loader.point.wait_share))}`;
 }
 
 function list(loaders) {
@@ -88,7 +100,7 @@ document.addEventListener("visibilitychange", () => {
   source.close();
   if (!document.hidden) listen();
 });
-for (const change of ["hashchange", "resize", "scrollend"]) addEventListener(change, show);
+for (const change of ["rangechange", "hashchange", "resize", "scrollend"]) addEventListener(change, show);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 $("plotly").addEventListener("load", show);
 listen();

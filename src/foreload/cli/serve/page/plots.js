@@ -43,8 +43,31 @@ const clock = (time) => new Date((time - 60 * new Date().getTimezoneOffset()) * 
 function times(points, node) {
   const now = points.at(-1)?.time ?? Date.now() / 1000;
   const first = Math.min(points[0]?.time ?? now, now - 60);
-  return { type: "date", range: [clock(first), clock(now)], nticks: wide(node) ? 9 : 4, tickformat: "%H:%M:%S", showgrid: false };
+  const format = now - first < 1200 ? "%H:%M:%S" : now - first < 86400 ? "%H:%M" : "%-d %b %H:%M";
+  return { type: "date", range: [clock(first), clock(now)], nticks: wide(node) ? 9 : 4, tickformat: format, showgrid: false };
 }
+
+// Where nothing happened, a line ends, and another begins.
+const withBreaks = (points) =>
+  points.flatMap((point, i) => (i && point.gap ? [{ time: points[i - 1].time + 0.001 }, { time: point.time - 0.001 }, point] : [point]));
+
+// The gaps that are wide enough to be seen, as [begin, end].
+export function gaps(points) {
+  const found = [];
+  for (let i = 1; i < points.length; i++) {
+    if (!points[i].gap) continue;
+    if (found.at(-1)?.[1] === points[i - 1].time) found.at(-1)[1] = points[i].time;
+    else found.push([points[i - 1].time, points[i].time]);
+  }
+  const whole = (points.at(-1)?.time ?? 0) - (points[0]?.time ?? 0);
+  return found.filter(([begin, end]) => end - begin > whole / 400);
+}
+
+const shaded = (points) =>
+  gaps(points).map(([begin, end]) => ({
+    type: "rect", xref: "x", yref: "paper", x0: clock(begin), x1: clock(end), y0: 0, y1: 1,
+    fillcolor: colour("gap"), line: { width: 0 }, layer: "below",
+  }));
 
 // An end of the axis that stays in place while values change a little.
 function above(most) {
@@ -52,8 +75,21 @@ function above(most) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= most * 1.02) * power || 1;
 }
 
-export function curve(id, points, values, { share = false, unit = "", name }) {
+// The outline of the area below a line: plotly would fill the gaps of the line, so it goes down to zero at their edges.
+function area(x, values) {
+  const at = values.flatMap((value, i) => {
+    if (value === null) return [];
+    const edges = [values[i - 1] == null && [x[i], 0], [x[i], value], values[i + 1] == null && [x[i], 0]];
+    return edges.filter(Boolean);
+  });
+  return { x: at.map(([time]) => time), y: at.map(([, value]) => value) };
+}
+
+// pick: returns the value of a point; null: unknown.
+export function curve(id, known, pick, { share = false, unit = "", name }) {
   const node = $(id);
+  const points = withBreaks(known);
+  const values = points.map((point) => pick(point) ?? null);
   const most = values.reduce((top, value) => Math.max(top, value ?? 0), 0);
   const top = share ? 1 : above(most);
   const x = points.map((point) => clock(point.time));
@@ -62,11 +98,13 @@ export function curve(id, points, values, { share = false, unit = "", name }) {
   draw(
     id,
     [
-      { x, y: values, mode: "lines", line, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hovertemplate: `${shown}<extra></extra>` },
+      { ...area(x, values), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hoverinfo: "skip" },
+      { x, y: values, mode: "lines", line, hovertemplate: `${shown}<extra></extra>` },
       { x: x.slice(-1), y: values.slice(-1), mode: "markers", marker: { color: colour("accent"), size: 7 }, hoverinfo: "skip" },
     ],
     {
       height: Number(node.dataset.height),
+      shapes: shaded(known),
       xaxis: times(points, node),
       yaxis: { range: [0, top * 1.04], nticks: node.dataset.height > 150 ? 6 : 4, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
     },
@@ -75,16 +113,39 @@ export function curve(id, points, values, { share = false, unit = "", name }) {
 }
 
 // Bytes in one unit, as plotly labels them.
-export function memory(id, points, values, name) {
-  const unit = bytes(above(Math.max(0, ...values)))[1];
+export function memory(id, points, name) {
+  const unit = bytes(above(points.reduce((most, point) => Math.max(most, point.memory ?? 0), 0)))[1];
   const size = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].indexOf(unit);
-  curve(id, points, values.map((value) => (value === null ? null : value / size)), { unit, name });
+  curve(id, points, (point) => (point.memory == null ? null : point.memory / size), { unit, name });
   return unit;
 }
 
-// Workers in each stage, stacked.
-export function areas(id, points) {
+// Several runs over each other. runs: {name, x, y, line}
+export function lines(id, runs, { share = false, unit = "", label, xaxis }) {
   const node = $(id);
+  const most = runs.reduce((top, run) => run.y.reduce((high, value) => Math.max(high, value ?? 0), top), 0);
+  const top = share ? 1 : above(most);
+  const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
+  draw(
+    id,
+    runs.map(({ name, x, y, line }) => ({
+      x, y, mode: "lines", name, line: { color: colour(line.colour), dash: line.dash, width: 2 },
+      hovertemplate: `${name.replaceAll("<", "&lt;")}: ${shown}<extra></extra>`,
+    })),
+    {
+      height: Number(node.dataset.height),
+      margin: { b: 42 },
+      xaxis: { rangemode: "tozero", nticks: wide(node) ? 7 : 4, showgrid: false, title: { text: xaxis, standoff: 6 } },
+      yaxis: { range: [0, top * 1.04], nticks: 6, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
+    },
+    `${label}: ${runs.map((run) => run.name).join(", ")}`,
+  );
+}
+
+// Workers in each stage, stacked.
+export function areas(id, known) {
+  const node = $(id);
+  const points = withBreaks(known);
   const stages = [...new Set(points.flatMap((point) => Object.keys(point.busy ?? {})))];
   const most = points.reduce((top, point) => Math.max(top, Object.values(point.busy ?? {}).reduce((sum, part) => sum + part, 0)), 0);
   const x = points.map((point) => clock(point.time));
@@ -97,6 +158,7 @@ export function areas(id, points) {
     {
       height: Number(node.dataset.height),
       hovermode: "x unified",
+      shapes: shaded(known),
       xaxis: times(points, node),
       yaxis: { range: [0, above(most) * 1.04], nticks: 5 },
     },

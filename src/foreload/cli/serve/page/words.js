@@ -59,3 +59,19 @@ export function percent(value) {
 }
 
 export const text = ([value, unit]) => (unit ? `${value}\u00a0${unit}` : value);
+
+// The time of day, with the date if that is another day.
+export function clockTime(time, now) {
+  const [then, today] = [new Date(time * 1000), new Date(now * 1000)];
+  const hour = then.toLocaleTimeString("en-GB");
+  if (then.toDateString() === today.toDateString()) return hour;
+  return `${then.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${hour}`;
+}
+
+// A time to wait, in words that do not change every second.
+export function about(time) {
+  if (time < 10) return "a few seconds";
+  if (time < 100) return `${Math.round(time / 10) * 10} s`;
+  if (time < 7200) return `${Math.round(time / 60)} min`;
+  return time < 48 * 3600 ? `${count(time / 3600)} h` : `${count(time / 86400)} days`;
+}

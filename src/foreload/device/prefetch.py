@@ -1,0 +1,125 @@
+"""Any loader's batches on a device, ahead of the loop."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from foreload.checks import check_int
+from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
+from foreload.device.stream import check_device, side_stream
+
+__all__ = ["PrefetchLoader", "check_transform"]
+
+
+class PrefetchLoader:
+    """Delivers the batches of any loader on a device, copied ahead of the loop on a CUDA stream of their own.
+
+    Copies go on while the loop works on batches before them. Batches from ordinary memory are first copied to
+    page-locked memory, by the loop's thread; a loader with ``pin_memory=True`` saves it that work.
+
+    Tensors may be nested in tuples, lists, mappings, named tuples, dataclasses and objects that have ``.to`` (such
+    an object must hold its tensors in attributes, or have ``record_stream``). Types stay what they are; a tensor
+    that occurs twice is copied once; strides stay as ``tensor.to(device)`` keeps them. A tensor that requires a
+    gradient stays part of its graph, like the result of ``.to``. NumPy arrays, numbers and strings are delivered
+    as they are. On the CPU, batches are passed on unchanged.
+
+    The wrapped loader's attributes (``dataset``, ``set_epoch``, ...) are available here too. ``state_dict()`` is
+    that of the batch that the loop has, not of those that are copied ahead.
+
+    Args:
+        loader: anything that can be iterated: foreload's DataLoader, torch's, a generator, a list.
+        device: the device to copy to, such as ``"cuda"`` or ``"cuda:1"``.
+        non_blocking: False makes the caller wait for each copy.
+        depth: the number of batches on the device ahead of the one that the loop has.
+        device_transform: called with each batch on the device, such as a :class:`foreload.transforms.Normalize`;
+            what it returns is delivered. On the CPU too.
+
+    Raises:
+        TypeError: ``loader`` cannot be iterated, or ``device_transform`` not be called.
+        ValueError: ``depth`` is less than 1.
+        RuntimeError: there is no such device.
+
+    >>> loader = PrefetchLoader([{"x": torch.ones(2)}], "cpu")
+    >>> len(loader), list(loader)
+    (1, [{'x': tensor([1., 1.])}])
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: torch.device | str | int,
+        non_blocking: bool = True,
+        *,
+        depth: int = 2,
+        device_transform: DeviceTransform | None = None,
+    ) -> None:
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise TypeError(f"loader must be something to iterate over, got {type(loader).__name__}")
+        self.loader = loader
+        self.device = check_device(device)
+        self.non_blocking = non_blocking
+        self.depth = check_int("depth", depth, least=1)
+        self.device_transform = check_transform(device_transform, self.device)
+        self._moving: weakref.ref[MovedAhead] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        self._moving = None
+        stream = side_stream(self.device, non_blocking=self.non_blocking)
+        state = getattr(self.loader, "state_dict", None)
+        moving = move_ahead(
+            iter(self.loader),
+            stream,
+            state if callable(state) else None,
+            depth=self.depth,
+            transform=self.device_transform,
+        )
+        if isinstance(moving, MovedAhead):
+            self._moving = weakref.ref(moving)
+        return moving
+
+    def __repr__(self) -> str:
+        """Name the wrapped loader and the device."""
+        # The repr of a list of batches would show all of them.
+        loader = repr(self.loader) if hasattr(self.loader, "dataset") else type(self.loader).__name__
+        return f"{type(self).__name__}({loader}, device={str(self.device)!r})"
+
+    def __len__(self) -> int:
+        """Count the batches, if the wrapped loader has a length."""
+        return len(self.loader)  # type: ignore[arg-type]
+
+    @property
+    def state_dict(self) -> Callable[[], Any]:
+        """The wrapped loader's ``state_dict``, as of the batch that was delivered last."""
+        own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
+        moving = None if self._moving is None else self._moving()
+        return own if moving is None else lambda: moving.state
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped loader."""
+        if name.startswith("__") or "loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the loader and the device, without the epoch under way."""
+        return {**self.__dict__, "_moving": None}
+
+
+def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:
+    """Return ``device_transform``.
+
+    Raises:
+        TypeError: it is neither None nor callable.
+        ValueError: there is one, but no device.
+    """
+    if transform is not None and device is None:
+        raise ValueError("device_transform needs a device=, such as 'cuda' or 'cpu'")
+    if transform is not None and not callable(transform):
+        raise TypeError(f"device_transform must be callable, got {transform!r}")
+    checked: DeviceTransform | None = transform
+    return checked

@@ -1,0 +1,35 @@
+"""The progress of an epoch: how many of its batches are over, and how many it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreload._torch import expected_length
+from foreload.epochs.cursor import Cursor
+from foreload.record.recorder import Watch
+
+__all__ = ["watch_progress"]
+
+
+def watch_progress(watch: Watch, loader: Any, cursor: Cursor, before: Cursor | None) -> None:
+    """Let the watch of an epoch that begins tell its progress.
+
+    Args:
+        watch: of the epoch.
+        loader: the DataLoader.
+        cursor: the position in the epoch.
+        before: the position in the epoch before it, if there was one.
+    """
+    # Now, and in this thread: the sampler's length may be what the user's dataset says.
+    length = cursor.length if cursor.length is not None else _stream_length(loader)
+    expected = None if before is None or not before.finished else before.num_over
+    watch.number, watch.progress = cursor.epoch, lambda: (cursor.num_over, length, expected)
+
+
+def _stream_length(loader: Any) -> int | None:
+    """Return the batches of a stream, if ``len(loader)`` was called."""
+    samples = expected_length(loader)
+    size: int | None = loader.batch_size
+    if samples is None or size is None:
+        return samples
+    return samples // size if loader.drop_last else -(-samples // size)

@@ -1,0 +1,1 @@
+"""Normalisation of whole batches of images, on any device."""
