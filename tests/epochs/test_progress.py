@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 
 import foreload as fl
-from foreload.device import MovedAhead
-from tests.epochs.test_device import Simulated
+from foreload.device.ahead import MovedAhead
+from tests.fake_device import FakeDevice
 
 
 def epoch(loader: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_the_length_of_a_stream_is_known_once_somebody_has_asked_for_it() -> Non
 def test_batches_that_are_copied_ahead_are_not_over() -> None:
     loader: Any = fl.DataLoader(list(range(12)), batch_size=4, num_workers=0)
     for _ in range(2):
-        counts = [epoch(loader)["batches"] for _ in MovedAhead(iter(loader), Simulated())]
+        counts = [epoch(loader)["batches"] for _ in MovedAhead(iter(loader), FakeDevice())]
         assert counts == [1, 2, 3]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from foreload._torch import expected_length
@@ -23,7 +24,14 @@ def watch_progress(watch: Watch, loader: Any, cursor: Cursor, before: Cursor | N
     # Now, and in this thread: the sampler's length may be what the user's dataset says.
     length = cursor.length if cursor.length is not None else _stream_length(loader)
     expected = None if before is None or not before.finished else before.num_over
-    watch.number, watch.progress = cursor.epoch, lambda: (cursor.num_over, length, expected)
+    # The loader, or the epoch while it is open, has the cursor. It has the dataset, which goes with the loader.
+    place = weakref.ref(cursor)
+
+    def progress() -> tuple[int, int | None, int | None]:
+        now = place()
+        return 0 if now is None else now.num_over, length, expected
+
+    watch.number, watch.progress = cursor.epoch, progress
 
 
 def _stream_length(loader: Any) -> int | None:
