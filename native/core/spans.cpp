@@ -13,8 +13,7 @@ Measure::Measure(Stage stage, uint64_t samples, uint64_t weight)
     : lane_(current().lane), stage_(stage), samples_(samples), weight_(weight) {
   if (lane_ == nullptr) return;
   Current& now = current();
-  inner_ = std::exchange(now.inner, 0);
-  inner_cpu_ = std::exchange(now.inner_cpu, 0);
+  around_ = std::exchange(now.inner, {});
   with_cpu_ = lane_->cpu_rate(stage).due();
   begin_ = now_ns();
   if (with_cpu_) cpu_ = thread_cpu_ns();
@@ -25,23 +24,26 @@ void Measure::end() {
   if (lane == nullptr) return;
   Current& now = current();
   const uint64_t cpu_end = with_cpu_ ? thread_cpu_ns() : 0, end = now_ns();
-  const int64_t own = difference(end, begin_) - now.inner;
+  const Inner inner = now.inner;
+  const int64_t wall = difference(end, begin_), own = wall - inner.wall;
   CpuRate& rate = lane->cpu_rate(stage_);
   const int64_t cpu =
-      with_cpu_ ? rate.observe(own, difference(cpu_end, cpu_) - now.inner_cpu) : rate.estimate(own);
+      inner.cpu + (with_cpu_ ? rate.observe(own, difference(cpu_end, cpu_) - inner.cpu) : rate.estimate(own));
   const auto weight = static_cast<int64_t>(weight_);
   const uint64_t each = paced_ ? 1 : weight_;
-  if (paced_) lane->pace(stage_).observe(own);
+  if (paced_) lane->pace(stage_).observe(wall);
+  // Less what is within all the spans that this one stands for, of which each was measured or not by itself.
   lane->add({begin_, end, stage_, now.batch, static_cast<uint32_t>(samples_), bytes_},
-            {each, static_cast<uint64_t>(weight * own), static_cast<uint64_t>(weight * cpu), each * samples_,
-             each * bytes_});
-  now.inner = inner_ + now.inner + weight * own;
-  now.inner_cpu = inner_cpu_ + now.inner_cpu + weight * cpu;
+            {each, static_cast<uint64_t>(weight * wall - inner.all_wall),
+             static_cast<uint64_t>(weight * cpu - inner.all_cpu), each * samples_, each * bytes_});
+  now.inner = {around_.wall + wall, around_.cpu + cpu, around_.all_wall + weight * wall,
+               around_.all_cpu + weight * cpu};
 }
 
 PacedMeasure::PacedMeasure(Stage stage, uint64_t samples) : stage_(stage), samples_(samples) {
   Lane* const lane = current().lane;
   if (lane == nullptr) return;
+  before_ = current().inner;
   if (const uint32_t weight = lane->pace(stage).weight(); weight > 0) {
     measure_.emplace(stage, samples, weight);
     measure_->paced_ = true;
@@ -53,7 +55,9 @@ PacedMeasure::~PacedMeasure() {
   if (measure_) {
     measure_->add_bytes(bytes_);
   } else if (lane != nullptr) {
-    lane->count(stage_, {1, 0, 0, samples_, bytes_});
+    const Inner inner = std::exchange(current().inner, before_);
+    lane->count(stage_, {1, static_cast<uint64_t>(before_.all_wall - inner.all_wall),
+                         static_cast<uint64_t>(before_.all_cpu - inner.all_cpu), samples_, bytes_});
   }
 }
 
@@ -88,8 +92,10 @@ double Laps::end(Stage stage, uint64_t bytes) {
     now.lane->add({begin, last_, stage, now.batch, 1, bytes},
                   {1, static_cast<uint64_t>(weight_ * wall), static_cast<uint64_t>(weight_ * cpu), 1, bytes});
     now.lane->pace(Stage::decode).observe(difference(last_, first_));
-    now.inner += weight_ * wall;
-    now.inner_cpu += weight_ * cpu;
+    now.inner.wall += wall;
+    now.inner.cpu += cpu;
+    now.inner.all_wall += weight_ * wall;
+    now.inner.all_cpu += weight_ * cpu;
   }
   return static_cast<double>(wall) * 1e-9;
 }

@@ -11,12 +11,20 @@ namespace foreload {
 
 class Completions;
 
-// The calling thread's lane, batch and the consumer of that, and what the spans within the current one took.
+// What the spans within another one took, in nanoseconds.
+struct Inner {
+  int64_t wall = 0, cpu = 0;
+  // The same times the spans that each of them stands for: what all that are like them took, of which only
+  // some are measured.
+  int64_t all_wall = 0, all_cpu = 0;
+};
+
+// The calling thread's lane, batch and the consumer of that, and the spans within the current one.
 struct Current {
   Lane* lane = nullptr;
   uint32_t batch = 0;
   Completions* consumer = nullptr;
-  int64_t inner = 0, inner_cpu = 0;  // nanoseconds
+  Inner inner = {};
 };
 Current& current();
 
@@ -53,7 +61,7 @@ class Measure {
   Stage stage_;
   bool with_cpu_ = false, paced_ = false;  // paced: the spans it stands for are counted by themselves
   uint64_t samples_, weight_, bytes_ = 0, begin_ = 0, cpu_ = 0;
-  int64_t inner_ = 0, inner_cpu_ = 0;  // of the spans around it
+  Inner around_;  // the spans before this one within the one around it
 };
 
 // The same for spans that may be too short to be measured each time: then one of several is, and its time
@@ -71,6 +79,7 @@ class PacedMeasure {
   const Stage stage_;
   const uint64_t samples_;
   uint64_t bytes_ = 0;
+  Inner before_;
   std::optional<Measure> measure_;
 };
 

@@ -1,0 +1,41 @@
+"""Times of stages behind a cache, estimated from some samples: slow ones count for no more than their share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset
+
+import foreload as fl
+
+
+class Waits(Dataset[int]):
+    """Knows how long its samples took."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, index: int) -> int:
+        began = time.perf_counter()
+        time.sleep(0.002)
+        self.seconds += time.perf_counter() - began
+        return index
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_few_slow_samples_among_many_fast_ones_are_not_overrated(batch_size: int) -> None:
+    dataset = Waits()
+    # Samples that are not cached come in runs, after many that are.
+    order = [sample for run in range(40) for sample in (*range(1000), *range(1000 + 6 * run, 1006 + 6 * run))]
+    loader = fl.DataLoader(dataset, batch_size=batch_size, sampler=order, num_workers=0, cache="1MiB")
+    for _ in loader:
+        pass
+    stats: dict[str, Any] = loader.stats()
+    assert 0.5 * dataset.seconds < stats["stages"]["sample"]["seconds"] < 2 * dataset.seconds
+    assert sum(stage["seconds"] for name, stage in stats["stages"].items() if name != "wait") < 2 * stats["seconds"]
