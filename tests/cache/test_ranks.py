@@ -246,6 +246,7 @@ def load_shards(rank: int, world: int, workers: int) -> Any:
     return epochs, room, [str(warning.message) for warning in caught]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_ranks_with_datasets_of_their_own_share_no_samples(workers: int, tmp_path: Path) -> None:
     got = run_ranks(load_shards, 2, tmp_path, workers)
@@ -290,6 +291,7 @@ def load_late(rank: int, world: int) -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:this rank uses a cache of its own")
 def test_a_cache_that_was_closed_is_not_taken_for_the_one_in_its_place(tmp_path: Path) -> None:
     for found in run_ranks(load_late, 2, tmp_path):

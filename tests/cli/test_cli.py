@@ -242,6 +242,7 @@ def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
     fl.DataLoader([1, 2], **eval(f"dict({argument})"))
 
 
+@pytest.mark.slow
 def test_what_plan_ends_with_follows_from_its_table() -> None:
     result = run("plan", 1000, "--budget", "10%,50%,90%,99%,100%", "--epochs", 3)
     *_, before, sentence, argument = result.stdout.splitlines()

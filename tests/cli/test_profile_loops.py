@@ -100,6 +100,7 @@ def the_loop(found: Profile) -> tuple[str, dict[str, Any], LoopReport]:
     return loader.title, loader.stats, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "work", "kind"), [("0.006", "0.001", "loader-bound"), ("0", "0.01", "consumer-bound")]
 )

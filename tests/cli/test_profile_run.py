@@ -47,6 +47,7 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_module_runs_as_python_runs_it(package: Path) -> None:
     arguments = ["-m", "mine.sub.train", "5", "--json", "x", "-m", "y", "--duration"]
     options: Any = {"cwd": package, "capture_output": True, "text": True}
@@ -134,9 +135,8 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(
-    "how", ["plain", *(pytest.param(how, marks=pytest.mark.slow) for how in ("tidy", "deaf", "background"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "tidy", "deaf", "background"])
 def test_a_script_without_end_is_stopped_and_reported(how: str, tmp_path: Path, temporary_folder: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(FOREVER)

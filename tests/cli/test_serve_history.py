@@ -87,6 +87,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_opened_later_shows_the_time_before(folder: Path) -> None:
     with program(sys.executable, "-c", RECORDED):
         wait_for(lambda: len(moments(folder)) > 15)
@@ -98,6 +99,7 @@ def test_a_page_that_is_opened_later_shows_the_time_before(folder: Path) -> None
     assert all(earlier["time"] < later["time"] for earlier, later in itertools.pairwise(curve))
 
 
+@pytest.mark.slow
 def test_what_a_killed_program_has_left_is_shown_by_a_server_that_never_saw_it_alive(folder: Path) -> None:
     with program(sys.executable, "-c", RECORDED) as (process, _):
         wait_for(lambda: len(moments(folder)) > 15)
@@ -296,6 +298,7 @@ def test_a_full_disk_does_not_stop_publishing(tmp_path: Path) -> None:
     published.save(fl.DataLoader([1, 2, 3]), 15.0)
 
 
+@pytest.mark.slow
 def test_files_of_ended_loaders_are_removed_but_for_the_last(folder: Path) -> None:
     loader = fl.DataLoader([1, 2, 3]).publish(name="lives")
     (socket,) = folder.glob("foreload-*/*.sock")
@@ -314,6 +317,7 @@ def test_files_of_ended_loaders_are_removed_but_for_the_last(folder: Path) -> No
     assert loader.published == "lives"
 
 
+@pytest.mark.slow
 def test_the_last_figures_of_a_program_that_ends_are_complete(folder: Path) -> None:
     code = RECORDED.partition("while True")[0].replace("_SECONDS = 0.1", "_SECONDS = 60.0") + "list(loader)"
     assert (

@@ -91,7 +91,7 @@ def go_on(rank: int, world: int, states: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(2, 4), (4, 2), pytest.param(8, 3, marks=pytest.mark.slow), pytest.param(1, 8, marks=pytest.mark.slow)],
+    [(2, 4), *(pytest.param(*ranks, marks=pytest.mark.slow) for ranks in [(4, 2), (8, 3), (1, 8)])],
 )
 def test_each_sample_that_was_left_comes_once(before: int, after: int, tmp_path: Path) -> None:
     first = run_ranks(begin, before, tmp_path / "before", 4)

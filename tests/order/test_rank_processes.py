@@ -96,7 +96,7 @@ def shared(order: list[int], world: int, batch: int, drop_last: bool) -> list[li
     return [[[order[place] for place in part] for part in step] for step in steps]
 
 
-@pytest.mark.parametrize("world", [2, 4, MANY])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow), MANY])
 def test_all_ranks_together_load_what_one_would(world: int, tmp_path: Path) -> None:
     got = run_ranks(load_all, world, tmp_path)
     for name, arguments in {**{name: {} for name in batch_samplers(0, world)}, **LOADERS}.items():

@@ -56,8 +56,9 @@ def steps_of(folder: Path, run: int, ranks: int) -> list[tuple[int, int, list[li
     return steps
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 0])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_killed_costs_no_sample(ranks: int, workers: int, tmp_path: Path) -> None:
     samples, batch, every, kill = 1001, 4, 7, 40 * 2 // ranks
     before = leftovers.shared_memory()
