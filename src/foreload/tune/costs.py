@@ -183,8 +183,8 @@ def _stages(stats: Any) -> dict[str, Cost]:
     whole = _cpu(stats) - min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     part = min(1.0, max(0.0, whole - told) / unknown) if unknown > 0 else 0.0
     # The CPU time of stages is sampled, which counts too much if threads often lose their core; that of the
-    # processes is exact.
-    excess = whole / told if 0 < whole < told else 1.0
+    # processes is exact. (The loop's own stages may have its waiting for a core in them, which delays each batch.)
+    excess = whole / told if stats["workers"]["count"] and 0 < whole < told else 1.0
     stages = {}
     for name in WORK:
         entry = entries[name] or {"seconds": 0.0, "cpu_seconds": 0.0, "samples": 0}

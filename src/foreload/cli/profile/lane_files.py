@@ -65,6 +65,6 @@ class LaneFile:
 
     @property
     def is_pinning(self) -> bool:
-        """Whether this is the thread that pins memory, and not a worker process."""
+        """Whether this is the thread that pins memory; of a loop's file, that cannot be asked."""
         process, thread = self.name.split("-")[:2]
         return process != thread

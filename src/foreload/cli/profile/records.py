@@ -204,7 +204,7 @@ class StockLoader:
         waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            if not lane.is_pinning:
+            if lane is self.loop or not lane.is_pinning:
                 queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
         batch = total[STAGES.index("batch")]
