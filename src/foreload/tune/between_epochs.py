@@ -140,7 +140,7 @@ def most_processes(stats: Stats | Mapping[str, Any]) -> int:
 
     >>> stage = {"count": 50, "seconds": 10.0, "cpu_seconds": 9.0, "samples": 5000, "bytes": 0}
     >>> computing = {"samples": 5000, "batches": 50, "seconds": 5.0, "loop_seconds": 0.0, "loop_cpu_seconds": 0.0,
-    ...     "stages": {"sample": stage}, "cpu": {"cores": 4, "share": 0.9}, "loader": {}}
+    ...     "stages": {"sample": stage}, "cpu": {"cores": 4, "share": 0.9}, "loader": {}, "workers": {"count": 4}}
     >>> waiting = {**computing, "stages": {"sample": {**stage, "cpu_seconds": 2.5}}}
     >>> most_processes(computing), most_processes(waiting)
     (4, 16)

@@ -68,8 +68,8 @@ _CHANGES = "loading samples changes {!r}, which copies of the dataset would not 
 # take longer than what is gained.
 _MIN_EPOCH_SECONDS, _LONG_EPOCH_SECONDS = 1.0, 4.0
 
-# In epochs from this length on, some batches are made to see what a sample takes in them, for about this time.
-_MIN_GLANCED_SECONDS, _GLANCE_SECONDS = 0.1, 0.002
+# In epochs from this length on, some batches are made to see what a sample takes in them.
+_MIN_GLANCED_SECONDS = 0.1
 
 # An estimate: until forked processes have begun, and what handing a sample over takes of a core; and the part of
 # the calling thread's time that an epoch may take for processes to be chosen, and for that to be clear.
@@ -196,7 +196,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     alone = Turns(work, "threads", 0, batch)
     if size * seconds < _MIN_EPOCH_SECONDS:
         # Samples that are kept, and then collated, may take far longer than those that are dropped at once.
-        longer = max(0.0, 1 / alone.rate(_GLANCE_SECONDS) - seconds)
+        longer = max(0.0, 1 / alone.glance() - seconds)
         seconds, busy = seconds + longer, busy + longer
         if size * seconds < _MIN_EPOCH_SECONDS:
             yield ("threads", 0), 1 / seconds

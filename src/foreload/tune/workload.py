@@ -27,6 +27,9 @@ _MOST_INDICES = 1 << 16
 # The time of a turn.
 _TURN_SECONDS = 0.05
 
+# The batches that are made to see what a sample takes in one.
+_GLANCED_BATCHES = 3
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -90,15 +93,24 @@ class Turns:
         size = None if work.batch_size is None else batch
         self._batches = work.batches(kind, number, _Spread(len(work.view), size), size is not None)
 
-    def rate(self, seconds: float = _TURN_SECONDS) -> float:
-        """Take a turn of about so many seconds; return the best rate so far."""
+    def glance(self) -> float:
+        """Return the rate of the quickest of a few batches, which a pause of the machine does not change."""
+        next(self._batches)
+        times = [time.perf_counter()]
+        for _ in range(_GLANCED_BATCHES):
+            next(self._batches)
+            times.append(time.perf_counter())
+        return self._batch / min(after - before for before, after in itertools.pairwise(times))
+
+    def rate(self) -> float:
+        """Take a turn; return the best rate so far."""
         # Batches made ahead come at once; counting starts after them.
         for _ in range(max(1, self._ahead)):
             next(self._batches)
         started = time.perf_counter()
         given = 0
         # Workers that began together end together: only whole rounds of them count.
-        while time.perf_counter() - started < seconds or given < 2 or given % max(1, self._workers):
+        while time.perf_counter() - started < _TURN_SECONDS or given < 2 or given % max(1, self._workers):
             next(self._batches)
             given += 1
         self.best = max(self.best, given * self._batch / (time.perf_counter() - started))
