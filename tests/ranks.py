@@ -12,11 +12,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.utils.data import Dataset
 
-__all__ = ["flat", "run_ranks"]
+__all__ = ["Numbers", "flat", "run_ranks"]
 
 # Seconds until ranks are killed, and in which they must have met, on a machine with much else to do.
 _MOST_SECONDS, _MEETING = 160.0, timedelta(seconds=120)
+
+
+class Numbers(Dataset[int]):
+    """Its samples are their indices."""
+
+    thread_safe = True
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 def run_ranks(work: Callable[..., Any], world: int, folder: Path, *arguments: Any, deaths: int = 0) -> list[Any]:

@@ -40,15 +40,6 @@ while True:
 """
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's programs keep their sockets; paths of sockets are short."""
-    found = tmp_path_factory.mktemp("s")
-    monkeypatch.setenv("TMPDIR", str(found))
-    monkeypatch.setattr("tempfile.tempdir", str(found))
-    return found
-
-
 @contextmanager
 def program(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A program that runs, and the first line that it said."""

@@ -49,15 +49,6 @@ while True:
 """
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's programs keep their sockets; paths of sockets are short."""
-    found = tmp_path_factory.mktemp("s")
-    monkeypatch.setenv("TMPDIR", str(found))
-    monkeypatch.setattr("tempfile.tempdir", str(found))
-    return found
-
-
 @contextmanager
 def server() -> Iterator[Client]:
     with program(*SERVE, "--port", "0") as (_, line):

@@ -10,22 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 import foreload as fl
-from tests.ranks import run_ranks
+from tests.ranks import Numbers, run_ranks
 
 SIZE, EPOCH = 397, 3
-
-
-class Numbers(Dataset[int]):
-    thread_safe = True
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def plain(batches: Iterable[Any]) -> list[list[int]]:
@@ -59,9 +49,9 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def make(rank: int, world: int, stock: bool = False, **arguments: Any) -> Any:
     arguments = {"batch_size": 5, "num_workers": 0, "seed": 9, "shuffle": True, **arguments}
     if stock:
-        arguments["sampler"] = DistributedSampler(Numbers(), world, rank, seed=9)
+        arguments["sampler"] = DistributedSampler(Numbers(SIZE), world, rank, seed=9)
         arguments |= {"seed": None, "shuffle": None}
-    loader = fl.DataLoader(Numbers(), **arguments)
+    loader = fl.DataLoader(Numbers(SIZE), **arguments)
     loader.set_epoch(EPOCH)
     return loader
 

@@ -190,3 +190,10 @@ def test_cuda_gives_the_same_bits(
                     assert torch.equal(found.cpu(), wanted)
                     assert found.stride() == wanted.stride()
     assert normalize_module._kernel() is not None, "CUDA builds of torch bring Triton"
+
+
+@pytest.mark.parametrize("values", ["x", 0.5, (0.5, None, 0.5)])
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_what_is_no_number_for_each_channel_is_named(name: str, values: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a number for each channel"):
+        fl.transforms.Normalize(**{name: values})

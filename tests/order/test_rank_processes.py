@@ -11,25 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler
 
 import foreload as fl
 from foreload.order.samplers import KeyedSampler
-from tests.ranks import flat, run_ranks
+from tests.ranks import Numbers, flat, run_ranks
 
 SIZE, BATCH, EPOCHS = 103, 5, 2
 
 MANY = pytest.param(8, marks=pytest.mark.slow)
-
-
-class Numbers(Dataset[int]):
-    thread_safe = True
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def plain(batches: Iterable[Any]) -> list[Any]:
@@ -57,12 +47,12 @@ LOADERS: dict[str, dict[str, Any]] = {
 
 
 def make(**arguments: Any) -> Any:
-    return fl.DataLoader(Numbers(), **{"batch_size": BATCH, "shuffle": True, "seed": 7, **arguments})
+    return fl.DataLoader(Numbers(SIZE), **{"batch_size": BATCH, "shuffle": True, "seed": 7, **arguments})
 
 
 def batch_samplers(rank: int, world: int) -> dict[str, Any]:
-    keyed: Any = KeyedSampler(Numbers(), 7, num_replicas=world, rank=rank)
-    stock: Any = DistributedSampler(Numbers(), world, rank, seed=7)
+    keyed: Any = KeyedSampler(Numbers(SIZE), 7, num_replicas=world, rank=rank)
+    stock: Any = DistributedSampler(Numbers(SIZE), world, rank, seed=7)
     return {
         "batch_sampler, keyed": BatchSampler(keyed, BATCH, drop_last=False),
         "batch_sampler, DistributedSampler": BatchSampler(stock, BATCH, drop_last=True),
@@ -78,7 +68,7 @@ def load_all(rank: int, world: int) -> dict[str, Any]:
             assert {len(loader)} == {len(epoch) for epoch in epochs[name]}
     for name, sampler in batch_samplers(rank, world).items():
         how: Any = {"sampler": sampler, "batch_size": None} if "one" in name else {"batch_sampler": sampler}
-        loader = fl.DataLoader(Numbers(), num_workers=0, seed=7, **how)
+        loader = fl.DataLoader(Numbers(SIZE), num_workers=0, seed=7, **how)
         epochs[name] = []
         for epoch in range(EPOCHS):
             loader.set_epoch(epoch)

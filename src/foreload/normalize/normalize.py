@@ -60,8 +60,12 @@ class Normalize:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        object.__setattr__(self, "mean", tuple(map(float, self.mean)))
-        object.__setattr__(self, "std", tuple(map(float, self.std)))
+        for name in ("mean", "std"):
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, tuple(map(float, given)))
+            except (TypeError, ValueError):
+                raise TypeError(f"{name} must be a number for each channel, got {given!r}") from None
         if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise ValueError(
                 f"mean and std need a number per channel each, std above 0, got {self.mean} and {self.std}"
