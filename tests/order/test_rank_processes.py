@@ -140,6 +140,7 @@ def load_by_mesh(rank: int, world: int) -> dict[str, Any]:
                 ]
     loaded["errors"] = []
     gone = dist.new_group(list(range(world)))
+    dist.barrier()  # so that none closes its connections while another one is still making them
     dist.destroy_process_group(gone)
     for wrong in (whole, mesh, columns[1 - rank % 2], gone, 3, "dp"):
         try:
