@@ -33,8 +33,11 @@ def rendered(text: str) -> str:
 
 
 def unsourced(text: str) -> list[str]:
-    """Measured figures without a source: numbers with decimals, and multiples, that no comment follows."""
-    return _UNSOURCED.findall(_FIGURE.sub("", _CODE.sub("", text)))
+    """Measured figures without a source: numbers with decimals, and multiples, that no comment follows.
+
+    A table names its source above it.
+    """
+    return _UNSOURCED.findall(_FIGURE.sub("", _TABLE.sub("", _CODE.sub("", text))))
 
 
 def _figure(match: re.Match[str]) -> str:
