@@ -24,6 +24,7 @@ from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.stats import Stats, collect
+from foreload.record.units import quantity
 from foreload.workers.processes import Restart
 from foreload.workers.spec import Workers, check_workers
 
@@ -206,7 +207,7 @@ class DataLoader(AdaptableLoader[T_co]):
         """Describe the dataset, the batches and the workers."""
         dataset: Any = self.dataset
         is_sized = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)
-        size = f" of {len(dataset):,} samples" if is_sized else ""
+        size = f" of {quantity(len(dataset), 'sample', 'samples')}" if is_sized else ""
         about = [f"{type(dataset).__name__}{size}"]
         about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
         about += [f"seed={self.seed}"] if self.seed is not None else []

@@ -123,7 +123,10 @@ IMAGE_CONTESTANTS = [
         "torch's DataLoader, Pillow, torchvision's transforms; num_workers=0",
     ),
     Contestant(
-        "stock, workers", True, _stock_images(workers=True), "the same with worker processes (--workers of them)"
+        "stock, workers",
+        True,
+        _stock_images(workers=True),
+        "the same with worker processes (--num-workers of them)",
     ),
     Contestant(
         "foreload, baseline",
@@ -239,7 +242,7 @@ TENSOR_CONTESTANTS = [
         "stock, workers",
         True,
         _tensors(TorchDataLoader, _plain, workers=True),
-        "the same with worker processes (--workers of them)",
+        "the same with worker processes (--num-workers of them)",
     ),
     Contestant(
         "stock, CachedDataset",
@@ -263,7 +266,7 @@ TENSOR_CONTESTANTS = [
         "foreload, workers",
         False,
         _tensors(fl.DataLoader, _plain, workers=True),
-        "the same with workers (--workers of them)",
+        "the same with workers (--num-workers of them)",
     ),
     Contestant(
         "foreload, CachedDataset",

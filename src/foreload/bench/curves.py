@@ -20,7 +20,7 @@ from foreload.loader import DataLoader
 from foreload.machine import granted_cores, granted_memory
 from foreload.options import POLICIES, Cache, Keep
 from foreload.order.samplers import KeyedSampler
-from foreload.record.units import seconds
+from foreload.record.units import quantity, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -183,7 +183,7 @@ def amount(budget: int, samples: Samples) -> str:
     ('3.2 GiB', '1 MiB', '500 samples')
     """
     if not samples.known:
-        return f"{budget:,} samples"
+        return quantity(budget, "sample", "samples")
     unit, size = _unit(budget)
     value = budget / size
     step = 10.0 ** min(0, math.floor(math.log10(max(value, 1.0))) - 2)

@@ -12,25 +12,45 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from foreload.cli.profile.command import profile
+import foreload
+from foreload.cli.arguments import check_writable, examples, given, pair
+from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
+from foreload.record.units import quantity
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="A PyTorch data loader that knows what comes next.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-@app.command()
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"foreload {foreload.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A PyTorch data loader that knows what comes next."""
+
+
+@app.command(
+    epilog=examples("foreload synth /data/photos --images 1000", "foreload synth /data/rows --tensors 10000,100")
+)
 def synth(
     folder: Annotated[Path, typer.Argument(help="The folder to write to.", metavar="DIR")],
-    images: Annotated[int | None, typer.Option(help="Number of photo-like JPEGs, in class folders.")] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Number of photo-like JPEGs, in class folders.", min=1)
+    ] = None,
     tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels in y.npy.")] = None,
-    text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.")] = None,
+    text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.", min=1)] = None,
     hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same data.", min=0)] = 0,
     force: Annotated[bool, typer.Option(help="Write into a folder that has other files.")] = False,
@@ -40,30 +60,44 @@ def synth(
 
     if all(kind is None for kind in (images, tensors, text, hdf5)):
         raise typer.BadParameter("nothing to make: give --images, --tensors, --text or --hdf5")
-    if images is not None:
-        data.synth_images(folder, images, seed=seed, force=force)
-    if tensors is not None:
-        data.synth_tensors(folder, *_pair("--tensors", tensors), seed=seed, force=force)
-    if text is not None:
-        data.synth_text(folder, text, seed=seed, force=force)
-    if hdf5 is not None:
-        data.synth_hdf5(folder, *_pair("--hdf5", hdf5), seed=seed, force=force)
+    table = None if tensors is None else pair("--tensors", tensors)
+    datasets = None if hdf5 is None else pair("--hdf5", hdf5)
+    with given("DIR"):
+        if images is not None:
+            data.synth_images(folder, images, seed=seed, force=force)
+        if table is not None:
+            data.synth_tensors(folder, *table, seed=seed, force=force)
+        if text is not None:
+            data.synth_text(folder, text, seed=seed, force=force)
+        if datasets is not None:
+            data.synth_hdf5(folder, *datasets, seed=seed, force=force)
     files = [file for file in folder.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 2**20
-    typer.echo(f"{folder}: {len(files)} files, {size:.1f} MiB")
+    typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size:.1f} MiB")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "foreload bench",
+        "foreload bench /data/photos --batch-size 128 --json bench.json",
+        "foreload bench --dataset-size 10000,100",
+    )
+)
 def bench(
     folder: Annotated[
-        Path | None, typer.Argument(help="Class folders of JPEGs; synthetic ones by default.", metavar="[DIR]")
+        Path | None,
+        typer.Argument(
+            help="Class folders of JPEGs; synthetic ones by default.", metavar="DIR", exists=True, file_okay=False
+        ),
     ] = None,
     images: Annotated[int, typer.Option(help="Number of synthetic images if no DIR is given.", min=1)] = 2000,
     dataset_size: Annotated[
         str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; one per core by default.", min=1)] = None,
+    num_workers: Annotated[
+        int | None, typer.Option(help="Number of workers; one per core by default.", min=1)
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", min=1)] = 3,
     multi_seed: Annotated[bool, typer.Option("--multi-seed", help="Use at least ten seeds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
@@ -75,16 +109,18 @@ def bench(
     from foreload.bench.synth import synth_images
     from foreload.machine import granted_cores
 
-    work = Work(batch_size=batch_size, workers=workers or granted_cores())
+    check_writable(json=json, plot=plot)
+    work = Work(batch_size=batch_size, workers=num_workers or granted_cores())
     seeds = max(seeds, 10) if multi_seed else seeds
     if dataset_size is not None:
         if folder is not None:
             raise typer.BadParameter("DIR and --dataset-size exclude each other")
-        rows, columns = _pair("--dataset-size", dataset_size)
+        rows, columns = pair("--dataset-size", dataset_size)
         _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, steps)
         return
     if folder is not None:
-        _check_images(folder)
+        with given("DIR"):
+            _check_images(folder)
         _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, steps)
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -92,7 +128,7 @@ def bench(
         _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, steps)
 
 
-@app.command()
+@app.command(epilog=examples("foreload plan /data/photos", "foreload plan 1000000 --budget 10%,25% --order zipf"))
 def plan(
     what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
     budget: Annotated[
@@ -117,6 +153,7 @@ def plan(
         raise typer.BadParameter(f"--order must be one of {', '.join(curves.order_kinds())}, got {order!r}")
     if keep not in ("auto", "encoded", "decoded"):
         raise typer.BadParameter(f"--keep must be auto, encoded or decoded, got {keep!r}")
+    check_writable(json=json, plot=plot)
     samples = _samples(what, keep, ranks)
     count = len(samples.sizes)
     if count < ranks:
@@ -142,12 +179,16 @@ def plan(
     print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
+app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}, epilog=examples(*EXAMPLES)
+)(profile)
 
 
-@app.command()
+@app.command(epilog=examples("foreload doctor", "foreload doctor /data/photos"))
 def doctor(
-    path: Annotated[Path, typer.Argument(help="A file or folder of your data.")] = Path(),
+    path: Annotated[
+        Path, typer.Argument(help="A file or folder of your data.", metavar="PATH", exists=True)
+    ] = Path(),
 ) -> None:
     """Report what this machine offers for loading data, and what each missing feature costs."""
     from foreload.cli.doctor import FINDINGS, examine
@@ -160,7 +201,7 @@ def doctor(
     Console().print(table)
 
 
-@app.command()
+@app.command(epilog=examples("foreload serve", "foreload serve --host 0.0.0.0 --port 8080"))
 def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
     host: Annotated[
@@ -181,9 +222,11 @@ def serve(
     run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
 
 
-@app.command()
+@app.command(epilog=examples("foreload pack /data/photos /data/shards --shard-size 1GiB"))
 def pack(
-    source: Annotated[Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC")],
+    source: Annotated[
+        Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC", exists=True)
+    ],
     folder: Annotated[Path, typer.Argument(help="The folder for the shards.", metavar="DST")],
     tiled: Annotated[
         bool,
@@ -198,12 +241,14 @@ def pack(
     from foreload.datasets.tar.pack import pack as make
     from foreload.options import parse_bytes
 
-    size = parse_bytes(shard_size, name="--shard-size")
+    with given():
+        size = parse_bytes(shard_size, name="--shard-size")
     packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
     already = f", {packed.resumed} of them already there" if packed.resumed else ""
     tiles = f", {packed.tiled} tiled" if tiled else ""
     print(
-        f"{folder}: {packed.samples:,} samples in {len(packed.shards)} shards{already}{tiles}; "
+        f"{folder}: {quantity(packed.samples, 'sample', 'samples')} in "
+        f"{quantity(len(packed.shards), 'shard', 'shards')}{already}{tiles}; "
         f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
     )
 
@@ -215,7 +260,10 @@ def _samples(what: str, keep: str, ranks: int) -> Any:
         if int(what) < 1:
             raise typer.BadParameter("DIR_OR_N must be at least 1 sample, got 0")
         return Samples.alike(int(what), ranks)
-    return measure_folder(Path(what), keep)  # type: ignore[arg-type]
+    if not Path(what).is_dir():
+        raise typer.BadParameter(f"DIR_OR_N must be a folder of images or a number of samples, got {what!r}")
+    with given("DIR_OR_N"):
+        return measure_folder(Path(what), keep)  # type: ignore[arg-type]
 
 
 def _budgets(texts: list[str] | None, total: int) -> list[int]:
@@ -224,22 +272,10 @@ def _budgets(texts: list[str] | None, total: int) -> list[int]:
     wanted = [part for text in texts or [] for part in text.split(",")] or [
         f"{5 * step}%" for step in range(1, 21)
     ]
-    try:
+    with given():
         # A number without a unit means bytes, or samples if DIR_OR_N is a number.
         amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     return sorted({0, *(min(amount, total) for amount in amounts)})
-
-
-def _pair(option: str, text: str) -> tuple[int, int]:
-    try:
-        rows, columns = (int(part) for part in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"{option} must be ROWS,COLUMNS, such as 5000,100, got {text!r}") from None
-    if min(rows, columns) < 1:
-        raise typer.BadParameter(f"{option} must be positive, got {text!r}")
-    return rows, columns
 
 
 def _check_images(folder: Path) -> None:

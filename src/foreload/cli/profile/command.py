@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foreload.cli.arguments import check_writable
+
 if TYPE_CHECKING:
     from foreload.cli.profile.show import Profile
 
-__all__ = ["profile"]
+__all__ = ["EXAMPLES", "profile"]
+
+EXAMPLES = (
+    "foreload profile train.py --epochs 1",
+    "foreload profile --duration 2m --json profile.json -m package.train --lr 0.1",
+)
 
 
 def profile(
@@ -53,12 +60,7 @@ def profile(
 
     script, arguments, is_module = _split(command)
     # A script may run for hours, so a file that cannot be written must fail before.
-    for option, path in (("--json", json), ("--trace", trace)):
-        try:
-            if path is not None:
-                path.open("a").close()
-        except OSError as error:
-            raise typer.BadParameter(f"{option} {path} cannot be written: {error.strerror}") from None
+    check_writable(json=json, trace=trace)
     name = script.rpartition(".")[2] if is_module else Path(script).stem
     try:
         seconds = None if duration is None else parse_duration(duration)
