@@ -25,6 +25,8 @@ settings.load_profile("foreload")
 
 collect_ignore = ["scripts", "normalize/interpreted.py"]  # run by tests, in processes of their own
 
+gc.disable()  # while modules are imported and thousands of tests are made, none of which becomes garbage
+
 leftovers.interruptible()
 leftovers.adopt_orphans()
 # One fork server for all tests; it has imported what takes its children longest.
@@ -53,6 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what has been imported out of garbage collections, of which tests make thousands."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("contestant", present(IMAGE_CONTESTANTS), ids=lambda contestant: contestant.name)
 def test_every_image_comes_once_an_epoch(contestant: Contestant, folder: Path) -> None:
     epoch = contestant.make(Work(folder=str(folder), batch_size=8, workers=2))

@@ -337,7 +337,7 @@ def photos(folder: Path, count: int = 24) -> Path:
     return folder
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
 @pytest.mark.parametrize(
     ("workers", "budget"),

@@ -24,6 +24,7 @@ import foreload as fl
 from tests.cache.varied import SIZE, Skipping, Varied, block, listed, plain, sample_of
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("budget", [30_000, 80_000, 150_000])
 def test_predictions_hold_where_sizes_differ_once_they_are_known(budget: int) -> None:
     dataset = Varied()

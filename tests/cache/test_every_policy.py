@@ -55,7 +55,7 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
     return got, states
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("workers", "policy"),
     [
@@ -84,7 +84,7 @@ def test_samples_order_and_generators_are_torchs(workers: str, order: str, polic
         loader.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "order",
     [

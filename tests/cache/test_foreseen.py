@@ -142,6 +142,7 @@ def after(seed: int) -> torch.Tensor:
     return generator.get_state()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])

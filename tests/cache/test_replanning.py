@@ -147,6 +147,7 @@ def test_so_it_is_with_workers_of_any_kind(kind: str, arguments: dict[str, Any])
     assert is_best(dataset, accesses)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str

@@ -307,6 +307,7 @@ def test_lines_of_a_plan_differ_without_colours_and_where_they_lie_on_each_other
     assert Image.open(tmp_path / "same.png").width > 600
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -51,6 +51,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "arguments", "kind", "samples"),
     [
@@ -260,6 +261,7 @@ def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signa
     assert record["loaders"][0]["verdict"]["sentence"].split()[0] in out
 
 
+@pytest.mark.slow
 def test_who_kills_the_command_kills_the_script(tmp_path: Path) -> None:
     script = write(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)", loader=False)
     # What is killed does not remove its temporary files.
@@ -316,6 +318,7 @@ def test_traces_and_records_are_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "script.py", "t.json"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -386,6 +386,7 @@ größe()
 """
 
 
+@pytest.mark.slow
 def test_a_stack_is_read_from_outside_as_python_shows_it(tmp_path: Path) -> None:
     script = write(tmp_path, STANDING, "straße.py")
     process = subprocess.Popen(

@@ -205,6 +205,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_any_answer_leaves_the_other_loaders_shown(page: Page, document: dict[str, Any], kind: str) -> None:

@@ -145,7 +145,7 @@ def read_in_every_way(dataset: Any) -> Iterator[str]:
     yield "foreload, a small cache"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_direct_io_leaves_the_page_cache_alone(data: Data, kind: str) -> None:
     dataset = KINDS[kind](data, direct_io=True)

@@ -938,7 +938,7 @@ def linked(tmp_path: Path) -> Path:
 FAR, MIDDLE = "far.h5", "middle.h5"
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -1064,6 +1064,7 @@ def test_what_a_file_links_to_is_not_waited_for_either(kind: str, tmp_path: Path
         fl.HDF5Dataset(path)
 
 
+@pytest.mark.slow
 def test_more_files_than_the_process_may_open(tmp_path: Path) -> None:
     for number in range(80):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:

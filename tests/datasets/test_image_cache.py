@@ -73,7 +73,7 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_pixels_are_those_without_a_cache(tmp_path: Path, name: str, kept: str) -> None:
@@ -96,7 +96,7 @@ def test_pixels_are_those_without_a_cache(tmp_path: Path, name: str, kept: str) 
     assert dataset._cache.counts()["hits"] > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("transform", ["train", "resize", "python"])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -385,7 +385,7 @@ LOADERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("transform", ["resize", "python"])
 @pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED])

@@ -77,7 +77,7 @@ def test_samples_are_what_open_reads(folder: Path, direct_io: bool) -> None:
     assert flat.targets == [-1] * len(paths)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("direct_io", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 6000])
 def test_batches_are_what_open_reads(folder: Path, direct_io: bool, size: int) -> None:
@@ -426,6 +426,7 @@ def test_memory_of_the_loading_modes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", MEMORY, data], check=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", LoadingMode)
 def test_loading_modes_give_the_same(tmp_path: Path, mode: LoadingMode) -> None:
     paths = fill(tmp_path, [3000] * 12)

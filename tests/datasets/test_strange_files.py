@@ -158,6 +158,7 @@ def test_a_shard_that_became_a_fifo_is_refused(tmp_path: Path) -> None:
         fl.ImageDataset(tmp_path / "shards")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["pack", "plan", "doctor"])
 def test_commands_do_not_wait_for_a_fifo(

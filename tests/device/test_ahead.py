@@ -96,6 +96,7 @@ def wanted(count: int) -> list[list[float]]:
     return [[2.0 * number + 1] * 3 for number in range(count)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("switches", [False, True])
 @pytest.mark.parametrize("page_locked", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -120,6 +120,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
 def test_changed_states_are_refused_or_go_on(kind: str, tmp_path: Path) -> None:
     make, rng = LOADERS[kind], random.Random(kind)

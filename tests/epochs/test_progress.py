@@ -26,6 +26,7 @@ def facts(number: int, batches: int, length: int | None, expected: int | None, r
     return {"number": number, "batches": batches, "length": length, "expected": expected, "running": running}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2, "workers": "threads"}])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_it_counts_the_batches_that_the_loop_has(workers: dict[str, Any], drop_last: bool) -> None:

@@ -164,6 +164,7 @@ def cases(firsts: Iterable[Any], fast: Container[Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("order", "workers"), cases(ORDERS, ("seed", "generator")))
 def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
     seed_all(1)
@@ -234,6 +235,7 @@ def test_a_state_can_be_taken_again_before_and_after_going_on() -> None:
     assert got == expected[:10]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     sizes=st.lists(

@@ -355,6 +355,7 @@ def cases(kinds: Any, workers: Any = tuple(WORKERS), fast: Any = ("here", "threa
     ]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
 def test_a_state_in_an_epoch_is_exact(kind: str, workers: str) -> None:
     for stop in (0, 1, 3):
@@ -372,6 +373,7 @@ def test_a_state_in_an_epoch_is_exact(kind: str, workers: str) -> None:
         assert list(again) == expected, stop
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
 def test_a_state_after_an_epoch_is_exact(kind: str, workers: str) -> None:
     loader = make(kind, workers)
@@ -385,6 +387,7 @@ def test_a_state_after_an_epoch_is_exact(kind: str, workers: str) -> None:
     assert list(again) == expected
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
 def test_a_state_before_an_epoch_is_exact(kind: str, workers: str) -> None:
     loader = make(kind, workers)

@@ -58,6 +58,7 @@ def test_no_option_of_ours_is_missing_here() -> None:
     assert ours - theirs <= OPTIONS.keys() | {"group"}
 
 
+@pytest.mark.slow
 def test_a_group_survives_and_leaves_the_samples_to_the_sampler(builder: Any) -> None:
     loader: Any = fl.DataLoader(Regression(), batch_size=8, shuffle=True, seed=1, group=(1, 2))
     assert len(loader) == 4

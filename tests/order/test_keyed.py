@@ -63,6 +63,7 @@ def test_a_position_of_a_huge_epoch_costs_nothing() -> None:
     assert (tail < 2**40).all()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_every_epoch_its_own_order() -> None:
     dataset = Squares(100)
 

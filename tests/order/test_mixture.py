@@ -104,6 +104,7 @@ def test_ranks_keep_their_proportions_in_a_long_epoch() -> None:
     assert sampler.positions(99_000, 10).tolist() == list(sampler)[99_000:99_010]
 
 
+@pytest.mark.slow
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=5))
 def test_weights_may_be_any_positive_numbers(weights: list[float]) -> None:
     mixed = fl.Mixture([range(9)] * len(weights), weights, num_samples=2000)

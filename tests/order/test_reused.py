@@ -353,7 +353,7 @@ def _fill(value: Any, number: int) -> None:
 FORMS = ["tensor", "large", "transposed", "array", "list", "dict", "tuple", "bytes"]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", ["here", "threads", "processes"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch_size", [None, 3])

@@ -41,6 +41,7 @@ class Files(torch.utils.data.Dataset[Any]):
         return Image.open(self.paths[index]).resize((24, 16)), index
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("kind", "options"), LOADERS)
 def test_images_from_files_in_every_loader(kind: Any, options: Any, photos: Path) -> None:
     files = Files(photos)

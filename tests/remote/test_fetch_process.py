@@ -202,6 +202,7 @@ def test_keys_are_not_shown_to_others(folder: Path, serve: Any) -> None:
     assert "a-secret-key" not in " ".join(helper.cmdline())
 
 
+@pytest.mark.slow
 def test_the_helper_finds_its_library_where_the_program_does(folder: Path, serve: Any) -> None:
     # Without site's own folders, but with what an editable install needs to be found.
     script = (

@@ -22,6 +22,7 @@ def shown(report: Report, width: int, *, terminal: bool) -> str:
     return file.getvalue()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_every_verdict_is_told_as_text(case: str) -> None:
     kind, seen = CASES[case]
@@ -36,6 +37,7 @@ def test_every_verdict_is_told_as_text(case: str) -> None:
     assert repr(report) == f"<Report: {kind}>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_nothing_is_cut_off_on_a_terminal_of_any_width(width: int) -> None:
     for _, seen in CASES.values():
@@ -77,6 +79,7 @@ def test_a_notebook_gets_html() -> None:
     assert "<b> &" not in page
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_all_of_it_goes_through_json(case: str) -> None:
     kind, seen = CASES[case]

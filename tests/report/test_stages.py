@@ -39,6 +39,7 @@ def test_a_workers_stages_fit_into_the_loops_time(case: str) -> None:
             assert time.share == pytest.approx(min(1.0, time.seconds / count / seen["seconds"]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", MEASURED)
 def test_sentence_evidence_and_table_speak_of_the_same_whole(case: str) -> None:
     report = Report(CASES[case][1])

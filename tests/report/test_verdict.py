@@ -99,6 +99,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_each_cause_is_named(case: str) -> None:
     kind, seen = CASES[case]
@@ -271,6 +272,7 @@ def test_workers_that_keep_the_lock_from_each_other_are_not_the_loop() -> None:
     assert "your dataset is Python code" in found.sentence
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["too many of torch's workers", "too many processes"])
 def test_too_many_workers_are_told_the_number_that_is_enough(case: str) -> None:
     found = verdict(CASES[case][1])
@@ -284,6 +286,7 @@ def test_workers_that_wait_are_not_too_many() -> None:
     assert verdict(stats(16, "processes", cpu={"cores": 2, "share": 0.8})).kind == "read-bound"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_best_advice_comes_first_and_what_has_no_figure_last(case: str) -> None:
     gains = [each.gain for each in verdict(CASES[case][1]).advice]
@@ -292,6 +295,7 @@ def test_the_best_advice_comes_first_and_what_has_no_figure_last(case: str) -> N
     assert all(gain >= 1.1 for gain in known)  # less is within the error of a prediction
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 def test_no_advice_contradicts_another(case: str, cores: int) -> None:

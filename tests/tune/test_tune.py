@@ -354,6 +354,7 @@ def test_the_cache_leaves_room_for_more_batches_only_within_the_budget() -> None
     assert budget.most() == 8
 
 
+@pytest.mark.slow
 def test_a_tuned_loader_can_be_pickled_and_begins_anew() -> None:
     loader = tuned()
     for _ in loader:

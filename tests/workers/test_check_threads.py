@@ -540,7 +540,7 @@ def with_closure() -> Callable[[int], int]:
     return load
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SAFE)
 def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows: Path) -> None:
     dataset = SAFE[name](rows)
@@ -552,7 +552,7 @@ def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows
     assert not mentions(found.notes, "differ")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_what_threads_may_not_share_is_found_by_name(name: str, rows: Path) -> None:
     make, happened, sign = UNSAFE[name]
@@ -563,6 +563,7 @@ def test_what_threads_may_not_share_is_found_by_name(name: str, rows: Path) -> N
     assert all(finding in str(found).replace("\n  ", "\n") for finding in found.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RANDOM)
 def test_a_random_dataset_is_not_wrong_for_that(name: str) -> None:
@@ -596,6 +597,7 @@ def test_samples_that_differ_each_time_cannot_be_compared() -> None:
     assert mentions(found.notes, "differ each time", "cannot be compared")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Database, OpenDatabase])
 def test_exceptions_of_sqlite_name_a_sample(kind: Any, database: Path) -> None:
     dataset = kind(database)
@@ -607,6 +609,7 @@ def test_exceptions_of_sqlite_name_a_sample(kind: Any, database: Path) -> None:
         dataset.connection.close()
 
 
+@pytest.mark.slow
 def test_open_archives_and_hdf5_files_are_signs(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file["data"] = np.arange(SIZE)
@@ -646,6 +649,7 @@ def test_a_crash_by_threads_is_found_where_it_is() -> None:
     assert mentions(found.findings, "SIGSEGV", "alone it did not", "string_at", "__getitem__")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "words"), [
     (lambda _: ctypes.string_at(0), ("loading sample 0 alone ended the process", "SIGSEGV")),
     (lambda _: os._exit(3), ("loading sample 0 alone ended the process", "an exit")),
@@ -715,6 +719,7 @@ def test_samples_are_from_all_over_the_dataset() -> None:
     assert mentions(found.notes, f"Sample {SIZE - 1} cannot be loaded")
 
 
+@pytest.mark.slow
 def test_transforms_and_collate_functions_are_tried_too() -> None:
     found = check(list(range(SIZE)), transform=Augment())
     assert mentions(found.findings, "differ")
@@ -737,6 +742,7 @@ def test_several_samples_at_once_are_loaded_as_a_loader_loads_them() -> None:
     assert check(Whole()).ok
 
 
+@pytest.mark.slow
 def test_the_dataset_and_the_process_stay_as_they_are(rows: Path) -> None:
     dataset = Preopened(rows)
     dataset.file.seek(5)

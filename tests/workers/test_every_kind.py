@@ -442,6 +442,7 @@ def test_an_exception_comes_in_its_place_and_the_epoch_goes_on(make: Any) -> Non
 # Streams.
 
 
+@pytest.mark.sampled(4)
 @every_kind
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_streams_come_whole(make: Any, batch_size: int | None) -> None:

@@ -70,6 +70,7 @@ def exits(body: str, kind: str = "inline", dataset: str | None = None, **argumen
 FAST = ("inline", "native", "processes", "stream, threads")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in BY]

@@ -149,7 +149,7 @@ def identity(samples: Any) -> Any:
 quietly = pytest.mark.filterwarnings("ignore:DataLoader worker", "ignore:This process")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @quietly
 @pytest.mark.parametrize("start", STARTS)
 def test_a_worker_that_is_killed_is_replaced_at_once(start: str, made: list[Parents]) -> None:
@@ -182,6 +182,7 @@ def test_however_workers_are_started(method: str, start: str, made: list[Parents
     assert len(loader.restarts) == 1
 
 
+@pytest.mark.sampled(1)
 @quietly
 @pytest.mark.parametrize(
     "arguments", [{"persistent_workers": True}, {"in_order": False}, {"cache": "1MiB"}], ids=str
@@ -233,6 +234,7 @@ def test_in_the_middle_of_an_answer(start: str, made: list[Parents]) -> None:
     assert len(loader.restarts) == 1
 
 
+@pytest.mark.slow
 @quietly
 @pytest.mark.parametrize("start", ["fork", "fork in C"])
 def test_while_the_loop_sends_more_jobs_than_a_pipe_holds(start: str, made: list[Parents]) -> None:
@@ -271,6 +273,7 @@ def test_closing_waits_for_no_grandchild(persistent: bool, made: list[Parents]) 
     assert not any(process.is_alive() for process in processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_a_loader_in_a_thread_starts_workers_beside_those_of_another(workers: Any) -> None:
     """Workers of one loader inherit the pipes of those that another thread is about to start."""

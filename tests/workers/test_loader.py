@@ -84,6 +84,7 @@ def assert_equal(a: Any, b: Any) -> None:
         assert a == b
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", sorted(NESTED))
 @every_kind
 def test_samples_of_any_form_collate_as_in_torch(kind: str, options: dict[str, Any]) -> None:
@@ -92,6 +93,7 @@ def test_samples_of_any_form_collate_as_in_torch(kind: str, options: dict[str, A
     assert_equal(ours, list(TorchDataLoader(dataset, batch_size=4)))
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", sorted(NESTED))
 @every_kind
 def test_without_batching_samples_pass_as_in_torch(kind: str, options: dict[str, Any]) -> None:

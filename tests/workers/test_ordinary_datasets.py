@@ -76,7 +76,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("make", DETERMINISTIC)
 @pytest.mark.parametrize(
     ("ours", "stocks"),
@@ -105,7 +105,7 @@ def test_samples_are_stocks(make: Make, ours: dict[str, Any], stocks: dict[str, 
     assert after == numbers
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("workers", ["auto", "processes"])
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
@@ -117,7 +117,7 @@ def test_random_numbers_are_stocks(make: Make, workers: Any, num_workers: int, f
     assert after == numbers
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("options", [{}, {"seed": 9}], ids=["default", "seed"])
 @pytest.mark.parametrize("batch_size", [7, None])
@@ -146,6 +146,7 @@ def test_what_loading_changes_is_loaded_by_the_loops_thread(make: Make, folder: 
     assert_equal(found, expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", STATEFUL)
 def test_copies_have_a_state_each(make: Make, folder: Path) -> None:
     """With workers, each has a copy with the state of the beginning, as in torch."""
@@ -156,7 +157,7 @@ def test_copies_have_a_state_each(make: Make, folder: Path) -> None:
     assert_equal(found, expected)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [*DETERMINISTIC, *RANDOM])
 def test_user_code_is_loaded_by_no_thread_unless_asked(make: Make, folder: Path) -> None:
     """The kind of workers is a rule, not a measurement."""

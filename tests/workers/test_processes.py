@@ -116,7 +116,7 @@ def tell_init(worker: int) -> None:
     torch.manual_seed(1000 + worker)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -137,6 +137,7 @@ def test_batches_are_stocks(arguments: dict[str, Any]) -> None:
     assert same(ours, stock)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("init", [None, tell_init])
 def test_random_numbers_are_stocks(persistent: bool, init: Any) -> None:
@@ -146,7 +147,7 @@ def test_random_numbers_are_stocks(persistent: bool, init: Any) -> None:
     assert same(ours, stock)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dataset", [Stream(), Uneven()], ids=["even", "uneven"])
 @pytest.mark.parametrize(
     "arguments", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
@@ -557,6 +558,7 @@ def test_workers_end_while_the_loop_is_at_the_last_batches() -> None:
     assert len(list(iterator)) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes")
     list(loader)
@@ -619,6 +621,7 @@ def test_blas_in_a_worker_starts_no_threads_and_the_loop_keeps_its_own(method: s
     assert of_blas(0) == before
 
 
+@pytest.mark.slow
 def test_epochs_begin_while_other_threads_are_busy() -> None:
     over = threading.Event()
 

@@ -140,6 +140,7 @@ def numbered(tmp_path: Path) -> Numbered:
     return Numbered(path)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_new", [False, True], ids=["same loader", "new loader"])
 @pytest.mark.parametrize("change", ["looks at a sample", "gives a transform"])

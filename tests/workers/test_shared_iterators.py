@@ -100,6 +100,7 @@ def test_each_sample_comes_once_and_every_thread_ends(kind: str) -> None:
     assert sorted(chain(*parts)) == list(range(_SIZE))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["threads", "processes", "stream, processes"])
 @pytest.mark.parametrize("arguments", [{"persistent_workers": True, "in_order": False}, {"seed": 0}], ids=str)
 def test_with_other_arguments(kind: str, arguments: dict[str, Any]) -> None:
@@ -135,6 +136,7 @@ def test_errors_come_once_and_the_rest_goes_on(kind: str) -> None:
     assert failures == ["no such sample"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_thread_may_have_an_epoch_of_its_own(kind: str) -> None:
     loader = load(kind)

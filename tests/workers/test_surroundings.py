@@ -527,6 +527,7 @@ class SeedsTorch(Dataset[Any]):
             return first, torch.initial_seed()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize("kind", [{}, {"seed": 0}, *KINDS], ids=["auto", "seed", "none", "threads", "processes"])
 def test_samples_may_seed_torch_in_any_thread(kind: dict[str, Any], forks: bool) -> None:

@@ -85,6 +85,7 @@ def imported(into: Any) -> None:
     into.send((sys.path, Path(helper_beside_the_script.__file__)))
 
 
+@pytest.mark.slow
 def test_modules_come_from_where_the_program_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "numpy.py").write_text("raise ImportError('not this one')")
@@ -126,6 +127,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.slow
 def test_importing_has_no_effect_on_what_is_forked() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("7\n", "")
@@ -145,6 +147,7 @@ def test_random_numbers_are_those_of_a_new_process() -> None:
     assert drawn[0][1] != drawn[1][1]
 
 
+@pytest.mark.slow
 def test_numbers_and_samples_are_torchs() -> None:
     for method in METHODS:
         ours, theirs = [
@@ -215,6 +218,7 @@ def test_the_default_start_method_has_a_template_too(method: str, tmp_path: Path
     assert subprocess.run(command, capture_output=True, text=True, timeout=170).stdout.strip() == "True"
 
 
+@pytest.mark.slow
 def test_a_fork_has_a_template_of_its_own() -> None:
     epoch("spawn")
     own = template.template_process_id()
@@ -259,6 +263,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_program(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=170)

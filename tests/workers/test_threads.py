@@ -249,6 +249,7 @@ def child(action: Any) -> int:
     return os.waitpid(process, 0)[1]
 
 
+@pytest.mark.sampled(1)
 @every_worker
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_fork_may_close_drop_and_iterate_its_parents_loader(stream: bool, workers: Any) -> None:
