@@ -755,3 +755,20 @@ def test_a_state_of_other_batches_is_refused() -> None:
     longer: Any = fl.DataLoader(Numbers(SIZE + 1), 4, num_workers=0)
     with pytest.raises(ValueError, match=f"samples = {SIZE}, but this one has {SIZE + 1}"):
         longer.load_state_dict(state)
+
+
+def test_positions_that_made_shares_equal_do_not_count_with_fewer_ranks() -> None:
+    def make(rank: int, ranks: int) -> Any:
+        return fl.DataLoader(list(range(3)), batch_size=None, seed=0, group=(rank, ranks), num_workers=0)
+
+    loader = make(0, 2)
+    epoch = iter(loader)
+    next(epoch), next(epoch)
+    state = loader.state_dict()
+    assert state["given"] == [[0, 4]]  # one sample was delivered twice
+    for _ in range(2):
+        alone = make(0, 1)
+        alone.load_state_dict(state)
+        epoch = iter(alone)
+        state = alone.state_dict()
+        assert list(epoch) == []

@@ -143,7 +143,8 @@ class Cursor:
             number=epoch,
         )
         size = 1 if spec.is_stream else self.order.size
-        total = None if spec.batch_size is None else spec.positions
+        # (With a batch sampler of the user's, positions are batches.)
+        total = None if spec.batch_size is None and spec.batched else spec.positions
         self._positions_each = size * self.order.each
         self._given = Given(start, size, self.order.each, self.order.left_out, total)
         self.order.follow(lambda: self._given.first)
