@@ -201,9 +201,11 @@ class FakeDevice:
         self._get_on()
         return out
 
-    def follow(self, sources: Iterable[torch.Tensor]) -> None:
-        if any(map(self._is_own, sources)):
+    def follow(self, sources: Iterable[torch.Tensor]) -> bool:
+        is_there = any(map(self._is_own, sources))
+        if is_there:
             self.side.work.append(("wait", self.current.event()))
+        return is_there
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
         starts = ((block.bytes.data_ptr(), block.bytes.numel()) for block in self.blocks)

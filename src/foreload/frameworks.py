@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
-from foreload.device.ahead import MovedAhead
+from foreload.device.ahead import MovedAhead, Place
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.order.shuffle import ShuffledStream
@@ -138,6 +138,7 @@ class AdaptableLoader(StatefulSource[T_co]):
 
     published: str | None = None
     _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
+    _place: Place | None = None  # of the loop in it
 
     @property
     def num_workers(self) -> int:

@@ -271,20 +271,20 @@ class DataLoader(AdaptableLoader[T_co]):
             renew(self)
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
-        self._moving = None
+        self._moving = self._place = None
         self._warn_of_ranks()
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
         moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=self.device_transform)
         if isinstance(moving, MovedAhead):
-            self._moving = weakref.ref(moving)
+            self._moving, self._place = weakref.ref(moving), moving.place
         return moving
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_moving", "_iterator", "_running", "_begun", "_turn")
-        state = {name: value for name, value in self.__dict__.items() if name not in anew}
+        anew = ("_open", "recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn")
+        state = {name: value for name, value in self.__dict__.items() if name not in (*anew, "_moving", "_place")}
         choice = self._crew.choice
         return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}
 
@@ -293,7 +293,7 @@ class DataLoader(AdaptableLoader[T_co]):
         choice = state.pop("_choice", None)
         self.__dict__.update(state)
         self.num_workers = state["num_workers"]
-        self._moving = self._begun = None
+        self._moving = self._place = self._begun = None
         self._reset()
         self._crew.choice = choice
 

@@ -19,8 +19,8 @@ __all__ = ["count_samples", "move", "snapshot", "tensors"]
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
     """Return a batch with ``copy_one`` applied to its tensors, and to objects that have ``.to``.
 
-    Tuples, named tuples, lists, mappings and dataclasses keep their type; anything else stays as it is. A tensor
-    that occurs twice is copied once.
+    Tuples, named tuples, lists, mappings and dataclasses keep their type. A tensor that occurs twice is copied
+    once. Arrays, sets and the like that may be written to are copied as they are now; anything else is the same.
 
     >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
     {'x': [tensor([1., 1.])], 'name': 'cat'}
@@ -36,13 +36,20 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
     ):
         if id(value) not in done:
             # The `.to` of many objects changes the object, and the source is still needed.
-            done[id(value)] = copy_one(value if isinstance(value, torch.Tensor) else copy.copy(value))
-        return done[id(value)]
+            moved = copy_one(value if isinstance(value, torch.Tensor) else copy.copy(value))
+            # The original is kept too: some mappings make a tensor when it is asked for, and the next one would
+            # get its id.
+            done[id(value)] = moved, value
+        return done[id(value)][0]
     if isinstance(value, (tuple, list)):
         items = [_move(item, copy_one, done) for item in value]
         if hasattr(value, "_fields"):
             return type(value)(*items)
         return items if type(value) is list else _like(value, items)
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K") if value.flags.writeable else value
+    if isinstance(value, (set, deque, bytearray)):
+        return copy.copy(value)
     if isinstance(value, Mapping):
         moved = {name: _move(item, copy_one, done) for name, item in value.items()}
         if type(value) is dict:
@@ -54,14 +61,24 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
             other[name] = item
         return other
     if dataclasses.is_dataclass(value):
-        instance: Any = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(instance, field.name, _move(getattr(value, field.name), copy_one, done))
-        return instance
+        return _copied_fields(value, lambda field: _move(field, copy_one, done))
     return value
 
 
+def _copied_fields(value: Any, copied: Callable[[Any], Any]) -> Any:
+    """Return a dataclass's object with all fields copied; one that has not been set stays so."""
+    instance: Any = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(instance, field.name, copied(getattr(value, field.name)))
+    return instance
+
+
 def _like(value: Any, items: Any) -> Any:
+    if isinstance(value, list):  # which may have attributes too
+        other = copy.copy(value)
+        other[:] = items
+        return other
     try:
         return type(value)(items)
     except TypeError:
@@ -112,13 +129,11 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else _like(value, items)
     if isinstance(value, MutableMapping):
         mapping = copy.copy(value)
-        mapping.update({name: _snapshot(item, done) for name, item in value.items()})
+        for name, item in value.items():  # the update() of transformers' ModelOutput raises an error
+            mapping[name] = _snapshot(item, done)
         return mapping
     if dataclasses.is_dataclass(value):
-        instance: Any = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(instance, field.name, _snapshot(getattr(value, field.name), done))
-        return instance
+        return _copied_fields(value, lambda field: _snapshot(field, done))
     return value
 
 

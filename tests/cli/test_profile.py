@@ -162,6 +162,28 @@ def test_without_a_loader_that_is_said_and_the_code_is_the_scripts(
     assert "took no batch from a DataLoader" in " ".join(capsys.readouterr().out.split())
 
 
+UNMEASURABLE = """
+import numpy as np
+class Closed:
+    def __getattr__(self, name): raise RuntimeError(name)
+kinds = {
+    "sparse": lambda samples: torch.eye(3).to_sparse(),
+    "nested": lambda samples: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "closed": lambda samples: [Closed()],
+}
+sampler = [np.arange(3), np.arange(4)]
+for collate in kinds.values():
+    for batch in DataLoader(Rows(), batch_sampler=sampler, collate_fn=collate): pass
+"""
+
+
+@pytest.mark.slow
+def test_batches_that_cannot_be_measured_are_counted(tmp_path: Path) -> None:
+    found = profile(write(tmp_path, UNMEASURABLE))
+    assert found.code == 0
+    assert sum(each.stats["samples"] for each in found.loaders) == 3 * 7
+
+
 VARIETY = """
 class Stream(IterableDataset):
     def __iter__(self):

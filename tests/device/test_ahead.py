@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
+from foreload._torch import TorchIterator
 from foreload.device import ahead as ahead_module
 from tests.fake_device import FakeDevice
 
@@ -32,6 +35,16 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     return put
 
 
+class OfTorch(TorchIterator):
+    """Batches of torch's loader, whose memory nobody writes to while somebody holds them."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._made = batches
+
+    def __next__(self) -> Any:
+        return next(self._made)
+
+
 class Reusing:
     """A loader that takes a batch's memory back when nobody holds the batch, and writes the next one there."""
 
@@ -44,6 +57,9 @@ class Reusing:
         return self.count
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        return OfTorch(self._made())
+
+    def _made(self) -> Iterator[torch.Tensor]:
         for number in range(self.count):
             memory = self.pool.pop() if self.pool else torch.zeros(3)
             memory.fill_(number)
@@ -59,7 +75,7 @@ def numbers(count: int) -> list[torch.Tensor]:
 
 
 def test_the_next_copy_is_asked_for_before_a_batch_is_given(use: Use) -> None:
-    device = use()
+    device = use(FakeDevice(page_locked=False))
     epoch = iter(fl.PrefetchLoader(numbers(3), "cpu", depth=1))
     assert device.read(next(epoch)).item() == 0
     assert device.log == ["copy 0.0", "copy 1.0", "wait", "record"]
@@ -322,6 +338,104 @@ def test_a_state_is_of_the_batch_that_the_loop_has(use: Use, depth: int, workers
     assert prefetch.state_dict()["finished"]
     with pytest.raises(AttributeError):
         fl.PrefetchLoader([1], "cpu").state_dict
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_state_is_that_of_the_loop_after_it_was_left_too(use: Use, wraps: bool, workers: int) -> None:
+    device = use()
+
+    def make(**more: Any) -> Any:
+        return fl.DataLoader(torch.arange(12.0), batch_size=2, shuffle=True, seed=1, num_workers=workers, **more)
+
+    expected = [batch.tolist() for batch in make()]
+    for given in range(1, 6):
+        loader = fl.PrefetchLoader(make(), "cpu") if wraps else make(device="cpu")
+        for number, _ in enumerate(loader, 1):
+            if number == given:
+                break
+        again = fl.PrefetchLoader(make(), "cpu") if wraps else make(device="cpu")
+        again.load_state_dict(loader.state_dict())
+        assert again.state_dict()["given"] == [[0, 2 * given]]
+        assert [device.read(batch).tolist() for batch in again] == expected[given:]
+        # What is loaded is what counts, also for a loader that was somewhere else.
+        state = make().state_dict()
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+
+
+def test_a_loop_goes_on_with_an_iterator_where_another_left_it(use: Use) -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.number = 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return self
+
+        def __next__(self) -> torch.Tensor:
+            self.number += 1
+            return torch.tensor(float(self.number))
+
+    class Anew(Counting):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            self.number = 0
+            return self
+
+    device = use()
+    endless = (torch.tensor(float(number)) for number in itertools.count(1))
+    for source, expected in (
+        (endless, [1, 2, 3, 4, 5, 6]),
+        (Counting(), [1, 2, 3, 4, 5, 6]),
+        (Anew(), [1, 2] * 3),
+    ):
+        loader = fl.PrefetchLoader(source, "cpu")
+        found = [device.read(batch).item() for _ in range(3) for _, batch in zip(range(2), loader, strict=False)]
+        assert found == expected
+
+
+@pytest.mark.parametrize("page_locked", [False, True])
+def test_a_loader_may_fill_the_same_buffers_again(use: Use, page_locked: bool) -> None:
+    tensor, array, names, rows = torch.zeros(3), np.zeros(2), ["", 0], bytearray(1)
+
+    def made() -> Iterator[Any]:
+        for number in range(20):
+            tensor.fill_(number)
+            array[:] = rows[0] = number
+            names[:] = [str(number), number]
+            yield {"x": tensor, "array": array, "names": names, "rows": rows}
+
+    for seed in [None, *range(5)]:
+        device = use(FakeDevice(seed, page_locked=page_locked))
+        batches = list(fl.PrefetchLoader(made(), "cpu", depth=3))
+        assert [device.read(batch["x"]).tolist() for batch in batches] == [[float(i)] * 3 for i in range(20)]
+        assert [batch["array"].tolist() for batch in batches] == [[i, i] for i in range(20)]
+        assert [batch["names"] for batch in batches] == [[str(i), i] for i in range(20)]
+        assert [batch["rows"] for batch in batches] == [bytes([i]) for i in range(20)]
+
+
+class Staying(FakeDevice):
+    """Copies as ``.to`` does, which returns what is on the device already."""
+
+    def copy(self, value: Any) -> Any:
+        return value if self._is_own(value) else super().copy(value)
+
+    def clone(self, value: torch.Tensor) -> torch.Tensor:
+        return super().copy(value)
+
+
+def test_a_loader_may_fill_the_same_memory_of_the_device_again(use: Use) -> None:
+    for seed in [None, *range(20)]:
+        device = use(Staying(seed))
+
+        def made(device: FakeDevice = device) -> Iterator[torch.Tensor]:
+            buffer = device.empty_like(torch.zeros(3))
+            memory = device.memory(buffer)
+            for number in range(20):
+                device.current.work.append(("do", lambda number=number: memory.fill_(number)))
+                yield buffer
+
+        results = train(device, fl.PrefetchLoader(made(), "cpu"))
+        assert results == wanted(20)
 
 
 @pytest.mark.parametrize("depth", [1, 3])

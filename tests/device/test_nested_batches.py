@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import foreload as fl
-from foreload.nested import tensors
+from foreload.nested import move, tensors
+from tests.device.test_ahead import OfTorch
 from tests.fake_device import FakeDevice
 
 
@@ -60,6 +61,32 @@ class FrozenSlots:
         object.__setattr__(self, "twice", self.x * 2)
 
 
+@dataclasses.dataclass
+class Unfinished:
+    x: torch.Tensor
+    name: str
+    later: torch.Tensor = dataclasses.field(init=False)
+
+
+class Rows(list[Any]):
+    def __init__(self, rows: list[Any], *, names: list[str]) -> None:
+        super().__init__(rows)
+        self.names = names
+
+
+class Made(Mapping[str, torch.Tensor]):
+    """Makes a tensor when it is asked for."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return torch.full((1000,), float(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("01234567")
+
+    def __len__(self) -> int:
+        return 8
+
+
 Point = namedtuple("Point", "x y")
 
 
@@ -76,19 +103,22 @@ class Output(OrderedDict[str, Any]):
 
 def test_containers_keep_their_types(device: FakeDevice) -> None:
     x = torch.ones(2)
+    constant = np.broadcast_to(np.ones(1), 3)
     output = Output()
     output["logits"] = x
     counts: defaultdict[str, list[Any]] = defaultdict(list, a=[x])
     batch = {
         "list": [x, (x, 3)],
         "named": Point(x, "text"),
-        "data": [kind(x, "cat") for kind in (Plain, Frozen, Slots, FrozenSlots)],
+        "data": [kind(x, "cat") for kind in (Plain, Frozen, Slots, FrozenSlots, Unfinished)],
         "ordered": OrderedDict(a=x),
         "default": counts,
         "proxy": MappingProxyType({"a": x}),
         "user": UserDict(a=x),
         "output": output,
         "array": np.ones(3),
+        "constant": constant,
+        "rows": Rows([x], names=["cat"]),
         "others": [None, torch.Tensor, "text", b"bytes", 1.5, {1, 2}],
     }
     result = moved(device, batch)
@@ -107,17 +137,27 @@ def test_containers_keep_their_types(device: FakeDevice) -> None:
     assert all(each is found[0] for each in found)
     assert found[0] is not x
     assert found[0].tolist() == [1, 1]
-    assert [type(each) for each in result["data"]] == [Plain, Frozen, Slots, FrozenSlots]
+    assert [type(each) for each in result["data"]] == [Plain, Frozen, Slots, FrozenSlots, Unfinished]
     assert {each.name for each in result["data"]} == {"cat"}
     assert result["data"][3].twice.tolist() == [2, 2]
     assert result["data"][3].twice is not batch["data"][3].twice  # type: ignore[index]
     for name in ("named", "ordered", "default", "proxy", "user", "output"):
         assert type(result[name]) is type(batch[name])
     assert result["default"]["new"] == []
-    assert result["array"] is batch["array"]
+    assert result["array"] is not batch["array"]  # which the loader may write to again
+    assert result["array"].tolist() == [1, 1, 1]
+    assert result["constant"] is constant
+    assert (type(result["rows"]), result["rows"].names) == (Rows, ["cat"])
+    assert result["rows"][0] is found[0]
+    assert not hasattr(result["data"][-1], "later")
     assert result["others"] == batch["others"]
     # The batch itself is as it was.
     assert batch["user"]["a"] is batch["default"]["a"][0] is x  # type: ignore[index]
+
+
+def test_tensors_that_are_made_when_asked_for_are_told_apart(device: FakeDevice) -> None:
+    seen: dict[str, torch.Tensor] = move(Made(), lambda tensor: tensor + 10)
+    assert [seen[name][0].item() for name in Made()] == [10, 11, 12, 13, 14, 15, 16, 17]
 
 
 class Movable:
@@ -183,7 +223,7 @@ def by_object(copy: Any) -> Any:
 def test_tensors_that_objects_replace_are_kept_until_they_are_copied(device: FakeDevice) -> None:
     movable = Movable()
     before = movable.fields["y"]
-    epoch = iter(fl.PrefetchLoader([movable, torch.ones(1)], "cpu", depth=1))
+    epoch = iter(fl.PrefetchLoader(OfTorch(iter([movable, torch.ones(1)])), "cpu", depth=1))
     next(epoch)
     assert movable.fields["y"] is not before
     assert any(each is before for source in epoch._sources for each in source.tensors)
@@ -206,11 +246,11 @@ def test_objects_are_kept_until_they_are_copied(device: FakeDevice) -> None:
             yield batch
             del batch
 
-    epoch = iter(fl.PrefetchLoader(batches(), "cpu", depth=1))
+    epoch = iter(fl.PrefetchLoader(OfTorch(batches()), "cpu", depth=1))
     assert next(epoch) == 3
     assert [each() is not None for each in made] == [True, True]
     device.settle()
-    assert list(epoch) == [3, 3]
+    assert [batch for batch in epoch] == [3, 3]  # noqa: C416 - the class has no length
     assert [each() is not None for each in made] == [False, False, False]
 
 

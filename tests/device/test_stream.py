@@ -104,6 +104,10 @@ class FakeCuda:
         assert self.now.queue is self.memory.side, "on the stream of the copies"
         return value if isinstance(value, OnDevice) else self.memory.copy(value).as_subclass(OnDevice)
 
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        assert self.now.queue is self.memory.side, "on the stream of the copies"
+        return self.memory.copy(tensor.as_subclass(torch.Tensor)).as_subclass(OnDevice)
+
     def record(self, tensor: torch.Tensor, stream: Stream) -> None:
         for block in self.memory.blocks:
             if 0 <= tensor.data_ptr() - block.bytes.data_ptr() < block.bytes.numel():
@@ -122,6 +126,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: pinned)
         monkeypatch.setattr(stream_module._Cuda, "page_lock", lambda self, size: cuda.memory.page_lock(size))
         monkeypatch.setattr(stream_module, "_to", cuda.copy)
+        monkeypatch.setattr(stream_module._Cuda, "clone", lambda self, tensor: cuda.clone(tensor))
         monkeypatch.setattr(stream_module, "_streams", {})
         monkeypatch.setattr(OnDevice, "cuda", cuda, raising=False)
         return cuda
@@ -159,6 +164,21 @@ def test_batches_that_are_on_the_device_already_are_awaited(make: Any) -> None:
         double = lambda batch, own=own: own.kernel(lambda x: x * 2, batch).as_subclass(OnDevice)
         results = train(own, fl.PrefetchLoader(made(), "cuda", device_transform=double))
         assert results == [[4.0 * i + 1] * 3 for i in range(20)]
+
+
+def test_memory_of_the_device_may_be_filled_again(make: Any) -> None:
+    for seed in [None, *range(15)]:
+        cuda = make(seed, pinned=True)
+        own = cuda.memory
+
+        def made(own: FakeDevice = own) -> Iterator[torch.Tensor]:
+            buffer = own.empty_like(torch.zeros(3))
+            memory = own.memory(buffer)
+            for number in range(20):
+                own.current.work.append(("do", lambda number=number: memory.fill_(number)))
+                yield buffer.as_subclass(OnDevice)
+
+        assert train(own, fl.PrefetchLoader(made(), "cuda")) == wanted(20)
 
 
 def test_the_device_is_the_one_that_was_current_when_the_epoch_began(make: Any) -> None:

@@ -758,3 +758,44 @@ def test_a_state_of_other_batches_is_refused() -> None:
     longer: Any = fl.DataLoader(Numbers(SIZE + 1), 4, num_workers=0)
     with pytest.raises(ValueError, match=f"samples = {SIZE}, but this one has {SIZE + 1}"):
         longer.load_state_dict(state)
+
+
+def test_positions_that_made_shares_equal_do_not_count_with_fewer_ranks() -> None:
+    def make(rank: int, ranks: int) -> Any:
+        return fl.DataLoader(list(range(3)), batch_size=None, seed=0, group=(rank, ranks), num_workers=0)
+
+    loader = make(0, 2)
+    epoch = iter(loader)
+    next(epoch), next(epoch)
+    state = loader.state_dict()
+    assert state["given"] == [[0, 4]]  # one sample was delivered twice
+    for _ in range(2):
+        alone = make(0, 1)
+        alone.load_state_dict(state)
+        epoch = iter(alone)
+        state = alone.state_dict()
+        assert list(epoch) == []
+
+
+@pytest.mark.parametrize("given", [None, 0, 2])  # None: before the loader is asked for an iterator
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("kind", [RandomSampler, SubsetRandomSampler])
+def test_a_generator_that_seeds_workers_too_is_where_it_would_be(
+    kind: Any, batch_size: int | None, given: int | None
+) -> None:
+    def make() -> Any:
+        generator = torch.Generator().manual_seed(3)
+        sampler = kind(range(6), generator=generator)
+        return fl.DataLoader(range(6), batch_size, sampler=sampler, generator=generator, num_workers=0)
+
+    loader = make()
+    whole = [np.atleast_1d(batch).tolist() for _ in range(2) for batch in loader]
+    loader = make()
+    epoch = None if given is None else iter(loader)
+    for _ in range(given or 0):
+        next(epoch)  # type: ignore[arg-type]
+    state = loader.state_dict()
+    torch.rand(1)
+    loader = make()
+    loader.load_state_dict(state)
+    assert [np.atleast_1d(batch).tolist() for _ in range(2) for batch in loader] == whole[given or 0 :]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foreload.record.recorder import Watch
 
 
-__all__ = ["DeviceTransform", "MovedAhead", "move_ahead"]
+__all__ = ["DeviceTransform", "MovedAhead", "Place", "move_ahead"]
 
 DeviceTransform = Callable[[Any], Any]
 
@@ -53,25 +53,48 @@ class _Source(NamedTuple):
     samples: int
 
 
+class Place:
+    """The place of a loop in a loader whose next batches are ahead of it, on a device.
+
+    Attributes:
+        state: of the loader, from before the batch was requested that the loop gets next; None: that is its own.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+
 class _Mover:
     """Moves batches to a device.
 
     Args:
         stream: the stream to copy on.
         transform: called with each batch that has been moved.
+        may_change: whether whoever made a batch may write into its memory when the next one is requested.
+
+    Attributes:
+        reads_source: whether what the last batch was copied from has to stay as it is until the copy is over.
     """
 
-    def __init__(self, stream: SideStream, transform: DeviceTransform | None) -> None:
+    def __init__(self, stream: SideStream, transform: DeviceTransform | None, *, may_change: bool) -> None:
         self.ring = HostRing(stream.page_lock)
+        self.reads_source = False
         self._stream = stream
         self._transform = transform
+        self._may_change = may_change
 
     def move(self, source: Any, objects: list[Any]) -> Any:
         """Queue copies and transform of a batch; objects that have ``record_stream`` are added to a list."""
+        self.reads_source = False
 
         def copy(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return self._stream.copy(self.ring.stage(value) if self._is_to_be_staged(value) else value)
+                if self._is_to_be_staged(value):
+                    return self._stream.copy(self.ring.stage(value))
+                self.reads_source |= self._stream.overlaps
+                moved = self._stream.copy(value)
+                return self._stream.clone(value) if moved is value and self._may_change else moved
+            self.reads_source |= self._stream.overlaps
             moved = self._stream.copy(value)
             if callable(getattr(moved, "record_stream", None)):
                 objects.append(moved)
@@ -106,7 +129,7 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         transform: called on ``stream`` with each batch that has been moved; its result is delivered.
 
     Attributes:
-        state: the result of ``state`` from before the batch was requested that the loop gets next.
+        place: where the loop is in the loader, to be kept by who wants to know it when this is gone.
     """
 
     def __init__(
@@ -121,10 +144,12 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         self._batches = batches
         self._stream = stream
         self._depth = depth
-        self._mover = _Mover(stream, transform)
+        # Torch's and foreload's batches are their holder's; anything else may fill the same buffers again.
+        self._may_change = not isinstance(batches, TorchIterator)
+        self._mover = _Mover(stream, transform, may_change=self._may_change)
         self._turn = Turn()
         self._state_of_loader = state
-        self.state: Any = self._present_state()
+        self.place = Place(self._present_state())
         # Waiting is recorded here from now on, since the loop waits for the copy, not for the epoch.
         self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._ahead: deque[_Moved | _Failed] = deque()
@@ -161,10 +186,11 @@ class MovedAhead(TorchIterator, Iterator[Any]):
             self._watch.loop.mark_requested()
         self._fill()
         now = self._ahead.popleft()
-        self.state = self._ahead[0].state if self._ahead else self._present_state()
+        self.place.state = self._ahead[0].state if self._ahead else self._present_state()
         if isinstance(now, _Failed):
             try:
                 if isinstance(now.error, StopIteration):
+                    self.place.state = None  # nothing is ahead any more: it is the loader's own
                     self._release(wait=True)
                     self._end_watch()
                 raise now.error
@@ -191,13 +217,15 @@ class MovedAhead(TorchIterator, Iterator[Any]):
 
     def _fetch(self) -> _Moved | _Failed:
         state = self._present_state()
+        if self._may_change and self._mover.reads_source and self._sources:
+            self._stream.finish(self._sources[-1].end)
         try:
             source = next(self._batches)
         except Exception as error:
             return _Failed(error, state)
         samples = 0 if self._watch is None else self._watch.passed()
         sources = list(tensors(source))
-        self._stream.follow(sources)
+        is_there = self._stream.follow(sources)
         began, start = _native.now_ns(), self._stream.event()
         objects: list[Any] = []
         try:
@@ -208,6 +236,8 @@ class MovedAhead(TorchIterator, Iterator[Any]):
             end = self._stream.event()
             lent = self._mover.ring.collect()
             self._sources.append(_Source(source, sources, lent, start, end, began, samples))
+            if is_there and self._may_change:
+                self._stream.wait(end)  # what the loop's stream does next may write there
         return _Moved(batch, end, objects, state, samples)
 
     def _release(self, *, wait: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from foreload.checks import check_int
-from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
+from foreload.device.ahead import DeviceTransform, MovedAhead, Place, move_ahead
 from foreload.device.stream import check_device, side_stream
 
 __all__ = ["PrefetchLoader", "check_transform"]
@@ -24,11 +23,13 @@ class PrefetchLoader:
     Tensors may be nested in tuples, lists, mappings, named tuples, dataclasses and objects that have ``.to`` (such
     an object must hold its tensors in attributes, or have ``record_stream``). Types stay what they are; a tensor
     that occurs twice is copied once; strides stay as ``tensor.to(device)`` keeps them. A tensor that requires a
-    gradient stays part of its graph, like the result of ``.to``. NumPy arrays, numbers and strings are delivered
-    as they are. On the CPU, batches are passed on unchanged.
+    gradient stays part of its graph, like the result of ``.to``. NumPy arrays stay on the CPU; those that can be
+    written to are copied, for a loader may fill the same buffers again. On the CPU, batches are passed on
+    unchanged.
 
     The wrapped loader's attributes (``dataset``, ``set_epoch``, ...) are available here too. ``state_dict()`` is
-    that of the batch that the loop has, not of those that are copied ahead.
+    that of the batch that the loop has, or had when it was left, not of those that are copied ahead. If ``loader``
+    is an iterator, the next loop goes on with it where the last one was left.
 
     Args:
         loader: anything that can be iterated: foreload's DataLoader, torch's, a generator, a list.
@@ -64,22 +65,28 @@ class PrefetchLoader:
         self.non_blocking = non_blocking
         self.depth = check_int("depth", depth, least=1)
         self.device_transform = check_transform(device_transform, self.device)
-        self._moving: weakref.ref[MovedAhead] | None = None
+        self._place: Place | None = None
+        self._goes_on: Iterator[Any] | None = None  # an epoch that the next loop goes on with
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch."""
-        self._moving = None
+        """Begin an epoch; if ``loader`` is an iterator, go on with it."""
+        if self._goes_on is not None:
+            return self._goes_on
+        self._place = None
         stream = side_stream(self.device, non_blocking=self.non_blocking)
         state = getattr(self.loader, "state_dict", None)
+        batches = iter(self.loader)
         moving = move_ahead(
-            iter(self.loader),
+            batches,
             stream,
             state if callable(state) else None,
             depth=self.depth,
             transform=self.device_transform,
         )
         if isinstance(moving, MovedAhead):
-            self._moving = weakref.ref(moving)
+            self._place = moving.place
+        if batches is self.loader and _returns_itself(batches):
+            self._goes_on = moving  # it has batches that nobody would get otherwise
         return moving
 
     def __repr__(self) -> str:
@@ -96,8 +103,20 @@ class PrefetchLoader:
     def state_dict(self) -> Callable[[], Any]:
         """The wrapped loader's ``state_dict``, as of the batch that was delivered last."""
         own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
-        moving = None if self._moving is None else self._moving()
-        return own if moving is None else lambda: moving.state
+        place = self._place
+        return own if place is None or place.state is None else lambda: place.state
+
+    @property
+    def load_state_dict(self) -> Callable[[Any], Any]:
+        """The wrapped loader's ``load_state_dict``."""
+        own: Callable[[Any], Any] = self.loader.load_state_dict  # type: ignore[attr-defined]
+
+        def load(state_dict: Any) -> Any:
+            loaded = own(state_dict)
+            self._place = self._goes_on = None  # batches that are ahead are of another place
+            return loaded
+
+        return load
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped loader."""
@@ -107,7 +126,17 @@ class PrefetchLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the loader and the device, without the epoch under way."""
-        return {**self.__dict__, "_moving": None}
+        return {**self.__dict__, "_place": None, "_goes_on": None}
+
+
+def _return_self(self: Any) -> Any:
+    return self
+
+
+def _returns_itself(iterator: Any) -> bool:
+    """Whether ``iter(iterator)`` does nothing; that of a user's class may well begin anew."""
+    code = getattr(type(iterator).__iter__, "__code__", None)
+    return code is None or code.co_code == _return_self.__code__.co_code
 
 
 def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:

@@ -41,8 +41,15 @@ class SideStream(Protocol):
         """
         ...
 
-    def follow(self, sources: Iterable[torch.Tensor]) -> None:
-        """Let the work queued here from now on wait for what the loop has queued, if a source is on a device."""
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Queue the copy of a tensor that is on the device already, like :meth:`copy`."""
+        ...
+
+    def follow(self, sources: Iterable[torch.Tensor]) -> bool:
+        """Let the work queued here from now on wait for what the loop has queued, if a source is on a device.
+
+        Returns whether one is.
+        """
         ...
 
     def event(self) -> Any:
@@ -100,9 +107,14 @@ class _Cuda:
     def copy(self, value: Any) -> Any:
         return _to(value, self._device, non_blocking=self.overlaps)
 
-    def follow(self, sources: Iterable[torch.Tensor]) -> None:
-        for device in {source.device for source in sources if source.is_cuda}:
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    def follow(self, sources: Iterable[torch.Tensor]) -> bool:
+        devices = {source.device for source in sources if source.is_cuda}
+        for device in devices:
             self._stream.wait_stream(torch.cuda.current_stream(device))
+        return len(devices) > 0
 
     def event(self) -> Any:
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
@@ -164,7 +176,11 @@ class _Synchronous:
     def copy(self, value: Any) -> Any:
         return _to(value, self._device, non_blocking=False)
 
-    def follow(self, sources: Iterable[torch.Tensor]) -> None: ...
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    def follow(self, sources: Iterable[torch.Tensor]) -> bool:
+        return False
 
     def event(self) -> float:
         return time.perf_counter()

@@ -125,7 +125,9 @@ class Cursor:
         if state is not None:
             given = [(begin, end) for begin, end in state["given"]] if has_begun else []
             drew = self._draws_seed and spec.generator is None
-            start = Start(given, state["drawn"], begun=state["order_drawn"], over=state["finished"], drew=drew)
+            seeds = spec.generator if self._draws_seed else None
+            over = state["finished"]
+            start = Start(given, state["drawn"], begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
             self.streams = {
                 worker: Progress(since, own, tuple(replay)) for worker, since, own, replay in state["streams"]
             }
@@ -143,7 +145,8 @@ class Cursor:
             number=epoch,
         )
         size = 1 if spec.is_stream else self.order.size
-        total = None if spec.batch_size is None else spec.positions
+        # (With a batch sampler of the user's, positions are batches.)
+        total = None if spec.batch_size is None and spec.batched else spec.positions
         self._positions_each = size * self.order.each
         self._given = Given(start, size, self.order.each, self.order.left_out, total)
         self.order.follow(lambda: self._given.first)
@@ -164,7 +167,8 @@ class Cursor:
         if state is None:
             return draw_seed(spec.generator) if spec.base_seed is None else spec.base_seed
         # A user's generator was set back to where the epoch began; torch's own is where the loop has left it.
-        if self._draws_seed and not (has_begun and spec.generator is None):
+        is_drawn = (has_begun and spec.generator is None) or self.order.drew_seed
+        if self._draws_seed and not is_drawn:
             draw_seed(spec.generator)
         seed: int = state["base_seed"]
         return seed
@@ -253,9 +257,7 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
         "begun": False,
         "given": [],
         "order_drawn": False,
-        "drawn": None
-        if spec.is_stream
-        else coming_draw(spec.sampler, spec.generator, drew=draws_seed and spec.generator is None),
+        "drawn": None if spec.is_stream else coming_draw(spec.sampler, spec.generator, drew=draws_seed),
         "draws_seed": draws_seed,
         "base_seed": base_seed,
         "key": [base_seed, 0],

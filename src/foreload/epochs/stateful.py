@@ -32,6 +32,7 @@ class StatefulSource(EpochSource[T_co]):
 
     _begun: Any  # an epoch that was begun for its state, before the loop asked for it
     _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
+    _place: Any  # of the loop in it, or in the one that it was in last
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which :meth:`load_state_dict` goes on after the batches that the loop has taken.
@@ -49,9 +50,9 @@ class StatefulSource(EpochSource[T_co]):
         """
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
-        moving = None if self._moving is None else self._moving()
-        if moving is not None:
-            return dict(moving.state)
+        # The loop may have left its epoch, with batches that it never got.
+        if self._place is not None and self._place.state is not None:
+            return dict(self._place.state)
         if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
             self._begun = self._get_iterator()  # only workers know the state with which they begin
         return self._state()
@@ -75,7 +76,7 @@ class StatefulSource(EpochSource[T_co]):
         """
         spec = self._order_spec()
         resumption = resume(spec, state_dict, chooses=self._auto_workers)
-        self._begun = self._moving = None
+        self._begun = self._moving = self._place = None
         if self.persistent_workers:
             self._iterator = None
             self._crew.close()  # their copies of the dataset have gone on

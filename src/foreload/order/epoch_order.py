@@ -107,6 +107,11 @@ class EpochOrder(Iterator[Any]):
         """Whether peeking drew the whole epoch, so that generators are now as they are after it."""
         return draws_at_once(self.item_sampler)
 
+    @property
+    def drew_seed(self) -> bool:
+        """Whether the user's generator is past the base seed of the workers, because the order is drawn again."""
+        return isinstance(self._batches, SamplerBatches) and self._batches.drew_seed
+
     def follow(self, delivered: Callable[[], int]) -> None:
         """Hold the states of batches only until they are delivered; ``delivered`` returns how many have been."""
         if isinstance(self._batches, SamplerBatches):

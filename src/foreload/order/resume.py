@@ -24,6 +24,7 @@ class Start:
             them as they should be, but ``drawn`` decides.
         over: whether ``drawn`` is the state of a sampler whose epoch was over; this is the next one.
         drew: whether the base seed of the workers is drawn from torch's global generator.
+        seeds: the generator of the user's that it is drawn from; None: it is not drawn from one.
     """
 
     given: Ranges = field(default_factory=list)
@@ -31,6 +32,7 @@ class Start:
     begun: bool = True
     over: bool = False
     drew: bool = False
+    seeds: Any = None
 
     @property
     def prefix(self) -> int:

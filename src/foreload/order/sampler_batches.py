@@ -41,6 +41,7 @@ class SamplerBatches(Iterator[Any]):
     Attributes:
         size: positions per batch: its samples, or 1 if the user's own sampler makes the batches.
         ready: batches that can be had without drawing from the sampler: none.
+        drew_seed: whether the sampler's generator is past the base seed that a loader draws from it too.
     """
 
     ready = 0
@@ -55,6 +56,7 @@ class SamplerBatches(Iterator[Any]):
         self._left_out = left_out
         self._taken = [*start.given, *left_out]
         self.delivered: Callable[[], int] = int  # the number of batches whose states are not needed any more
+        self.drew_seed = False
         self._states: dict[int, Any] = {}
         self._asked = 0
         drawn = {} if start.drawn is None else start.drawn
@@ -115,11 +117,18 @@ class SamplerBatches(Iterator[Any]):
         now = sampler_states(self._inner)
         set_sampler_states(self._inner, states["iter"])
         draws_seed = states["next"] is None and states["drew"]
+        own = getattr(self._inner, "generator", None)
+        draws_own = states["next"] is None and own is not None and bool(states.get("seeds"))
         if draws_seed and self._cuts:
             draw_seed()
+        if draws_own and self._cuts:
+            draw_seed(own)
         items = iter(self._inner)
         if draws_seed and not self._cuts:
             draw_seed()
+        if draws_own and not self._cuts:
+            draw_seed(own)
+        self.drew_seed = not self._cuts and own is not None and own is self._start.seeds
         if states["next"] is not None:
             set_sampler_states(self._inner, states["next"])
         return self._drawn_now(items, now)
@@ -258,14 +267,15 @@ class SamplerBatches(Iterator[Any]):
         return {"generators": dict(self._generators)}
 
 
-def coming_state(sampler: Any, *, drew: bool) -> dict[str, Any]:
+def coming_state(sampler: Any, *, drew: bool, seeds: bool) -> dict[str, Any]:
     """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
 
     Args:
         sampler: the sampler, or the one within torch's batch sampler.
         drew: whether the base seed of the workers will be drawn from torch's global generator.
+        seeds: whether it will be drawn from the sampler's own.
     """
     if has_state(sampler):
         own = {"sampler": copy.deepcopy(sampler.state_dict()), "iterator": None}
         return {"own": own, "at": 0, "over": False, "again": False}
-    return {"generators": {"iter": sampler_states(sampler), "next": None, "drew": drew}}
+    return {"generators": {"iter": sampler_states(sampler), "next": None, "drew": drew, "seeds": seeds}}

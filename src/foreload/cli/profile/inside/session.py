@@ -109,18 +109,33 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def rows(batch: Any, most: int) -> int:
-    """Count the samples of a batch by its shape, at most ``most``."""
+    """Count the samples of a batch by its shape, at most ``most``, also if they cannot be counted."""
+    try:
+        return _rows(batch, most)
+    except Exception:  # whatever the user's objects raise, and nested tensors, which have no shape
+        return most
+
+
+def _rows(batch: Any, most: int) -> int:
     if hasattr(batch, "shape"):
         return min(most, int(batch.shape[0])) if len(batch.shape) else 1
     if isinstance(batch, dict):
-        return min((rows(field, most) for field in batch.values()), default=most)
+        return min((_rows(field, most) for field in batch.values()), default=most)
     if isinstance(batch, (list, tuple)) and batch and hasattr(batch[0], "shape"):
-        return rows(batch[0], most)
+        return _rows(batch[0], most)
     return min(most, len(batch)) if isinstance(batch, list) else most
 
 
+def _size(batch: Any) -> tuple[int, int]:
+    """Return the number of tensors of a batch, and their bytes; 0 if that cannot be known."""
+    try:
+        tensors = _tensors(batch)
+        return len(tensors), sum(int(tensor.nbytes) for tensor in tensors)
+    except Exception:  # as above, and sparse tensors, which have no number of bytes
+        return 0, 0
+
+
 def _tensors(batch: Any) -> list[Any]:
-    """Return the tensors of a batch."""
     if hasattr(batch, "untyped_storage"):
         return [batch]
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
@@ -159,9 +174,9 @@ class LoopCounts:
             loader.epochs += 1
             lane.add("epochs", 1)
             lane.set("first", now - self.began)
-            tensors = _tensors(batch)
-            lane.set("tensors", len(tensors))
-            lane.set("batch_bytes", sum(int(tensor.nbytes) for tensor in tensors))
+            tensors, size = _size(batch)
+            lane.set("tensors", tensors)
+            lane.set("batch_bytes", size)
             waited = self.began
         lane.add("seconds", now - self._received)
         samples = self.lengths.popleft() if self.lengths else 1

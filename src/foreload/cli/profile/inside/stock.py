@@ -125,6 +125,12 @@ def _measured_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
     return _reset
 
 
+def _count(indices: Any, *, is_batch: bool) -> int:
+    """Count the samples of what a sampler yields, which may be an array."""
+    is_list = isinstance(indices, (list, tuple)) or (is_batch and hasattr(indices, "__len__"))
+    return len(indices) if is_list else 1
+
+
 def _measured_index(here: Here, index: Callable[..., Any]) -> Callable[..., Any]:
     draw = _as_loader(here, timed(here, "order", index))
 
@@ -137,7 +143,7 @@ def _measured_index(here: Here, index: Callable[..., Any]) -> Callable[..., Any]
         except BaseException as error:
             hide(error)
             raise
-        self._profiled.lengths.append(len(found) if isinstance(found, (list, tuple)) else 1)
+        self._profiled.lengths.append(_count(found, is_batch=self._auto_collation))
         return found
 
     return _next_index
@@ -202,7 +208,7 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
         samples = 0
         try:
             data = fetch(self, possibly_batched_index)
-            samples = len(possibly_batched_index) if isinstance(possibly_batched_index, (list, tuple)) else 1
+            samples = _count(possibly_batched_index, is_batch=self.auto_collation)
             return data
         except BaseException as error:
             hide(error)
