@@ -7,6 +7,7 @@ and Ray Train of torch's. All of them pass on the number of workers, so that lea
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import sys
 import weakref
@@ -64,10 +65,15 @@ def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
 
     A number of workers alone may well be copied by a user, for a loader that is like the other in nothing else.
     """
-    origin = num_workers.loader if isinstance(num_workers, WorkerCount) else None
+    origin = _counted(num_workers)
     if origin is None or origin.dataset is not dataset or origin.collate_fn is not collate_fn:
         return None
     return origin
+
+
+def _counted(num_workers: Any) -> AdaptableLoader[Any] | None:
+    """Return the loader whose number of workers this is."""
+    return num_workers.loader if isinstance(num_workers, WorkerCount) else None
 
 
 class _RebuildsOurs(type):
@@ -76,8 +82,7 @@ class _RebuildsOurs(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _Loader:  # a framework has derived a class of its own
             return super().__call__(*args, **kwargs)
-        count = kwargs.get("num_workers")
-        origin = count.loader if isinstance(count, WorkerCount) else None
+        origin = _counted(kwargs.get("num_workers"))
         if origin is None:
             return TorchDataLoader(*args, **kwargs)
         return origin.rebuilt(inspect.signature(TorchDataLoader).bind(*args, **kwargs).arguments)
@@ -107,6 +112,8 @@ def _watch_frameworks() -> None:
             continue
         if vars(module).get("DataLoader") is TorchDataLoader:
             vars(module)["DataLoader"] = _Loader
+            if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
+                _keep_states(module)
         elif hasattr(module, function) and name not in _unknown:
             _unknown.add(name)
             warn_user(
@@ -117,6 +124,33 @@ def _watch_frameworks() -> None:
 
 
 _unknown: set[str] = set()
+
+
+def _keep_states(accelerate: Any) -> None:
+    """Let Accelerate save the state of a loader of ours where it would build a stateful one of torchdata's.
+
+    Where one rank loads for all (``dispatch_batches``), Accelerate takes a state when it is some batches ahead, and
+    corrects that in torchdata's states; ours are taken before it goes ahead.
+    """
+    adapter, dispatcher = accelerate.DataLoaderAdapter, accelerate.DataLoaderDispatcher
+    init, fetch = adapter.__init__, dispatcher._fetch_batches
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
+        ours = _counted(kwargs.get("num_workers")) is not None
+        init(self, *args, use_stateful_dataloader=use_stateful_dataloader and not ours, **kwargs)
+        self.use_stateful_dataloader = use_stateful_dataloader  # checkpoints then hold the state
+
+    @functools.wraps(fetch)
+    def _fetch_batches(self: Any, iterator: Any) -> Any:
+        if not isinstance(self.base_dataloader, AdaptableLoader):
+            return fetch(self, iterator)
+        state = self.base_dataloader.state_dict()
+        found = fetch(self, iterator)
+        self.dl_state_dict = {**state, "_iterator_finished": False}
+        return found
+
+    adapter.__init__, dispatcher._fetch_batches = __init__, _fetch_batches
 
 
 def _of_all_ranks(dataset: Any) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "granted_memory",
     "join",
     "open_memory",
+    "open_process",
     "round_up",
 ]
 
@@ -176,6 +177,16 @@ def open_memory(name: str) -> int:
         return os.memfd_create(f"foreload-{name}", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor that can be read from once the process has ended; None if the system has no such thing.
+
+    The sentinel of ``multiprocessing`` is a pipe, which also stays open in processes that the worker forks.
+    """
+    with suppress(AttributeError, OSError):
+        return os.pidfd_open(pid)
+    return None
 
 
 def round_up(size: int) -> int:

@@ -120,6 +120,44 @@ def test_a_state_goes_on_where_the_loop_was() -> None:
     assert not leftovers.threads()
 
 
+@pytest.fixture
+def torchdata() -> None:
+    pytest.importorskip("torchdata.stateful_dataloader")  # which Accelerate asks for
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpoint_has_the_state_of_a_stateful_loader(torchdata: None, workers: int, tmp_path: pathlib.Path) -> None:
+    configuration = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
+
+    def make(folder: pathlib.Path | None, make: Any = fl.DataLoader, **options: Any) -> tuple[Any, Any]:
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=configuration)
+        loader = accelerator.prepare(make(Regression(), batch_size=8, shuffle=True, num_workers=workers, **options))
+        if folder is not None:
+            accelerator.load_state(str(folder))
+        return accelerator, loader
+
+    accelerator, loader = make(None, seed=4)
+    assert type(loader.base_dataloader) is fl.DataLoader
+    whole = [indices(loader) for _ in range(2)]
+    accelerator, loader = make(None, seed=4)
+    taken = indices(loader)
+    batches = iter(loader)
+    taken += [next(batches)["index"].tolist() for _ in range(3)]
+    accelerator.save_state(str(tmp_path / "middle"))
+    batches.close()
+    _, again = make(tmp_path / "middle", seed=4)
+    assert taken == [*whole[0], *whole[1][:3]]
+    assert indices(again) == whole[1][3:]
+    accelerator, loader = make(None, seed=4)
+    indices(loader)
+    accelerator.save_state(str(tmp_path / "end"))
+    assert indices(make(tmp_path / "end", seed=4)[1]) == whole[1]
+    # Torch's loaders still become torchdata's.
+    _, theirs = make(None, DataLoader)
+    assert type(theirs.base_dataloader).__name__ == "StatefulDataLoader"
+    assert not leftovers.threads()
+
+
 def test_a_loop_that_is_left_leaves_nothing() -> None:
     before = leftovers.processes()
     for workers in WORKERS:
@@ -207,6 +245,33 @@ def stream(**ranks: int) -> Any:
     return fl.Stream(Wholes(24), seed=1, buffer=8, **ranks)
 
 
+# In batches of 4 on two ranks: full groups of batches, and a last one with a single batch.
+DISPATCHED: list[tuple[Any, dict[str, Any]]] = [
+    (Regression(22), {"shuffle": True, "seed": 8}),
+    (Regression(20), {"shuffle": True, "seed": 8, "drop_last": True}),
+    (Numbers(), {}),
+]
+
+
+def _resumed(data: Any, **arguments: Any) -> list[Any]:
+    """The batches of an epoch, and those that are left after each state that was taken in it."""
+
+    def make() -> Any:
+        return prepared(fl.DataLoader(data, batch_size=4, num_workers=0, **arguments), dispatch_batches=True)
+
+    loader = make()
+    taken, states = [], []
+    for batch in loader:
+        taken.append(batch["index"].tolist())
+        states.append(pickle.loads(pickle.dumps(loader.state_dict())))
+    rests = []
+    for state in states[:-1]:
+        again = make()
+        again.load_state_dict(state)
+        rests.append(indices(again))
+    return [taken, rests]
+
+
 def _load(rank: int, port: int, folder: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank))
     os.environ.update(WORLD_SIZE="2", OMP_NUM_THREADS="1")
@@ -232,6 +297,7 @@ def _load(rank: int, port: int, folder: str) -> None:
     skipping = accelerate.skip_first_batches(loader, 1)
     skipping.set_epoch(1)
     results["seeded"] = [*epochs, indices(skipping)], own.stats()["samples"]
+    results["resumed"] = [_resumed(data, **options) for data, options in DISPATCHED]
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -251,3 +317,9 @@ def test_ranks_get_what_torchs_loader_would_give_them(tmp_path: pathlib.Path) ->
         assert {index for batch in [*first, *second] for index in batch} == set(range(22))
     assert (epochs[3], others[3]) == (epochs[1][1:], others[1][1:])
     assert samples == 3 * 12 + 8
+    for result in (mine, theirs):
+        for (data, _), (taken, rests) in zip(DISPATCHED, result["resumed"], strict=True):
+            assert len(rests) == len(taken) - 1, data
+            # (The last batch is filled up with samples of the first that a run has loaded.)
+            assert [rest[:-1] for rest in rests] == [taken[done:-1] for done in range(1, len(taken))], data
+            assert all(len(rest) == len(taken) - done for done, rest in enumerate(rests, 1)), data

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,17 @@ class Facts(Dataset[Any]):
             "cores": sorted(os.sched_getaffinity(0)),
             "calls": calls,
             "numpy": np.random.rand(),
+            "umask": umask(),
+            "ignored": signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN,
+            "blocked": signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, []),
         }
+
+
+def umask() -> int:
+    """The present mask for new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def first(samples: list[Any]) -> Any:
@@ -77,6 +88,60 @@ def test_what_a_new_process_would_inherit_is_that_of_now(monkeypatch: pytest.Mon
     finally:
         os.sched_setaffinity(0, cores)
     assert all(sample["cores"] == sorted(cores) for sample in epoch("spawn"))
+
+
+@pytest.mark.slow
+def test_files_and_signals_are_as_the_program_sets_them() -> None:
+    def found() -> set[Any]:
+        return {(sample["umask"], sample["ignored"], sample["blocked"]) for sample in epoch("spawn")}
+
+    usual, ignored = found(), signal.getsignal(signal.SIGUSR2)
+    mask = os.umask(0o077)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        assert found() == {(0o077, True, True)} != usual
+    finally:
+        os.umask(mask)
+        signal.signal(signal.SIGUSR2, ignored)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    assert found() == usual == {(mask, False, False)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_go_on_without_their_template(method: str) -> None:
+    loader = fl.DataLoader(Slow(), batch_size=1, num_workers=2, multiprocessing_context=method)
+    batches = iter(loader)
+    found = [int(next(batches))]
+    ended = template.template_process_id()
+    assert ended is not None
+    os.kill(ended, signal.SIGKILL)
+    os.waitpid(ended, 0)
+    found += map(int, batches)
+    assert found == list(range(12))
+    assert loader.restarts == []
+    # A worker that is killed now is noticed all the same.
+    batches, left = iter(loader), iter(loader)
+    next(batches), next(left)
+    (first, second), others = batches._workers, left._workers  # type: ignore[attr-defined]
+    os.kill(template.template_process_id() or 0, signal.SIGKILL)
+    os.kill(first.pid, signal.SIGKILL)
+    assert [int(batch) for batch in batches] == list(range(1, 12))
+    assert [restart.pid for restart in loader.restarts] == [first.pid]
+    del batches, left
+    assert not leftovers.wait_until_none(
+        lambda: {worker.pid for worker in (second, *others) if not leftovers.has_ended(worker.pid)}
+    )
+
+
+class Slow(Dataset[int]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.05)
+        return index
 
 
 def imported(into: Any) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "open_process", "send"]
+__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "send"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -253,13 +253,3 @@ class Descriptor:
 
 def _received(descriptor: Any) -> Any:
     return descriptor
-
-
-def open_process(pid: int) -> int | None:
-    """Return a descriptor that can be read from once the process has ended; None if the system has no such thing.
-
-    The sentinel of ``multiprocessing`` is a pipe, which also stays open in processes that the worker forks.
-    """
-    with suppress(AttributeError, OSError):
-        return os.pidfd_open(pid)
-    return None

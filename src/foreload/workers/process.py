@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from foreload.machine import open_memory
+from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
-from foreload.workers.pipes import Channel, Descriptor, open_process
+from foreload.workers.pipes import Channel, Descriptor
 from foreload.workers.slots import ConsumerSlots, SharedHeader
 from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work

@@ -24,6 +24,7 @@ from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
 from foreload.datasets.images.cache import ImageCache, check_room
 from foreload.datasets.images.decode import decode_image
+from foreload.datasets.images.transform import apply_transform
 from foreload.datasets.stream import Stream, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
@@ -40,7 +41,7 @@ from foreload.protocol import (
     UserCode,
 )
 from foreload.remote.url import local_path
-from foreload.transforms import ImageTransform, transform_array
+from foreload.transforms import ImageTransform
 
 __all__ = ["ImageDataset"]
 
@@ -228,7 +229,7 @@ class ImageDataset(
 
     def load_transformed(self, index: int) -> Any:
         """Load one image for a transform in Python."""
-        return self.apply_transform(self._decode(index))
+        return apply_transform(self.transform, self._decode(index))
 
     def _decode(self, index: int) -> Array:
         if self._cache is None:
@@ -244,17 +245,6 @@ class ImageDataset(
         if failures:
             raise failures[0]
         return bytes(piece)
-
-    def apply_transform(self, array: Array) -> Any:
-        """Transform a decoded image (uint8, height x width x 3)."""
-        from PIL import Image
-
-        transform: Any = self.transform
-        if isinstance(transform, ImageTransform):
-            return transform_array(transform, array)
-        if type(transform).__module__.partition(".")[0] == "albumentations":
-            return transform(image=array)["image"]
-        return transform(Image.fromarray(array))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several images' bytes, with their targets; in place of one that fails, its exception."""
@@ -338,7 +328,7 @@ class ImageDataset(
         """Decode and transform an image from the cache."""
         image, target = prepared
         array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
-        return self.apply_transform(array), target
+        return apply_transform(self.transform, array), target
 
     def user_code(self) -> Iterable[Any]:
         """Return the transform; see :class:`foreload.protocol.UserCode`."""

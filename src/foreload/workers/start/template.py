@@ -16,17 +16,24 @@ import sys
 import threading
 from multiprocessing import context as contexts
 from multiprocessing import process, reduction, spawn, util
+from multiprocessing.connection import wait
 from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.popen_forkserver import Popen
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from foreload.machine import open_process
+
 __all__ = ["TemplateProcess", "process_class", "template_process_id"]
 
-# What a process inherits from the one that starts it, besides its environment.
+# What a process inherits from the one that starts it, besides its environment: limits, and from proc(5) the mask
+# for new files and the signals that it ignores or that its thread blocks.
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_STACK)
+_THREAD = Path("/proc/thread-self/status")
+_STATUS = ("Umask", "SigBlk", "SigIgn")
 
 
 class _Preloaded(list[str]):
@@ -88,6 +95,7 @@ def _template() -> _Template:
         _paths(),
         [_file_identity(descriptor) for descriptor in range(3)],
         [resource.getrlimit(which) for which in _LIMITS],
+        _thread_status(),
     )
     present = _Present.template
     if present is not None and present.inherited != inherited:
@@ -97,6 +105,13 @@ def _template() -> _Template:
         _Present.template = _Template(inherited)
         _Present.template.ensure_running()
     return _Present.template
+
+
+def _thread_status() -> list[str]:
+    try:
+        return [line for line in _THREAD.read_text().splitlines() if line.partition(":")[0] in _STATUS]
+    except OSError:  # there is no /proc
+        return []
 
 
 def _file_identity(descriptor: int) -> tuple[int, int] | None:
@@ -127,7 +142,7 @@ def template_process_id() -> int | None:
     return None if _Present.template is None else _Present.template.process_id
 
 
-def _close(*descriptors: int) -> None:
+def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -165,16 +180,30 @@ class _Popen(Popen):
     def _send(self, data: io.BytesIO) -> None:
         with _Present.lock:  # no other thread retires it meanwhile
             self._template = _template()
-            self.sentinel, into = self._template.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+            self._status, into = self._template.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         # As long as the other end is open, the worker knows that its parent lives.
-        self.finalizer = util.Finalize(self, _close, (os.dup(into), self.sentinel))
+        descriptors = [os.dup(into), self._status]
+        self.finalizer = util.Finalize(self, _close, (descriptors,))
         try:
             with open(into, "wb", closefd=True) as file:
                 file.write(data.getbuffer())
-            self.pid = read_signed(self.sentinel)
+            self.pid = read_signed(self._status)
         except (EOFError, ConnectionError):
             self.finalizer()
             raise
+        # The template has the other end of the pipe, and may be killed before the worker ends.
+        ended = open_process(self.pid)
+        self.sentinel = self._status if ended is None else ended
+        descriptors += [] if ended is None else [ended]
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """Return the exit code once the process has ended; 255 if the template, which would know it, has too."""
+        if self.returncode is None and wait([self.sentinel], 0 if flag == os.WNOHANG else None):
+            try:
+                self.returncode = read_signed(self._status)
+            except (OSError, EOFError):
+                self.returncode = 255
+        return self.returncode
 
 
 class TemplateProcess(process.BaseProcess):
