@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "Costs", "WorkerKind", "busy_share", "make_servers", "measured_pace"]
 
-WorkerKind = Literal["threads", "processes"]
+WorkerKind = Literal["threads", "processes", "ray"]
 
 # Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")
