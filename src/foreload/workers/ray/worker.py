@@ -162,4 +162,5 @@ class RayWorker:
         if not self.asked:
             return f"{where} is idle"
         indices = next(iter(self.asked.values()))
-        return f"{where} is at the batch of samples {str(indices)[:200]}"
+        listed = indices.tolist() if hasattr(indices, "tolist") else indices
+        return f"{where} is at the batch of samples {str(listed)[:200]}"
