@@ -18,6 +18,7 @@ import torch
 
 import foreload as fl
 from tests.ray.parts import Counting, Drawn, Lethal, Part, Touched, plain, running_cluster
+from tests.test_documents import blocks_of
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -227,9 +228,7 @@ def test_streams_and_states_of_workers() -> None:
 
 def test_a_cache_for_each_node_lasts_between_epochs(tmp_path: Path) -> None:
     with on_ray(Touched(str(tmp_path), 40), batch_size=4, shuffle=True, seed=0, cache="64MiB") as loader:
-        epochs = []
-        for _ in range(2):
-            epochs.append(sorted(i for batch in loader for i in batch[:, 0].tolist()))
+        epochs = [sorted(i for batch in loader for i in batch[:, 0].tolist()) for _ in range(2)]
         assert epochs == [[*range(40)]] * 2
         loaded = (tmp_path / "loaded").read_text().split()
         assert all(loaded.count(str(index)) <= 2 for index in range(40))  # once on each node
@@ -276,7 +275,9 @@ def test_init_functions_and_worker_info() -> None:
             info = torch.utils.data.get_worker_info()
             return info.id, info.num_workers, info.dataset.size, torch.get_num_threads()
 
-    told = {tuple(row) for batch in on_ray(Told(40), batch_size=2, worker_init_fn=init) for row in zip(*plain(batch))}
+    told = {
+        tuple(row) for batch in on_ray(Told(40), batch_size=2, worker_init_fn=init) for row in zip(*plain(batch))
+    }
     assert told <= {(0, 2, 100, 1), (1, 2, 101, 1)}
 
 
@@ -346,3 +347,71 @@ def test_store_memory_is_writable() -> None:
     array = ray.get(ray.put(np.zeros(1 << 20, np.uint8)))
     ctypes.memset(array.ctypes.data, 1, 8)
     assert array[:9].tolist() == [1] * 8 + [0]
+
+
+def test_rows_of_ray_data_come_in_a_known_order() -> None:
+    def picture(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "picture": np.full((2, 3), row["id"], np.float32), "name": f"n{row['id']}"}
+
+    made = ray.data.range(100, override_num_blocks=7).map(picture)
+    rows = fl.from_ray_dataset(made)
+    assert len(rows) == 100
+    assert [rows[i]["id"] for i in range(100)] == [*range(100)]
+    assert rows[-1]["name"] == "n99"
+    assert rows[5]["picture"].flags.writeable
+    with pytest.raises(IndexError, match="index 100 is out of range for 100 rows"):
+        rows[100]
+    options: Any = {"batch_size": 16, "shuffle": True, "seed": 4}
+    expected = plain(here(rows, **options))
+    assert sorted(i for batch in expected for i in batch["id"]) == [*range(100)]
+    assert torch.tensor(expected[2]["picture"])[:, 0, 0].tolist() == expected[2]["id"]
+    loader = on_ray(rows, **options)
+    epoch = iter(loader)
+    assert plain([next(epoch), next(epoch)]) == expected[:2]
+    state = loader.state_dict()
+    epoch.close()
+    other = on_ray(rows, **options)
+    other.load_state_dict(state)
+    assert plain(other) == expected[2:]
+    stream = [row["id"] for row in fl.Stream(rows, seed=1, buffer=20)]
+    assert sorted(stream) == [*range(100)] != stream
+    with pytest.raises(TypeError, match=r"must be a ray\.data\.Dataset, got list"):
+        fl.from_ray_dataset([1])
+
+
+def _train(config: dict[str, Any]) -> None:
+    import ray.train
+
+    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    torch.manual_seed(rank)
+    loader = fl.DataLoader(Drawn(40, side=8), batch_size=4, shuffle=True, seed=3, num_workers=1, workers="ray")
+    indices = [batch["index"].tolist() for batch in loader]
+    Path(config["folder"], f"{rank}-of-{world}").write_text(repr(indices))
+
+
+def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) -> None:
+    train = pytest.importorskip("ray.train.torch")
+    scaling = importlib.import_module("ray.train").ScalingConfig(
+        num_workers=2, resources_per_worker={"CPU": 0.01}, trainer_resources={"CPU": 0}
+    )
+    trainer = train.TorchTrainer(
+        _train,
+        train_loop_config={"folder": str(tmp_path)},
+        scaling_config=scaling,
+        run_config=importlib.import_module("ray.train").RunConfig(storage_path=str(tmp_path / "runs")),
+    )
+    extra = cluster.add_node(num_cpus=1)
+    try:
+        trainer.fit()
+    finally:
+        cluster.remove_node(extra)
+    parts = [eval((tmp_path / f"{rank}-of-2").read_text()) for rank in range(2)]
+    assert [len(part) for part in parts] == [5, 5]
+    assert sorted(i for part in parts for batch in part for i in batch) == [*range(40)]
+
+
+def test_the_document() -> None:
+    names: dict[str, Any] = {"dataset": Drawn(8), "made": ray.data.range(64)}
+    for block in blocks_of(Path(__file__).parents[2] / "docs" / "ray.md"):
+        exec(block, names)
+    assert next(iter(names["loader"]))["id"].shape == (32,)

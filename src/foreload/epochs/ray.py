@@ -48,8 +48,8 @@ class _Job:
 class RayEpoch(Epoch):
     """Gives batches to those workers of a Ray cluster that are there, ``prefetch_factor`` each.
 
-    Any worker can make any batch, so those that a lost worker had go to others. Where workers have a state, or parts
-    of a stream, they are dealt with as processes are: see :class:`~foreload.epochs.processes.ProcessEpoch`.
+    Any worker can make any batch, so those that a lost worker had go to others. Where workers have a state, or
+    parts of a stream, :class:`~foreload.epochs.processes.ProcessEpoch` deals with them as with processes.
 
     Args:
         spec: the loader as the epoch sees it.
@@ -220,7 +220,9 @@ class RayEpoch(Epoch):
         limit = f"(max_restarts={self._max_restarts})"
         if not indices:
             return f"{num_lost} workers ended before they had begun {limit}."
-        return f"{num_lost} workers ended while they were loading the batch of samples {shown(indices[0])} {limit}."
+        return (
+            f"{num_lost} workers ended while they were loading the batch of samples {shown(indices[0])} {limit}."
+        )
 
     def wake(self) -> None:
         """Let a thread that waits for a batch look again whether the epoch goes on."""

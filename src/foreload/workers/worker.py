@@ -204,7 +204,8 @@ def _set_up_process(worker: int, task: WorkerTask) -> None:
 class WorkerState:
     """A worker between two messages; ``slots`` are the memory of batches, which the header's owner sees."""
 
-    _flatten, _dumps = staticmethod(flatten), staticmethod(pickle.dumps)
+    _flatten: Callable[[Any], list[memoryview]] = staticmethod(flatten)
+    _dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
 
     def __init__(self, worker: int, task: WorkerTask, header: Any, slots: Any, lane: _native.Lane) -> None:
         self._worker = worker
@@ -247,8 +248,9 @@ class WorkerState:
         if isinstance(task.dataset, IterableDataset):
             if task.spec.is_keyed:
                 KeyedGenerators(begin.key).key(self._worker)
-            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again)
-            self._source = stream
+            self._source = stream = StreamBatches(
+                task.spec, task.dataset, slots, begin.progress, again=begin.again
+            )
             self._batches = lambda _: (next(stream), stream.samples)
             return
         if task.spec.is_keyed and isinstance(task.dataset, EpochListener):

@@ -44,7 +44,9 @@ class NodeCaches(LoaderCache):
         # Stands for those on the nodes: nothing is kept in it.
         self.store = SampleStore(len(root), options.bytes)
         self.plan = None
-        self.forms = np.full(len(root) if isinstance(root, ImageForms) else 0, forms_of(options.keep)[-1], np.uint8)
+        self.forms = np.full(
+            len(root) if isinstance(root, ImageForms) else 0, forms_of(options.keep)[-1], np.uint8
+        )
         self.order = "unknown"
         self._router = None
         self._keepers: dict[str, tuple[Any, Any]] = {}  # by node: the actor, and a reference to its answer

@@ -2,8 +2,8 @@
 
 Ray hands out read-only views of its store, because several processes may read an object. A batch has one reader:
 its only reference is held here until it is taken, and dropped then. So its tensors may be written to, as those of
-any other worker; the store has the memory for as long as one of them lives. Where the store should be mapped without
-write access, batches are copied.
+any other worker; the store keeps the memory for as long as one of them lives. Where the store should be mapped
+without write access, batches are copied.
 """
 
 from __future__ import annotations

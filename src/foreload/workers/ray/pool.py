@@ -1,4 +1,4 @@
-"""The workers of a loader on a Ray cluster: the wait for their answers, and replacements of those that are lost."""
+"""The workers of a loader on a Ray cluster: the wait for their answers, and replacements of lost ones."""
 
 from __future__ import annotations
 

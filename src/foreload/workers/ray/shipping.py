@@ -1,4 +1,4 @@
-"""Pickles that travel through Ray: with classes and functions of scripts by value, and references to its objects."""
+"""Pickles that travel through Ray: with classes of scripts by value, and references to its objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["flatten_by_value", "pack", "unpack"]
 
 
 class _BatchPickler(SamplePickler, cloudpickle.Pickler):  # type: ignore[misc]
-    """Takes classes by value that another process cannot import, such as those of a notebook or the main module."""
+    """Takes classes by value that another process cannot import, as those of a notebook or a script."""
 
     def reducer_override(self, value: Any) -> Any:
         found = SamplePickler.reducer_override(self, value)

@@ -57,9 +57,7 @@ class RayWorker:
         reason: why it has ended, as Ray says.
     """
 
-    def __init__(
-        self, number: int, actor: Any, lane: Lane, messages: SimpleQueue[Message | None]
-    ) -> None:
+    def __init__(self, number: int, actor: Any, lane: Lane, messages: SimpleQueue[Message | None]) -> None:
         self.number = number
         self.lane = lane
         self.asked: OrderedDict[int, Any] = OrderedDict()
