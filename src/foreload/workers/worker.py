@@ -216,8 +216,7 @@ class WorkerState:
         self._batches: Any = None  # makes a batch of indices, or the next batch of a stream
         self._source: StreamBatches | StatefulSamples | None = None  # has a state
         self._snapshots = 0
-        self._made = 0  # batches in this epoch
-        self._first = 0
+        self._made = self._first = 0  # batches in this epoch, and its first job
         try:
             if task.init is not None:
                 task.init(worker)
@@ -232,8 +231,7 @@ class WorkerState:
         """Begin an epoch; return the state of the dataset then, if it may have one."""
         self._first = begin.first
         self._snapshots = begin.snapshots or 0
-        self._made = 0
-        self._source = None
+        self._made, self._source = 0, None
         result = Result(-1, begun=begin.first)
         if self._failure is None:
             try:
@@ -248,9 +246,8 @@ class WorkerState:
         if isinstance(task.dataset, IterableDataset):
             if task.spec.is_keyed:
                 KeyedGenerators(begin.key).key(self._worker)
-            self._source = stream = StreamBatches(
-                task.spec, task.dataset, slots, begin.progress, again=begin.again
-            )
+            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again)
+            self._source = stream
             self._batches = lambda _: (next(stream), stream.samples)
             return
         if task.spec.is_keyed and isinstance(task.dataset, EpochListener):
@@ -288,8 +285,7 @@ class WorkerState:
         result = Result(number, error=self._failure)
         if self._failure is None:
             self._load(result, indices)
-        errors = self._task.spec.errors
-        if errors:
+        if errors := self._task.spec.errors:
             result.failures = list(errors)
             errors.clear()
         return result
