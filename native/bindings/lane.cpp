@@ -48,6 +48,24 @@ Table recent(const Lane& lane) {
   return table_of(std::move(values), 6);
 }
 
+using Words = nb::ndarray<const uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void absorb(Lane& lane, const Words& totals, const Words& spans, int64_t shift) {
+  if (totals.shape(0) != foreload::kStages || totals.shape(1) != 5 || spans.shape(1) != 6) {
+    throw foreload::Error(foreload::ErrorKind::value, "totals and spans must be those of another lane");
+  }
+  const uint64_t* row = totals.data();
+  for (size_t stage = 0; stage < foreload::kStages; ++stage, row += 5) {
+    lane.count(static_cast<Stage>(stage), {row[0], row[1], row[2], row[3], row[4]});
+  }
+  row = spans.data();
+  for (size_t i = 0; i < spans.shape(0); ++i, row += 6) {
+    lane.add({row[4] + shift, row[5] + shift, stage_of(static_cast<uint8_t>(row[0])),
+              static_cast<uint32_t>(row[1]), static_cast<uint32_t>(row[2]), row[3]},
+             {});
+  }
+}
+
 }  // namespace
 
 void bind_lane(nb::module_& module) {
@@ -73,5 +91,8 @@ void bind_lane(nb::module_& module) {
           },
           nb::arg("stage"), nb::arg("begin"), nb::arg("end"), nb::arg("samples") = 0, nb::arg("bytes") = 0,
           nb::arg("batch") = 0, "Add a span that was measured elsewhere. For the lane's writer only.")
+      .def("absorb", &absorb, nb::arg("totals"), nb::arg("spans"), nb::arg("shift") = 0,
+           "Add what another lane has recorded, with its spans moved by ``shift`` nanoseconds. For the lane's "
+           "writer only.")
       .def("clear", &Lane::clear, "Reset the sums and forget the spans.");
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foreload.datasets.mixture import Mixture
     from foreload.datasets.parquet import ParquetDataset
     from foreload.datasets.prefetch import AsyncPrefetchDataset
+    from foreload.datasets.ray import from_ray_dataset
     from foreload.datasets.stream import Stream
     from foreload.datasets.tar import TarDataset
     from foreload.datasets.tar.pack import pack
@@ -81,6 +82,7 @@ __all__ = [
     "create_dataloader",
     "errors",
     "export",
+    "from_ray_dataset",
     "from_torch",
     "gather",
     "get_train_transforms",
@@ -120,6 +122,7 @@ _MODULES = {
     "cached": "foreload.cache.lru",
     "check_threads": "foreload.workers.thread_check.check",
     "create_dataloader": "foreload.recipes.factory",
+    "from_ray_dataset": "foreload.datasets.ray",
     "from_torch": "foreload.recipes.from_torch",
     "gather": "foreload.datasets.tensors",
     "get_train_transforms": "foreload.transforms",

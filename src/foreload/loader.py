@@ -53,8 +53,9 @@ class DataLoader(AdaptableLoader[T_co]):
             the dataset (see :meth:`stats`). For samples on a server, threads that request about 768 samples at a
             time: ``ceil(768 / batch_size)``, from 2 to 32.
         workers: ``"threads"`` share the dataset, and ``__getitem__`` must allow that; ``"processes"`` have a copy
-            each; ``"auto"``: threads only for what is known to allow them, and for datasets with an attribute
-            ``thread_safe = True`` (see :func:`foreload.check_threads`).
+            each; ``"ray"`` are actors on a Ray cluster, with one CPU and a copy each, as many as fit if
+            ``num_workers`` is ``"auto"``; ``"auto"``: threads only for what is known to allow them, and for
+            datasets with an attribute ``thread_safe = True`` (see :func:`foreload.check_threads`).
         seed: makes the order (with ``shuffle=True``) and random numbers a function of (seed, epoch, index), the
             same for any number and kind of workers: those of foreload's transforms, and those that are drawn from
             the global generators of torch, NumPy and Python. Each iteration is the next epoch; see

@@ -13,7 +13,7 @@ import torch
 from foreload.checks import Array
 from foreload.nested import tensors
 
-__all__ = ["deserialize", "flatten", "restore", "serialize"]
+__all__ = ["SamplePickler", "deserialize", "flatten", "restore", "serialize"]
 
 _ALIGNMENT = 64
 
@@ -22,7 +22,7 @@ _MAX_GAPS = 8
 _MAX_GAP_BYTES = 1 << 20
 
 
-class _Pickler(pickle.Pickler):
+class SamplePickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
@@ -120,7 +120,7 @@ def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...])
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
-def flatten(sample: Any) -> list[memoryview]:
+def flatten(sample: Any, pickler: type[SamplePickler] = SamplePickler) -> list[memoryview]:
     """Return a sample as a pickle stream and the memory of its tensors and arrays, which is not copied.
 
     Tensors keep their strides, and those that share memory share it afterwards, as between torch's workers and
@@ -133,7 +133,7 @@ def flatten(sample: Any) -> list[memoryview]:
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _Pickler(sample, stream, protocol=5, buffer_callback=buffers.append).dump(sample)
+    pickler(sample, stream, protocol=5, buffer_callback=buffers.append).dump(sample)
     return [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 

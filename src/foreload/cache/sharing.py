@@ -16,7 +16,7 @@ from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 from foreload.order.ranks import first_claim, machine_name, own_process, rank_store
 
-__all__ = ["SharedStore"]
+__all__ = ["SharedStore", "open_store", "store_address"]
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 
@@ -31,14 +31,14 @@ _num_made: Counter[tuple[str, str]] = Counter()
 _told: dict[str, list[list[Any]]] = {}
 
 
-def _address(store: SampleStore) -> str:
+def store_address(store: SampleStore) -> str:
     """Return where other processes of the same user find the memory of a store."""
     file = store.native.file
     return f"{os.getpid()} {file} {_inode(file) if file >= 0 else '-'}"
 
 
-def _found(address: str, like: SampleStore) -> SampleStore:
-    """Open the store of another process of the same user.
+def open_store(address: str, arguments: tuple[int, int, int, int, bool]) -> SampleStore:
+    """Open the store of another process of the same user, which was made with these arguments.
 
     Raises:
         OSError: it is gone, or belongs to another user.
@@ -48,7 +48,7 @@ def _found(address: str, like: SampleStore) -> SampleStore:
     try:
         if _inode(own) != inode:  # the number is used again
             raise OSError(f"descriptor {file} of process {process} is another file by now")
-        return SampleStore.opened(own, like.arguments)
+        return SampleStore.opened(own, arguments)
     finally:
         os.close(own)
 
@@ -92,11 +92,11 @@ class SharedStore:
                     ranks = range(dist.get_world_size())
                     exchange.wait([f"foreload/rank/{rank}" for rank in ranks], _RANKS_TIMEOUT)
                 store = self._made(make)
-                exchange.set(f"{key}/{maker}", _address(store))
+                exchange.set(f"{key}/{maker}", store_address(store))
                 return store, True
             try:
                 exchange.wait([f"{key}/{maker}"], _STORE_TIMEOUT)
-                return _found(exchange.get(f"{key}/{maker}").decode(), make(1)), False
+                return open_store(exchange.get(f"{key}/{maker}").decode(), make(1).arguments), False
             except OSError:  # that process has closed it, or was killed: the first one to notice makes another one
                 gone.add(maker)
             except RuntimeError as error:

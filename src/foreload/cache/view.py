@@ -91,6 +91,10 @@ class CachedView(Dataset[Any]):
         # The cache keeps the first stage of a two-stage sample.
         self._is_split = store is not None and isinstance(self._root, TwoStage)
 
+    def with_store(self, store: SampleStore) -> CachedView:
+        """Return the same dataset seen through another store."""
+        return CachedView(self._dataset, store, self._transform, self._keep)
+
     def __getitem__(self, index: Any, timer: _Timed | None = None) -> Any:
         """Load one sample; with a timer, each of its stages has a span."""
         store = self._store

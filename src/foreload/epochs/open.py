@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.utils.data import IterableDataset
 
 from foreload.batch.buffers import Buffers
@@ -51,6 +53,8 @@ def open_epoch(
     if crew.kind(workers.workers, count) == "processes":
         pool, owner = crew.process_pool(workers, cursor.base_seed)
         return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)
+    if crew.kind(workers.workers, count) == "ray":
+        return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
     if isinstance(spec.dataset, IterableDataset):
         if count == 0:
             return StreamEpoch(spec, buffers)
@@ -79,6 +83,20 @@ def open_epoch(
     if crew.tuner is None:
         return ThreadEpoch(spec, assembly, threads, depth=depth, owner=owner)
     return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)
+
+
+def _open_on_ray(
+    spec: EpochSpec, crew: Crew, workers: CrewSpec, *, restarts: list[Restart], max_restarts: int
+) -> Epoch:
+    from foreload.epochs.ray import RayEpoch
+
+    pool, owner = crew.ray_pool(workers, spec.cursor.base_seed)
+    if workers.is_stream or has_state(spec.dataset):
+        # Each worker has its own part, or state, and so the batches that are its.
+        same: Any = pool
+        return ProcessEpoch(spec, same, owner=owner, restarts=restarts, max_restarts=max_restarts)
+    how: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts, "grows": workers.is_auto}
+    return RayEpoch(spec, crew, pool, owner=owner, **how)
 
 
 def _is_cheap(assembly: TensorAssembly, spec: EpochSpec, workers: CrewSpec) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from foreload.workers.process import Worker
 from foreload.workers.processes import ProcessPool, Restart
 from foreload.workers.worker import Begin, Result
 
-__all__ = ["ProcessEpoch"]
+__all__ = ["ProcessEpoch", "shown"]
 
 
 class ProcessEpoch(Epoch):
@@ -227,14 +226,14 @@ class ProcessEpoch(Epoch):
     def _replace(self, worker: Worker) -> None:
         process = worker.end()
         if self._restarts_left == 0:
-            message = _death(process)
+            message = worker.death()
             if self._max_restarts:
                 asked = list(worker.asked.values())
                 message += (
                     f"{self._max_restarts + 1} workers died in this epoch (max_restarts={self._max_restarts})."
                 )
                 if asked and not self._is_stream:
-                    message += f" This one was loading the batch of samples {_shown(asked[0])}."
+                    message += f" This one was loading the batch of samples {shown(asked[0])}."
             self.close()
             self._pool.close()
             raise RuntimeError(message)
@@ -242,11 +241,11 @@ class ProcessEpoch(Epoch):
         lost = [
             indices.tolist() if isinstance(indices, np.ndarray) else indices for indices in worker.asked.values()
         ]
-        restart = Restart(worker.number, process.pid, process.exitcode, lost)
+        restart = Restart(worker.number, process.pid, process.exitcode, lost, worker.node)
         self._restarts.append(restart)
         if len(self._restarts) == 1:
             warn_user(
-                f"{_death(process).rstrip()} It is replaced and its batches are loaded again; see "
+                f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
                 "loader.stats()['restarts']"
             )
         other = self._pool.replace(worker)
@@ -278,18 +277,7 @@ class ProcessEpoch(Epoch):
             self._answers.clear()
 
 
-def _death(process: Any) -> str:
-    """Describe how a process ended, in torch's words."""
-    code = process.exitcode
-    if code is not None and code < 0:
-        return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code)}. "
-    return (
-        f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}. Details are lost due "
-        "to multiprocessing. Rerunning with num_workers=0 may give better error trace."
-    )
-
-
-def _shown(indices: Any) -> str:
+def shown(indices: Any) -> str:
     text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

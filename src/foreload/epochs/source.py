@@ -120,8 +120,8 @@ class EpochSource(LoaderOrder[T_co]):
 
     @property
     def by_processes(self) -> bool:
-        """Whether worker processes load the samples."""
-        return self._crew.kind(self.workers, self.num_workers) == "processes"
+        """Whether other processes load the samples, each with a copy of the dataset."""
+        return self._crew.kind(self.workers, self.num_workers) in ("processes", "ray")
 
     def _get_iterator(self) -> Any:
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
@@ -193,7 +193,7 @@ class EpochSource(LoaderOrder[T_co]):
     def _open_cache(self) -> LoaderCache | None:
         if self.cache is not None and self._open.cache is None:
             warn_of_randomness(self.dataset)
-            self._open.cache = LoaderCache(self._cache_spec(), self.cache)
+            self._open.cache = self._crew.new_cache(self.workers, self._cache_spec(), self.cache)
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:
@@ -257,7 +257,7 @@ class EpochSource(LoaderOrder[T_co]):
             cache=self._open.cache,
             has_cache=self.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
-            is_keyed=self.seed is not None or self._auto_workers,
+            is_keyed=self.seed is not None or self._auto_workers or self.workers == "ray",
             is_pure=self._crew.choice is not None and self._crew.choice.is_pure,
         )
 
@@ -337,8 +337,8 @@ class EpochSource(LoaderOrder[T_co]):
         """Return the number of workers before anything has been measured."""
         if isinstance(dataset, (IterDataPipe, MapDataPipe)):
             return 0
-        if isinstance(dataset, IterableDataset) and self.workers != "processes":
-            return 1  # one stream, read ahead
+        if self.workers == "ray" or (isinstance(dataset, IterableDataset) and self.workers != "processes"):
+            return 1  # one stream, read ahead; or until the Ray cluster is asked
         return granted_cores()
 
     def _close(self) -> None:

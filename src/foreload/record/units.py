@@ -57,7 +57,11 @@ def workers(count: int, kind: str) -> str:
     >>> workers(2, "threads"), workers(1, "processes"), workers(0, "threads")
     ('2 threads', '1 process', 'none')
     """
-    one, many = {"threads": ("thread", "threads"), "processes": ("process", "processes")}[kind]
+    one, many = {
+        "threads": ("thread", "threads"),
+        "processes": ("process", "processes"),
+        "ray": ("Ray worker", "Ray workers"),
+    }[kind]
     return quantity(count, one, many) if count else "none"
 
 

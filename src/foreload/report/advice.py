@@ -94,7 +94,7 @@ def _is_iterable(stats: Any) -> bool:
 
 
 def _processes(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
-    if stats["workers"]["kind"] == "processes" or costs.native or stats["loader"].get("stock"):
+    if stats["workers"]["kind"] != "threads" or costs.native or stats["loader"].get("stock"):
         return
     cores = int(stats["cpu"]["cores"])
     tried = sorted({max(1, int(stats["workers"]["count"])), cores})
@@ -269,7 +269,7 @@ def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if stats["epochs"] == 1:
         yield Advice("longer runs: this was one epoch, whose start counts once. Let it run longer, and ask again")
         return
-    if stats["workers"]["kind"] == "processes":
+    if stats["workers"]["kind"] != "threads":
         yield Advice(
             "persistent_workers=True (workers start once instead of in each epoch)", stats["seconds"] / rest
         )

@@ -187,7 +187,7 @@ def shares(stats: Any, costs: Costs) -> dict[str, float]:
 def _sentence(kind: VerdictKind, stats: Any, costs: Costs, enough: int) -> str:
     waits = f"Your loop waits for data {percent(stats['wait_share'])} of the time"
     stock = stats["loader"].get("stock")
-    count, processes = costs.servers.workers, stats["workers"]["kind"] == "processes"
+    count, processes = costs.servers.workers, stats["workers"]["kind"] != "threads"
     own = "a single thread" if count == 0 else quantity(count, "worker", "workers")
     match kind:
         case "consumer-bound":
@@ -246,8 +246,12 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
     cores = stats["cpu"]["cores"]
     pool = "no workers"
     if costs.servers.workers:
-        one, many = ("thread", "threads") if stats["workers"]["kind"] != "processes" else ("process", "processes")
-        pool = quantity(stats["workers"]["count"], f"worker {one}", f"worker {many}")
+        nouns = {
+            "processes": ("worker process", "worker processes"),
+            "ray": ("Ray worker", "Ray workers"),
+        }
+        one, many = nouns.get(stats["workers"]["kind"], ("worker thread", "worker threads"))
+        pool = quantity(stats["workers"]["count"], one, many)
     lines.append(f"{pool}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
     lines += _lock_evidence(kind, stats, costs)
     if stats["cache"]:

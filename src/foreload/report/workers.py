@@ -44,7 +44,7 @@ def numbers_of_workers(stats: Any) -> list[int]:
     """List numbers of workers to try, other than the present one."""
     count, cores = int(stats["workers"]["count"]), int(stats["cpu"]["cores"])
     most = min(_MAX_WORKERS, max(4 * count, 8))
-    if stats["workers"]["kind"] == "processes" or stats["loader"].get("stock"):
+    if stats["workers"]["kind"] != "threads" or stats["loader"].get("stock"):
         most = min(most, max(2 * cores, 8))
     numbers = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, cores}
     return sorted(number for number in numbers if number != count and (number < count or number <= most))

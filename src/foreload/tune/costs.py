@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "Costs", "WorkerKind", "busy_share", "make_servers", "measured_pace"]
 
-WorkerKind = Literal["threads", "processes"]
+WorkerKind = Literal["threads", "processes", "ray"]
 
 # Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")
@@ -142,7 +142,7 @@ class Costs:
         handing, dispatch = _around(stats, stages)
         loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
         # Torch's own workers are processes.
-        threads = workers["kind"] != "processes" and not stats["loader"].get("stock")
+        threads = workers["kind"] == "threads" and not stats["loader"].get("stock")
         costs = cls(
             stages=stages,
             locked=1.0,
@@ -215,6 +215,8 @@ def _free_cores(stats: Any) -> float:
     """Return the cores left for the loader: other programs may use some of them."""
     used, queued = _cpu(stats), float(stats["cpu"].get("queued_seconds", 0.0))
     cores = float(stats["cpu"]["cores"])
+    if stats["workers"]["kind"] == "ray":  # each has a core of the cluster
+        return max(cores, float(stats["workers"]["count"]))
     # Workers that queue only because cores are few are part of the model; processes more than the cores queue for
     # each other first of all.
     if queued <= 0 or _is_crowd(stats) or used >= _CORES_USED_UP * cores * stats["seconds"]:

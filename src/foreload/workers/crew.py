@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from foreload.cache.loader_cache import CacheSpec, LoaderCache
+from foreload.options import Cache
 from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
@@ -24,6 +26,9 @@ from foreload.workers.spec import CrewSpec, Workers
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker import WorkerTask
 from foreload.workers.worker_info import WorkerIdentity
+
+if TYPE_CHECKING:
+    from foreload.workers.ray.pool import RayPool
 
 __all__ = ["Crew", "PoolOwner"]
 
@@ -75,14 +80,22 @@ class Crew:
         self.tuner: Tuner | None = None
         self._resized = resized
         self._retuner = Retuner(self.changes)
-        self.pool: ThreadPool | ProcessPool | None = None
+        self.pool: ThreadPool | ProcessPool | RayPool | None = None
         self._owner: PoolOwner | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
 
     def kind(self, asked: Workers, count: int) -> WorkerKind:
         """Return the kind of ``count`` workers if the user requested ``asked``."""
         kind = asked if self.choice is None else self.choice.kind
-        return "processes" if kind == "processes" and count > 0 else "threads"
+        return kind if kind in ("processes", "ray") and count > 0 else "threads"
+
+    def new_cache(self, asked: Workers, spec: CacheSpec, options: Cache) -> LoaderCache:
+        """Return a cache for the loader: in this process' memory, or on the nodes of a Ray cluster."""
+        if self.kind(asked, spec.num_workers) != "ray":
+            return LoaderCache(spec, options)
+        from foreload.workers.ray.caches import NodeCaches
+
+        return NodeCaches(spec, options)
 
     def set_count(self, count: int) -> None:
         """Change the number of workers, here and in the loader."""
@@ -96,6 +109,10 @@ class Crew:
             spec: the loader's needs.
             trial: begins to load with trial workers.
         """
+        if spec.workers == "ray" and spec.is_auto and not self.count:
+            from foreload.workers.ray.cluster import count_cpus
+
+            self.set_count(count_cpus())
         if not is_selected(spec) or (self.choice is not None and not is_outdated(spec, self.choice)):
             return
         self.choice = select_workers(spec, trial)
@@ -136,15 +153,25 @@ class Crew:
     def process_pool(self, spec: CrewSpec, seed: int) -> tuple[ProcessPool, PoolOwner | None]:
         """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
         if not isinstance(self.pool, ProcessPool) or self.pool.closed:
-            # This process pins memory, and the view has the cache in it already.
-            batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
-            task = WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)
+            task = _task(spec, seed)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             self._keep(spec, pool)
             return pool, self._owner
         return self.pool, self._owner
 
-    def _keep(self, spec: CrewSpec, pool: ThreadPool | ProcessPool) -> None:
+    def ray_pool(self, spec: CrewSpec, seed: int) -> tuple[RayPool, PoolOwner | None]:
+        """Return the actors for an epoch, new or persistent, and the owner that ends persistent ones."""
+        from foreload.workers.ray.caches import NodeCaches
+        from foreload.workers.ray.pool import RayPool
+
+        if not isinstance(self.pool, RayPool) or self.pool.closed:
+            cache = spec.batches.cache
+            caches = cache if isinstance(cache, NodeCaches) else None
+            self._keep(spec, pool := RayPool(_task(spec, seed), self.recorder.spans, caches))
+            return pool, self._owner
+        return self.pool, self._owner
+
+    def _keep(self, spec: CrewSpec, pool: ThreadPool | ProcessPool | RayPool) -> None:
         self.pool, self._owner = (pool, PoolOwner(pool)) if spec.persistent else (None, None)
 
     def copies(self, spec: CrewSpec) -> list[Any]:
@@ -184,3 +211,10 @@ class Crew:
         if self._owner is not None:
             self._owner.close()
         self.pool = self._owner = self._copies = None
+
+
+def _task(spec: CrewSpec, seed: int) -> WorkerTask:
+    """Return what a worker in another process is started with."""
+    # The loop's process pins memory, and the view has the cache in it already.
+    batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
+    return WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)

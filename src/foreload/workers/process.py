@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import select
+import signal
 import socket
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -39,7 +40,10 @@ class Worker:
         lane: where it records spans.
         ended: a descriptor that can be read from once the process has ended.
         is_last: whether it has been told to end after the jobs that it was asked for.
+        node: the address of its machine, if that may be another one.
     """
+
+    node = ""
 
     def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
         self.number = number
@@ -152,6 +156,16 @@ class Worker:
         self._has_ended = True
         self._spans.add_queued(queued)
         return self.process
+
+    def death(self) -> str:
+        """Describe how the process ended, in torch's words."""
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"DataLoader worker (pid {self.process.pid}) is killed by signal: {signal.strsignal(-code)}. "
+        return (
+            f"DataLoader worker (pid {self.process.pid}) exited unexpectedly with exit code {code}. Details are "
+            "lost due to multiprocessing. Rerunning with num_workers=0 may give better error trace."
+        )
 
     def skip_to(self, number: int) -> None:
         """Let the worker skip the jobs before this one."""

@@ -26,14 +26,16 @@ class Restart:
     Attributes:
         worker: its number.
         pid: the id of its process.
-        exitcode: minus the signal that killed it, or its exit code.
+        exitcode: minus the signal that killed it, or its exit code; None: not known, as on another machine.
         indices: the indices of its unfinished batches, which were loaded again.
+        node: the address of its machine, for workers on a Ray cluster.
     """
 
     worker: int
     pid: int
     exitcode: int | None
     indices: list[Any]
+    node: str = ""
 
 
 class ProcessPool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 from torch.utils.data import IterableDataset
@@ -14,13 +15,15 @@ from foreload.cache.view import is_remote
 
 __all__ = ["CrewSpec", "Workers", "check_workers"]
 
-Workers = Literal["auto", "threads", "processes"]
+Workers = Literal["auto", "threads", "processes", "ray"]
 
 
 def check_workers(workers: Any, num_workers: Any) -> Workers:
     """Return ``workers``; raise ValueError or TypeError if it or ``num_workers`` makes no sense."""
     if workers not in get_args(Workers):
-        raise ValueError(f"workers must be 'auto', 'threads' or 'processes', got {workers!r}")
+        raise ValueError(f"workers must be 'auto', 'threads', 'processes' or 'ray', got {workers!r}")
+    if workers == "ray" and find_spec("ray") is None:
+        raise ImportError("workers='ray' needs Ray: pip install 'foreload[ray]'")
     if isinstance(num_workers, str):
         if num_workers != "auto":
             raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")
@@ -74,4 +77,5 @@ class CrewSpec:
     @property
     def is_tuned(self) -> bool:
         """Whether the number of workers may change: it is left to the loader, and does not change samples."""
-        return self.is_auto and self.init is None and not self.is_stream and not is_remote(self.dataset)
+        is_free = self.init is None and not self.is_stream and self.workers != "ray"
+        return self.is_auto and is_free and not is_remote(self.dataset)

@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -39,11 +40,10 @@ from foreload.workers.pipes import Inbox, send
 from foreload.workers.slots import Returned, SharedHeader, Slots
 from foreload.workers.surroundings import ProcessSurroundings
 
-__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerTask", "work"]
+__all__ = ["STACKS_SIGNAL", "Begin", "PickledError", "Result", "WorkerState", "WorkerTask", "pickle_error", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
-
 
 # The pickled exception, or None if it cannot be pickled; a summary; its traceback as text.
 PickledError = tuple[bytes | None, str, str]
@@ -147,7 +147,7 @@ def work(
     lane: tuple[Any, int],
     parent: int,
 ) -> None:
-    """Run worker ``worker`` in this process until it is told to end.
+    """Run worker number ``worker`` in this process until it is told to end.
 
     Args:
         worker: its number.
@@ -156,7 +156,7 @@ def work(
         results: the pipe for each :class:`Result`.
         stacks: the pipe for stack traces, after :data:`STACKS_SIGNAL`.
         memory: the descriptor of the file with its :class:`~foreload.workers.slots.SharedHeader`.
-        slots: the socket for its slots.
+        slots: the socket for them.
         lane: where it records spans: the descriptor of the file, and the offset.
         parent: the process that started it, with which it ends.
     """
@@ -169,7 +169,7 @@ def work(
     own_lane = _native.Lane(spans, lane[1])
     os.close(spans)
     _set_up_process(worker, task)
-    state = _WorkerState(worker, task, header, slots, own_lane)
+    state = WorkerState(worker, task, header, Slots(slots), own_lane)
     inbox = Inbox(jobs.fileno())
     while True:
         try:
@@ -201,12 +201,13 @@ def _set_up_process(worker: int, task: WorkerTask) -> None:
     )
 
 
-class _WorkerState:
-    """A worker between two messages."""
+class WorkerState:
+    """A worker between two messages; ``slots`` are the memory of batches, which the header's owner sees."""
 
-    def __init__(
-        self, worker: int, task: WorkerTask, header: SharedHeader, slots: socket.socket, lane: _native.Lane
-    ) -> None:
+    _flatten: Callable[[Any], list[memoryview]] = staticmethod(flatten)
+    _dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
+
+    def __init__(self, worker: int, task: WorkerTask, header: Any, slots: Any, lane: _native.Lane) -> None:
         self._worker = worker
         self._task = task
         self._header = header
@@ -215,28 +216,29 @@ class _WorkerState:
         self._batches: Any = None  # makes a batch of indices, or the next batch of a stream
         self._source: StreamBatches | StatefulSamples | None = None  # has a state
         self._snapshots = 0
-        self._made = 0  # batches in this epoch
-        self._first = 0
+        self._made = self._first = 0  # batches in this epoch, and its first job
         try:
             if task.init is not None:
                 task.init(worker)
         except Exception as error:
-            self._failure = _pickle_error(error, worker)
-        self._slots = Slots(slots)
+            self._failure = self._pickled(error)
+        self._slots = slots
+
+    def _pickled(self, error: Exception) -> PickledError:
+        return pickle_error(error, self._worker, self._dumps)
 
     def begin(self, begin: Begin) -> Result | None:
         """Begin an epoch; return the state of the dataset then, if it may have one."""
         self._first = begin.first
         self._snapshots = begin.snapshots or 0
-        self._made = 0
-        self._source = None
+        self._made, self._source = 0, None
         result = Result(-1, begun=begin.first)
         if self._failure is None:
             try:
                 self._open(begin)
                 result.state = None if self._source is None else self._source.state()
             except Exception as error:
-                self._failure = _pickle_error(error, self._worker)
+                self._failure = self._pickled(error)
         return None if begin.snapshots is None else result
 
     def _open(self, begin: Begin) -> None:
@@ -280,13 +282,10 @@ class _WorkerState:
         self._slots.give_back(returned)
         if number < self._header.first:
             return None
-        result = Result(number)
-        if self._failure is not None:
-            result.error = self._failure
-        else:
+        result = Result(number, error=self._failure)
+        if self._failure is None:
             self._load(result, indices)
-        errors = self._task.spec.errors
-        if errors:
+        if errors := self._task.spec.errors:
             result.failures = list(errors)
             errors.clear()
         return result
@@ -296,7 +295,7 @@ class _WorkerState:
             with _native.Work(self._lane, result.number - self._first):
                 batch, result.samples = self._batches(indices)
             result.state = self._state()
-            parts = flatten(batch)
+            parts = self._flatten(batch)
             del batch  # what is then still held, code of the user's holds
             result.parts, result.dropped = self._slots.send(parts)
         except StopIteration as error:
@@ -304,12 +303,12 @@ class _WorkerState:
             if isinstance(self._task.dataset, IterableDataset):
                 result.state = None if self._source is None else self._source.state()
             else:
-                result.error = _pickle_error(error, self._worker)
+                result.error = self._pickled(error)
         except EmptyBatch:
             result.is_empty = True
             result.state = self._state()
         except Exception as error:
-            result.error = _pickle_error(error, self._worker)
+            result.error = self._pickled(error)
             with suppress(Exception):  # the error may be that of the state
                 result.state = self._state()
 
@@ -324,11 +323,12 @@ class _Position:
         self._header.position = place[1]
 
 
-def _pickle_error(error: Exception, worker: int) -> PickledError:
+def pickle_error(error: Exception, worker: int, dumps: Callable[[Any], bytes] = pickle.dumps) -> PickledError:
+    """Return an exception that worker ``worker`` caught, to be sent to the loop."""
     text = "".join(traceback.format_exception(error))
     summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
     try:
-        pickled = pickle.dumps(error)
+        pickled = dumps(error)
         pickle.loads(pickled)
     except Exception:  # a class may raise anything when it is pickled
         return None, summary, text

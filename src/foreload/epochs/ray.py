@@ -1,0 +1,245 @@
+"""Epochs whose batches are made on a Ray cluster."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from foreload import _native
+from foreload.batch.assembly import count
+from foreload.batch.collate import pinned
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.processes import shown
+from foreload.errors import warn_user
+from foreload.record.spans import Stage
+from foreload.workers.crew import Crew, PoolOwner
+from foreload.workers.processes import Restart
+from foreload.workers.ray.pool import RayPool
+from foreload.workers.ray.worker import RayWorker
+from foreload.workers.worker import Begin, Result
+
+__all__ = ["RayEpoch"]
+
+
+@dataclass
+class _Job:
+    """A batch that has been drawn and not delivered.
+
+    Attributes:
+        indices: of its samples.
+        samples: their number.
+        worker: the worker that makes it; None: it has yet to be given to one.
+        result: the answer.
+        num_lost: how often the worker that was making it has ended.
+    """
+
+    indices: Any
+    samples: int
+    worker: RayWorker | None = None
+    result: Result | None = None
+    num_lost: int = 0
+
+
+class RayEpoch(Epoch):
+    """Gives batches to those workers of a Ray cluster that are there, ``prefetch_factor`` each.
+
+    Any worker can make any batch, so those that a lost worker had go to others. Where workers have a state, or
+    parts of a stream, :class:`~foreload.epochs.processes.ProcessEpoch` deals with them as with processes.
+
+    Args:
+        spec: the loader as the epoch sees it.
+        crew: the loader's workers.
+        pool: the actors.
+        owner: ends persistent workers; if there is none, they end with the epoch.
+        restarts: the list for workers that are lost and replaced.
+        max_restarts: how often a batch may lose the worker that is making it.
+        grows: whether workers are added as long as the loop waits for data.
+    """
+
+    def __init__(
+        self,
+        spec: EpochSpec,
+        crew: Crew,
+        pool: RayPool,
+        *,
+        owner: PoolOwner | None,
+        restarts: list[Restart],
+        max_restarts: int,
+        grows: bool,
+    ) -> None:
+        super().__init__(spec)
+        self._crew = crew
+        self._pool = pool
+        self._owner = owner
+        self._pin_device = spec.batches.pin_device
+        self._errors = spec.batches.errors
+        self._restarts = restarts
+        self._max_restarts = max_restarts
+        self._num_lost_at_start = 0
+        self._grows = grows
+        self._each = spec.prefetch_factor or 1
+        self._first = pool.begin()
+        self._begin = Begin(spec.cursor.key, self._order.is_array, self._first)
+        self._jobs: dict[int, _Job] = {}  # in order
+        self._is_drawn = False  # whether there are no more
+        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
+        for worker in pool.workers:
+            worker.skip_to(self._first)
+            worker.tell(self._begin)
+        self._fill()
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The processes, where torch's iterator has them."""
+        return [worker.process for worker in self._pool.workers]
+
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        while self._jobs:
+            number = self._next_answered()
+            if number is None:
+                self._receive(next(iter(self._jobs.values())))
+                continue
+            job = self._jobs.pop(number)
+            self._fill()
+            assert job.result is not None
+            return number - self._first, job.samples, partial(self._take, job.result)
+        self.close()
+        raise StopIteration
+
+    def _next_answered(self) -> int | None:
+        """Return the next job that has been answered, or any if order does not matter; None: there is none."""
+        for number, job in self._jobs.items():
+            if job.result is not None:
+                return number
+            if self._spec.in_order:
+                return None
+        return None
+
+    def _take(self, result: Result) -> Any:
+        self._errors += result.failures or []
+        if self._pin_device is None:
+            return result.batch()
+        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
+            return pinned(result.batch(), self._pin_device)
+
+    def _fill(self) -> None:
+        """Draw as many batches as may be in the making, and give them to workers that have begun the epoch."""
+        with self._pool.dealing:
+            if self._pool.closed or self._pool.first != self._first:
+                return
+            ready = [worker for worker in self._pool.workers if worker.is_ready]
+            self._watch.depth = depth = max(1, self._memory.depth(self._each * max(1, len(ready))))
+            while not self._is_drawn and len(self._jobs) < depth:
+                self._draw_one()
+            for number, job in self._jobs.items():
+                if job.worker is not None or job.result is not None:
+                    continue
+                worker = min(ready, key=lambda worker: len(worker.asked), default=None)
+                if worker is None or len(worker.asked) >= self._each:
+                    break
+                job.worker = worker
+                worker.ask(number, job.indices)
+
+    def _draw_one(self) -> None:
+        try:
+            indices = self._draw()
+        except StopIteration:
+            self._is_drawn = True
+            return
+        indices = list(indices) if isinstance(indices, Iterator) else indices
+        self._jobs[self._pool.next_number] = _Job(indices, count(indices))
+        self._pool.next_number += 1
+
+    def _receive(self, job: _Job) -> None:
+        """Wait until something happens that may bring on this batch."""
+        pool = self._pool
+        if pool.closed:
+            raise RuntimeError(
+                "this epoch's workers have ended, or belong to the parent of a fork; begin another epoch"
+            )
+        if pool.first != self._first:
+            raise RuntimeError(
+                "this epoch ended when another one was begun with the same persistent workers; use that one"
+            )
+        self._grow()
+        is_given = job.worker is not None and self._spec.in_order
+        wanted = [job.worker] if is_given and job.worker is not None else list(pool.workers)
+        starting = [worker for worker in pool.workers if not worker.is_ready]
+        answers = pool.wait([*wanted, *starting], self._spec.timeout, self._first)
+        self._check_open()
+        if answers is None:
+            where = "\n".join(worker.where() for worker in wanted)
+            self._jobs.clear()
+            pool.close()
+            raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
+        for worker, result in answers:
+            if result is None:
+                self._replace(worker)
+            elif result.begun is not None:
+                self._num_lost_at_start = 0
+            elif result.number in self._jobs and self._jobs[result.number].worker is worker:
+                self._jobs[result.number].result = result
+        self._fill()
+
+    def _grow(self) -> None:
+        """Start one more worker if all have something to do; it waits for its turn where the cluster is full."""
+        with self._pool.dealing:
+            if self._grows and all(worker.is_ready and worker.asked for worker in self._pool.workers):
+                self._pool.grow().tell(self._begin)
+                self._crew.set_count(len(self._pool.workers))
+
+    def _replace(self, worker: RayWorker) -> None:
+        lost = [self._jobs[number] for number in worker.asked if number in self._jobs]
+        for job in lost:
+            job.worker = None
+        if lost:
+            lost[0].num_lost += 1  # the others were not begun
+            num_lost = lost[0].num_lost
+        else:
+            num_lost = self._num_lost_at_start = self._num_lost_at_start + 1
+        indices = [job.indices.tolist() if isinstance(job.indices, np.ndarray) else job.indices for job in lost]
+        if num_lost > self._max_restarts:
+            self.close()
+            self._pool.close()
+            raise RuntimeError(worker.death() + self._times(num_lost, indices))
+        process = worker.process
+        self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
+        if len(self._restarts) == 1:
+            warn_user(
+                f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
+                "loader.stats()['restarts']"
+            )
+        self._pool.replace(worker).tell(self._begin)
+
+    def _times(self, num_lost: int, indices: list[Any]) -> str:
+        limit = f"(max_restarts={self._max_restarts})"
+        if not indices:
+            return f"{num_lost} workers ended before they had begun {limit}."
+        return (
+            f"{num_lost} workers ended while they were loading the batch of samples {shown(indices[0])} {limit}."
+        )
+
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        self._pool.wake()
+
+    def close(self) -> None:
+        """End the epoch early; its workers end, unless they persist."""
+        self._is_closed = True
+        self._close()
+        self.wake()
+        with self._turn.lock:
+            self._jobs.clear()
+
+
+def _end(pool: RayPool, first: int, owned: bool) -> None:
+    if owned:
+        pool.close()
+    elif not pool.closed and pool.first == first:
+        for worker in pool.workers:
+            worker.skip_to(pool.next_number)

@@ -1,0 +1,207 @@
+"""The workers of a loader on a Ray cluster: the wait for their answers, and replacements of lost ones."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from foreload.errors import warn_user
+from foreload.record.spans import Spans
+from foreload.workers.ray.caches import NodeCaches
+from foreload.workers.ray.cluster import connected, current_job
+from foreload.workers.ray.memory import lease_parts
+from foreload.workers.ray.worker import Message, RayWorker
+from foreload.workers.worker import Result, WorkerTask
+
+__all__ = ["RayPool"]
+
+# Seconds without any worker after which a warning says why there may be none.
+_START_SECONDS = 20.0
+
+Answers = list[tuple[RayWorker, Result | None]]
+
+
+class RayPool:
+    """Actors on a Ray cluster that make batches, with the interface of a pool of worker processes.
+
+    Each takes one CPU. Ray starts those that its nodes have CPUs for; the others start when there are more.
+
+    Args:
+        task: the arguments that they are started with.
+        spans: where they record spans.
+        caches: the caches of the nodes, if the loader has one.
+
+    Attributes:
+        workers: the workers, by number; those that have been lost are replaced.
+        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
+        next_number: the number of the next job.
+        first: the first job of the present epoch.
+    """
+
+    def __init__(self, task: WorkerTask, spans: Spans, caches: NodeCaches | None) -> None:
+        from foreload.workers.ray.actor import LoadingActor
+        from foreload.workers.ray.shipping import pack
+
+        self._ray = connected()
+        self._job = current_job()
+        self._spans = spans
+        self._caches = caches
+        self._process = os.getpid()
+        self._closed = False
+        self._waiting = threading.RLock()
+        self._found: Answers = []
+        self._messages: SimpleQueue[Message | None] = SimpleQueue()  # None: somebody rang
+        self._has_warned = False
+        self.dealing = threading.RLock()
+        self.next_number = 0
+        self.first = 0
+        self._actors = self._ray.remote(LoadingActor).options(
+            # Not in the placement group of a trainer, which may have no CPU to spare.
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        self._task = self._ray.put(pack(task))
+        self.workers: list[RayWorker] = []
+        try:
+            for _ in range(task.count):
+                self.grow()
+        except BaseException:
+            self.close()
+            raise
+
+    def grow(self) -> RayWorker:
+        """Start one more worker, which has no epoch and no jobs yet."""
+        (lane,) = self._spans.take("process")
+        worker = self._start(len(self.workers), lane)
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, number: int, lane: Any) -> RayWorker:
+        return RayWorker(number, self._actors.remote(number, self._task), lane, self._messages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers have been ended, or are another process's, or another cluster's."""
+        return self._closed or self._process != os.getpid() or self._job != current_job()
+
+    def replace(self, worker: RayWorker) -> RayWorker:
+        """Start another actor in the place of one that is gone; it has no epoch and no jobs yet."""
+        worker.end()
+        other = self._start(worker.number, worker.lane)
+        self.workers[worker.number] = other
+        return other
+
+    def begin(self) -> int:
+        """Begin an epoch; return the number of its first job."""
+        with self.dealing:
+            self.first = self.next_number
+        self.wake()
+        return self.first
+
+    def wake(self) -> None:
+        """Let a thread that is in :meth:`wait` return."""
+        self._messages.put(None)
+
+    def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers | None:
+        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
+
+        Nothing is waited for once another epoch has begun than the one with job ``first``.
+
+        Returns:
+            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._waiting:
+            found, self._found = self._found, []
+            while not self.closed and self.first == first:
+                if any(worker in wanted or answer is None for worker, answer in found):
+                    return found
+                message = self._message(deadline)
+                if message is None and deadline is not None and time.monotonic() >= deadline:
+                    self._found = found
+                    return None
+                if message is None:
+                    return found
+                found += self._read(message)
+            self._found = found  # answers for the epoch that has begun meanwhile may be among them
+            return []
+
+    def _message(self, deadline: float | None) -> Message | None:
+        """Wait for a message; None: somebody rang, or the deadline has passed."""
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            is_starting = not self._has_warned and not any(worker.node for worker in self.workers)
+            try:
+                if not is_starting:
+                    return self._messages.get(timeout=left)
+                return self._messages.get(timeout=_START_SECONDS if left is None else min(left, _START_SECONDS))
+            except Empty:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+                self._warn_of_cpus()
+
+    def _warn_of_cpus(self) -> None:
+        self._has_warned = True
+        has, left = (resources.get("CPU", 0) for resources in self._resources())
+        warn_user(
+            f"no worker has been started on the Ray cluster for {_START_SECONDS:g} s: each takes one of its "
+            f"{has:g} CPUs, of which {left:g} are free; add nodes, or end what has the others (other loaders with "
+            "persistent_workers=True, trainers that reserve more CPUs than they use)"
+        )
+
+    def _resources(self) -> Iterator[dict[str, float]]:
+        yield self._ray.cluster_resources()
+        yield self._ray.available_resources()
+
+    def _read(self, message: Message) -> Answers:
+        worker, job = message.worker, message.job
+        if worker.is_dead or self.workers[worker.number] is not worker:
+            return []  # it has been replaced
+        error = message.future.exception()
+        if error is not None:
+            return self._failed(worker, error)
+        answer = message.future.result()
+        if not hasattr(answer, "result"):
+            worker.placed(answer.address, answer.pid, self._caches and self._caches.place_of(answer.node))
+            return []
+        shift = answer.clock - (time.time_ns() - time.monotonic_ns())
+        worker.lane.native.absorb(answer.totals, answer.spans, shift)
+        result: Result = answer.result
+        if result.begun is not None:
+            worker.is_ready = worker.is_ready or result.begun == self.first
+            return [(worker, result)]
+        if job not in worker.asked:
+            return []  # of an epoch that has ended
+        worker.answered(result.number)
+        if result.parts is not None:
+            result.parts = lease_parts(result.parts)
+        return [(worker, result)]
+
+    def _failed(self, worker: RayWorker, error: BaseException) -> Answers:
+        exceptions = self._ray.exceptions
+        if isinstance(error, exceptions.TaskCancelledError):
+            return []
+        if isinstance(error, exceptions.RayTaskError):  # foreload's own code has failed there
+            raise error
+        if self._caches is not None:
+            self._caches.forget_lost()
+        worker.reason = str(error).strip().partition("\n")[0]
+        # Also if only an object is lost, with the node that it was on: what else its actor has made may be, too.
+        worker.end()
+        return [(worker, None)]
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the workers at once."""
+        if self.closed:
+            return
+        self._closed = True
+        self.wake()
+        for worker in self.workers:
+            worker.end()
+        self._spans.give_back([worker.lane for worker in self.workers])

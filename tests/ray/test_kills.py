@@ -1,0 +1,79 @@
+"""Actors and nodes of a Ray cluster that are killed, removed and added while an epoch runs: no batch changes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import foreload as fl
+from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+
+ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+def kill(epoch: Any, numbers: Any) -> int:
+    """Kill those of these workers that run."""
+    killed = 0
+    for worker in [epoch._pool.workers[number] for number in numbers]:
+        if worker.process.pid > 0 and not worker.is_dead:
+            with suppress(ProcessLookupError):
+                os.kill(worker.process.pid, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "16MiB", "persistent_workers": True}], ids=["alone", "cached"])
+def test_actors_are_killed_again_and_again(options: Any) -> None:
+    expected = plain(fl.DataLoader(Drawn(160), num_workers=0, **ALWAYS))
+    draws, killed = random.Random(1), 0
+    with fl.DataLoader(Drawn(160), num_workers=2, workers="ray", max_restarts=30, **ALWAYS, **options) as loader:
+        got = []
+        epoch = iter(loader)
+        for number, batch in enumerate(epoch):
+            got += plain([batch])
+            if number < 37:  # both every other time
+                killed += kill(epoch, (0, 1) if draws.random() < 0.5 else (draws.randrange(2),))
+        assert got == expected
+        assert killed >= 20
+        # One that is killed again before that is noticed, or when it has nothing more to do, is counted once less.
+        assert 10 <= len(loader.restarts) <= killed
+        if options:  # the caches and the workers go on
+            loader.set_epoch(0)
+            assert plain(loader) == expected
+            assert loader.stats()["cache"]["hits"] > 0
+
+
+def test_workers_with_parts_or_states_are_killed() -> None:
+    streams = [
+        fl.DataLoader(Part(160), batch_size=4, num_workers=2, workers=kind) for kind in ("processes", "ray")
+    ]
+    states = [
+        fl.DataLoader(Counting(160), batch_size=4, num_workers=2, workers=kind) for kind in ("processes", "ray")
+    ]
+    killed = 0
+    for stock, ours in (streams, states):
+        expected = plain(stock)
+        ours.max_restarts = 100
+        got = []
+        epoch = iter(ours)
+        for number, batch in enumerate(epoch):
+            got += plain([batch])
+            if number % 7 == 3:
+                killed += kill(epoch, (number % 2,))
+        assert got == expected
+    assert killed >= 10
