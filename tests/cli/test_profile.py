@@ -326,6 +326,23 @@ for batch in DataLoader(Photos(), batch_size=4): pass
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_starting_and_ending_workers_is_measured(is_persistent: bool, tmp_path: Path) -> None:
+    loop = f"""
+loader = DataLoader(Rows(), batch_size=4, num_workers=4, persistent_workers={is_persistent})
+for epoch in range(3):
+    for batch in loader: pass
+"""
+    script = write(tmp_path, loop)
+    python("-m", "foreload", "profile", "--json", tmp_path / "r.json", script, folder=tmp_path)
+    (loader,) = json.loads((tmp_path / "r.json").read_text())["loaders"]
+    workers, seconds = loader["stats"]["workers"], loader["stats"]["seconds"]
+    # A process takes a millisecond at the very least.
+    assert (4 if is_persistent else 12) * 1e-3 < workers["start_cpu_seconds"] < 2 * seconds
+    assert workers["end_seconds"] > 0
+
+
+@pytest.mark.slow
 def test_traces_and_records_are_written(tmp_path: Path) -> None:
     script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nraise SystemExit(5)")
     options = ["--trace", tmp_path / "t.json", "--json", tmp_path / "r.json"]

@@ -583,3 +583,18 @@ def test_stats_may_be_asked_for_by_another_thread_while_batches_come() -> None:
     over.set()
     asking.join()
     assert loader.stats()["batches"] == 100
+
+
+def test_starting_processes_is_measured_once_for_each() -> None:
+    options: dict[str, Any] = {
+        "batch_size": 2,
+        "num_workers": 2,
+        "workers": "processes",
+        "persistent_workers": True,
+    }
+    with fl.DataLoader(list(range(8)), **options) as loader:  # type: ignore[arg-type]
+        assert loader.stats()["workers"]["start_cpu_seconds"] == 0
+        assert len(list(loader)) == 4
+        once = loader.stats()["workers"]["start_cpu_seconds"]
+        assert len(list(loader)) == 4
+        assert loader.stats()["workers"]["start_cpu_seconds"] == once > 1e-3

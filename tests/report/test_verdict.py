@@ -38,6 +38,13 @@ CROWD: dict[str, Any] = {
     "cpu": {"cores": 2, "share": 0.56, "queued_seconds": 12.0},
 }
 
+
+def started(seen: dict[str, Any], seconds: float, end: float = 0.0) -> dict[str, Any]:
+    """The same, in which starting workers has taken so much of the cores, and ending them so long."""
+    times = {"start_cpu_seconds": seconds, "end_seconds": end}
+    return {**seen, "workers": {**seen["workers"], **times}}
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a loop that works": ("consumer-bound", stats(2, loop_seconds=4.9)),
     "nothing yet": ("too-short", stats(2, batches=0, samples=0, seconds=0.001, first_batch_seconds=0.0)),
@@ -90,8 +97,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "lock-bound",
         stats(2, "processes", lock=PINNING, loader={**STOCK, "pin_memory": True}, **STARVED),
     ),
-    "too many of torch's workers": ("too-many-workers", stats(16, "processes", loader=STOCK, **CROWD)),
-    "too many processes": ("too-many-workers", stats(16, "processes", **CROWD)),
+    "too many of torch's workers": (
+        "too-many-workers",
+        started(stats(16, "processes", loader=STOCK, **CROWD), 0.38, 0.3),
+    ),
+    "too many processes": ("too-many-workers", started(stats(16, "processes", **CROWD), 0.38)),
     "workers that start in each epoch": (
         "startup-bound",
         stats(2, "processes", epochs=10, first_batch_seconds=0.4),
@@ -279,6 +289,36 @@ def test_too_many_workers_are_told_the_number_that_is_enough(case: str) -> None:
     assert "16 workers are too many for 2 cores" in found.sentence
     assert "num_workers=2 is enough" in found.sentence
     assert found.advice[0].change == "num_workers=2 instead of 16"
+
+
+def crowd(others: float, count: int = 16, start: float = 0.025) -> dict[str, Any]:
+    """Two seconds of computing by torch's workers on two cores, of which other programs take a part."""
+    cpu = 2.0 + count * start
+    time = cpu / 2 / (1 - others)
+    seen = stats(
+        count,
+        "processes",
+        loader=STOCK,
+        batches=63,
+        samples=2000,
+        seconds=time,
+        # The first batches of all workers come at once.
+        first_batch_seconds=(16 / 63 * 2.0 + count * start) / 2 / (1 - others),
+        stages={"sample": stage(2.0, 2.0, 2000)},
+        cpu={"cores": 2, "share": 1 - others, "queued_seconds": (count - 2) * time},
+    )
+    return started(seen, count * start, end=count * start / 2 / (1 - others))
+
+
+@pytest.mark.parametrize("others", [0.0, 0.4, 0.8])
+def test_what_other_programs_do_makes_workers_neither_too_many_nor_few(others: float) -> None:
+    found = verdict(crowd(others))
+    assert found.kind == "too-many-workers"
+    assert "num_workers=2 is enough" in found.sentence
+    # 2 seconds of computing, with 25 ms for each worker to start, on two cores; and 12.5 ms for it to end.
+    assert found.advice[0].gain == pytest.approx((1.2 + 0.2) / (1.025 + 0.025), rel=0.03)
+    # A long epoch does not care how many there are.
+    assert verdict(crowd(others, start=0.001)).kind == "decode-bound"
 
 
 def test_workers_that_wait_are_not_too_many() -> None:

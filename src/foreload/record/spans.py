@@ -87,6 +87,7 @@ class Spans:
 
     Attributes:
         lanes: all lanes, by number.
+        started_seconds: CPU seconds that starting worker processes took.
 
     >>> spans = Spans()
     >>> (lane,) = spans.take("thread")
@@ -103,6 +104,7 @@ class Spans:
         self._counts = dict.fromkeys(self._free, 0)
         self._file = -1
         self._queued_by_ended = 0.0
+        self.started_seconds = 0.0
         self._lock = threading.RLock()  # the garbage collector may return a lane at any point
 
     def take(self, kind: LaneKind, count: int = 1) -> list[Lane]:
@@ -146,6 +148,11 @@ class Spans:
         """Add the time in which a worker process that has ended was ready to run, but had no core."""
         with self._lock:
             self._queued_by_ended += seconds
+
+    def add_started(self, seconds: float) -> None:
+        """Add to what starting worker processes took."""
+        with self._lock:
+            self.started_seconds += seconds
 
     def queued_seconds(self) -> float:
         """Return how long worker threads, and processes that have ended, were ready to run without a core."""

@@ -82,6 +82,8 @@ class WorkersStats(TypedDict):
     choosing_seconds: float  # the time that measuring took, once
     depth: int  # batches made ahead
     tuning: list[str]
+    start_cpu_seconds: NotRequired[float]  # of the cores' time, for starting processes
+    end_seconds: NotRequired[float]  # after the last batches, until processes had ended
 
 
 class LoaderStats(TypedDict):
@@ -208,7 +210,7 @@ def collect(facts: LoaderFacts) -> Stats:
         "errors": facts.num_errors,
         "restarts": [{**vars(restart), "indices": _plain(restart.indices)} for restart in facts.restarts],
         "epoch": _epoch(recorder),
-        "workers": facts.workers,
+        "workers": {**facts.workers, "start_cpu_seconds": recorder.spans.started_seconds},
         "loader": {**facts.loader, "native": sums["batches"] > 0 and stages["sample"]["count"] == 0},
     }
 

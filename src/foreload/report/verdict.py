@@ -103,7 +103,9 @@ def verdict(stats: Stats | Mapping[str, Any]) -> Verdict:
 def _kind(stats: Any, costs: Costs) -> VerdictKind:
     if stats["wait_share"] < _MAX_WAIT_IN_TIME:
         return "consumer-bound"
-    if stats["epochs"] * stats["first_batch_seconds"] >= _MIN_START_SHARE * stats["seconds"]:
+    # The first batch of a crowd of processes comes late, but with it come others.
+    start = stats["seconds"] - stats["samples"] / costs.steady_pace(stats)
+    if min(start, stats["epochs"] * stats["first_batch_seconds"]) >= _MIN_START_SHARE * stats["seconds"]:
         return "startup-bound"
     if _is_short_of_memory(stats):
         return "memory-bound"

@@ -50,6 +50,12 @@ def numbers_of_workers(stats: Any) -> list[int]:
     return sorted(number for number in numbers if number != count and (number < count or number <= most))
 
 
+def _with_end(stats: Any, share: float, gain: float) -> float:
+    """Return a gain of epochs that are over only when their workers have ended, if a share of them is left."""
+    end = stats["workers"].get("end_seconds", 0.0)
+    return float((stats["seconds"] + end) / (stats["seconds"] / gain + end * share))
+
+
 def excess_workers(stats: Stats | Mapping[str, Any], costs: Costs) -> tuple[int, float] | None:
     """Return the number of workers that is enough, and its predicted gain, if there are too many for the cores."""
     count, cores = int(stats["workers"]["count"]), stats["cpu"]["cores"]
@@ -57,8 +63,11 @@ def excess_workers(stats: Stats | Mapping[str, Any], costs: Costs) -> tuple[int,
         return None
     fewer = [number for number in numbers_of_workers(stats) if number < count]
     now = predict(stats, fitted=costs)
-    gains = {number: predicted_gain(stats, costs, now, workers=number) for number in fewer}
-    if not gains:
-        return None
-    number = smallest_good(gains)
-    return (number, gains[number]) if gains[number] >= MIN_GAIN else None
+    gains = {
+        number: _with_end(stats, number / count, predicted_gain(stats, costs, now, workers=number))
+        for number in fewer
+    }
+    # Of those that gain at all, the smallest, unless another gains clearly more.
+    gains = {number: gain for number, gain in gains.items() if gain >= MIN_GAIN}
+    number = min((number for number in gains if gains[number] * MIN_GAIN >= max(gains.values())), default=None)
+    return None if number is None else (number, gains[number])

@@ -125,6 +125,20 @@ class Costs:
             return self.gain * reached
         return max(reached, min(self.gain * reached, *bounds(self.demand, self.servers).values()))
 
+    def steady_pace(self, stats: Stats | Mapping[str, Any]) -> float:
+        """Return the measured samples per second, without the start of epochs.
+
+        When the first batch of many processes comes, theirs are all but made, and follow at once. In a short epoch
+        that looks faster than the cores are.
+        """
+        pace = measured_pace(stats)
+        if not _is_crowd(stats):
+            return pace
+        # As long as one of them queues, they have all cores that other programs leave.
+        queue = float(stats["cpu"].get("queued_seconds", 0.0))
+        cores = _cpu(stats) / stats["seconds"] if queue >= stats["seconds"] else self.servers.cores
+        return min(pace, bounds(self.demand, self.servers._replace(cores=cores))["cores"])
+
     @classmethod
     def of(cls, stats: Stats | Mapping[str, Any]) -> Costs:
         """Derive the costs from statistics.
@@ -156,7 +170,8 @@ class Costs:
             native=bool(stats["loader"]["native"]),
         )
         costs = replace(costs, holding=_holding(stats, costs))
-        return _fitted(replace(costs, locked=_locked(stats, costs)), measured_pace(stats), lock_held_share(stats))
+        costs = replace(costs, locked=_locked(stats, costs))
+        return _fitted(costs, costs.steady_pace(stats), lock_held_share(stats))
 
 
 def make_servers(count: int, kind: WorkerKind, cores: float, depth: int) -> Servers:
@@ -234,6 +249,11 @@ def _cpu(stats: Any) -> float:
     return float(stats["cpu"]["share"] * stats["cpu"]["cores"] * stats["seconds"])
 
 
+def _starting(stats: Any) -> float:
+    """Return the CPU seconds of starting worker processes."""
+    return float(stats["workers"].get("start_cpu_seconds", 0.0))
+
+
 def _moving(stats: Any) -> float:
     """Return the seconds in which batches were copied to a device."""
     return float(stats["stages"].get("device", {"seconds": 0.0})["seconds"])
@@ -249,8 +269,8 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
         return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - made)
-    if _is_crowd(stats):  # starting many processes takes cores, but hands nothing over
-        loose *= max(0.0, 1 - stats["epochs"] * stats["first_batch_seconds"] / stats["seconds"])
+    # Starting processes takes cores, but hands nothing over.
+    loose = max(0.0, loose - _starting(stats))
     own = max(order, stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"])
     # Anything above the workers' time between stages is due to threads that stages start (BLAS, OpenMP).
     between = stats["workers"]["count"] * stats["seconds"] - sum(

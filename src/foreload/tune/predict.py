@@ -109,7 +109,7 @@ def predict(
     )
     pace = costs.pace()
     if costs is before:
-        pace = measured_pace(stats)
+        pace = costs.steady_pace(stats)
     return _with_start(stats, pace, before, costs)
 
 
@@ -169,7 +169,9 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
     elif had and not count:
         drawing = max(_TAKE_INDICES, stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"])
         costs = without_stock(stats, costs) if stats["loader"].get("stock") else costs
-        costs = replace(costs, handing=min(costs.handing, drawing), dispatch=0.0, gap=0.0, gain=1.0)
+        # Where workers were more than the cores, the gain is what other programs leave of these.
+        gain = min(1.0, costs.gain) if had > costs.servers.cores else 1.0
+        costs = replace(costs, handing=min(costs.handing, drawing), dispatch=0.0, gap=0.0, gain=gain)
     return replace(costs, servers=make_servers(count, kind, cores, depth), depth=depth)
 
 
@@ -235,12 +237,13 @@ def _with_start(stats: Any, pace: float, before: Costs, after: Costs) -> float:
     samples = float(stats["samples"] / epochs)
     if pace <= 0 or pace == float("inf"):
         return pace
-    steady = stats["samples"] / measured_pace(stats)
+    steady = stats["samples"] / before.steady_pace(stats)
     start = max(0.0, float(stats["seconds"]) - steady) / epochs
     had, has = before.servers, after.servers
     if has.workers < had.workers and not (had.one_lock or has.one_lock):
-        # Processes start one after the other, and all make a batch at first.
-        making = min(start, _first_seconds(before))
+        # Processes start one after the other, and all make a batch at first, from which the steady pace is on.
+        is_full = before.steady_pace(stats) < measured_pace(stats)
+        making = 0.0 if is_full else min(start, _first_seconds(before))
         start = (start - making) * has.workers / had.workers + min(making, _first_seconds(after))
     else:
         start += max(0.0, _start_seconds(has) - _start_seconds(had))

@@ -73,7 +73,7 @@ def bounds(demand: Demand, servers: Servers) -> dict[str, float]:
     consumer = demand.handing + demand.loop + demand.away
     cpu = demand.locked + demand.free + demand.handing + demand.loop
     if servers.workers == 0:
-        return {"loop": _rate(1, work + consumer)}
+        return {"loop": _rate(1, work + consumer + cpu * max(0.0, 1 / servers.cores - 1))}
     limits = {
         "workers": _rate(servers.workers, work),
         "cores": _rate(servers.cores, cpu),

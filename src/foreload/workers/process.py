@@ -52,7 +52,7 @@ class Worker:
         self.is_last = False
         self._owes_state = False  # of its dataset at the beginning of the epoch
         self._spans = spans
-        self._has_ended = False
+        self._has_ended = self._has_answered = False
         self._pidfd: int | None = None
         self._file = open_memory(f"worker-{number}")
         self._slots, send_slots = socket.socketpair()
@@ -134,6 +134,9 @@ class Worker:
 
     def _answer(self, message: bytes) -> Result:
         result: Result = pickle.loads(message)
+        if not self._has_answered:
+            self._has_answered = True
+            self._spans.add_started(self._header.started * 1e-9)
         self.asked.pop(result.number, None)
         if result.begun is not None:
             self._owes_state = False

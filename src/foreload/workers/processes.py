@@ -68,8 +68,10 @@ class ProcessPool:
         try:
             if context.get_start_method() == "fork":
                 _prepare_forks()
+            before = time.thread_time()
             for number in range(task.count):
                 self.workers.append(self._start(number))
+            spans.add_started(time.thread_time() - before)
         except BaseException:
             self.close()
             raise

@@ -35,11 +35,12 @@ _INLINE_BYTES = 4096
 
 
 class SharedHeader:
-    """A page of memory with two numbers that both sides see at once.
+    """A page of memory with numbers that both sides see at once.
 
     Attributes:
         first: the first job whose answer is wanted; jobs before it need not be done.
         position: the position, in its batch, of the sample that the worker is loading.
+        started: the nanoseconds on a core that the worker took until it was ready for its first job.
     """
 
     def __init__(self, file: int) -> None:
@@ -62,6 +63,14 @@ class SharedHeader:
     @position.setter
     def position(self, number: int) -> None:
         self._numbers[1] = number
+
+    @property
+    def started(self) -> int:
+        return self._numbers[2]
+
+    @started.setter
+    def started(self, nanoseconds: int) -> None:
+        self._numbers[2] = nanoseconds
 
 
 class Piece(NamedTuple):

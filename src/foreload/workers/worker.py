@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -171,6 +172,7 @@ def work(
     _set_up_process(worker, task)
     state = WorkerState(worker, task, header, Slots(slots), own_lane)
     inbox = Inbox(jobs.fileno())
+    header.started = time.process_time_ns()
     while True:
         try:
             message = pickle.loads(inbox.receive())

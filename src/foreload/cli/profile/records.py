@@ -145,6 +145,8 @@ class StockLoader:
                 "choosing_seconds": 0.0,
                 "depth": about["depth"],
                 "tuning": [],
+                "start_cpu_seconds": self._starting() / 1e9,
+                "end_seconds": self.loop.counters["ending"] / 1e9,
             },
             "loader": {
                 "batch_size": about["batch_size"],
@@ -156,6 +158,26 @@ class StockLoader:
                 "dataset": about["dataset"],
                 "direct_problem": None,
             },
+        }
+
+    def _starting(self) -> float:
+        """Return the CPU time of starting workers."""
+        started = sum(lane.counters["started"] for lane in (self.loop, *self.others))
+        return started + sum(self._first_excess().values())
+
+    def _first_excess(self) -> dict[str, float]:
+        """Return the CPU time that each worker's first batch took beyond that of others, by the lane's name.
+
+        It copies the memory that it shared with the process that forked it.
+        """
+        workers = [lane for lane in self.others if lane.counters["started"]]
+        batches = sum(int(lane.stages[_SAMPLE, 0]) for lane in workers)
+        fetched = sum(int(lane.stages[_FETCHING, 2].sum()) for lane in workers)
+        first = sum(lane.counters["first_cpu"] for lane in workers)
+        usual = (fetched - first) / max(1, batches - len(workers)) if batches > len(workers) else float("inf")
+        return {
+            lane.name: min(max(0.0, lane.counters["first_cpu"] - usual), float(lane.stages[_SAMPLE, 2]))
+            for lane in workers
         }
 
     def _lock(self) -> dict[str, Any] | None:
@@ -199,11 +221,12 @@ class StockLoader:
     def _stages(self, files: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], float]:
         """Return the stages, and the seconds in which threads were ready to run but had no core."""
         total = np.zeros((len(STAGES), len(STAGE_COUNTERS)))
-        queued = 0.0
+        queued, excess = 0.0, self._first_excess()
         samples = sum(lane.stages[STAGES.index("sample"), 3] for lane in (self.loop, *self.others))
         waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
+            stages[_SAMPLE, 1:3] -= excess.get(lane.name, 0.0)
             if lane is self.loop or not lane.is_pinning:
                 queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
@@ -227,6 +250,7 @@ class StockLoader:
 # Bytes read per sample from which on blocked time counts as waiting for files.
 _MIN_READ_BYTES = 512
 
+_SAMPLE = STAGES.index("sample")
 _FETCHING = [STAGES.index(stage) for stage in ("sample", "decode", "transform", "batch")]
 
 

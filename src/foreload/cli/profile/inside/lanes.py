@@ -29,6 +29,9 @@ COUNTERS = (
     "tensors",  # of an epoch's first batch
     "batch_bytes",  # of these tensors
     "pageable",  # bytes copied to a device from memory that is not page-locked
+    "started",  # CPU time of a worker before its first batch, and of the loop for starting workers
+    "first_cpu",  # of a worker's first batch, which is touched by nothing yet: memory, caches, modules
+    "ending",  # after the last batches of epochs, while workers end
     "spans",
 )
 EPOCHS = 64  # begin and end are kept of the last ones
@@ -81,6 +84,10 @@ class Lane:
     def add(self, counter: str, amount: int) -> None:
         """Add to a counter."""
         self.numbers[_PLACE[counter]] += amount
+
+    def total(self, counter: str) -> int:
+        """Return a counter."""
+        return self.numbers[_PLACE[counter]]
 
     def set(self, counter: str, amount: int) -> None:
         """Set a counter."""

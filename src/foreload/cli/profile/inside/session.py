@@ -162,6 +162,10 @@ class LoopCounts:
         """Record that the loop requests a batch."""
         self._requested_cpu, self._requested = time.thread_time_ns(), time.monotonic_ns()
 
+    def end(self) -> None:
+        """Record that the loop was told that there is no other batch."""
+        self.loader.lane.add("ending", time.monotonic_ns() - self._requested)
+
     def receive(self, batch: Any) -> None:
         """Record that the loop receives this batch."""
         lane, loader = self.loader.lane, self.loader

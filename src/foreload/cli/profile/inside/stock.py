@@ -101,11 +101,14 @@ def _measured_init(session: Session, init: Callable[..., None]) -> Callable[...,
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         self._profiled = LoopCounts(session.loader(loader, _describe(loader)))
         _patch_copies(session)
+        before = time.thread_time_ns()
         try:
             init(self, loader, *args, **options)
         except BaseException as error:
             hide(error)
             raise
+        if loader.num_workers:
+            self._profiled.loader.lane.add("started", time.thread_time_ns() - before)
 
     return __init__
 
@@ -164,6 +167,8 @@ def _measured_next(session: Session, following: Callable[..., Any]) -> Callable[
         try:
             batch = advance(self)
         except BaseException as error:
+            if isinstance(error, StopIteration):
+                loop.end()
             hide(error)
             raise
         finally:
@@ -191,6 +196,8 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
         self._profiled_end = self._profiled_batches = 0
         worker = sys.modules["torch.utils.data"].get_worker_info()
         self._profiled_worker = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if worker is not None and not session.own_lane().total("started"):  # persistent workers start once
+            session.own_lane().add("started", time.process_time_ns())
 
     @unseen
     @functools.wraps(fetch)
@@ -214,10 +221,13 @@ def _patch_fetcher(session: Session, kind: Any) -> None:
             hide(error)
             raise
         finally:
-            lane.looked(*lane.end(samples))
+            wall, cpu = lane.end(samples)
+            lane.looked(wall, cpu)
             here.lane = before
             if before is None:
                 self._profiled_end = time.thread_time_ns()
+                if not lane.total("first_cpu"):
+                    lane.add("first_cpu", cpu)
 
     kind.__init__, kind.fetch = __init__, timed_fetch
 
