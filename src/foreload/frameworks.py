@@ -129,8 +129,8 @@ _unknown: set[str] = set()
 def _keep_states(accelerate: Any) -> None:
     """Let Accelerate save the state of a loader of ours where it would build a stateful one of torchdata's.
 
-    Where one rank loads for all (``dispatch_batches``), Accelerate takes a state when it is some batches ahead, and
-    corrects that in torchdata's states; ours are taken before it goes ahead.
+    Where one rank loads for all (``dispatch_batches``), Accelerate takes a state when it is some batches ahead,
+    and corrects that in torchdata's states; ours are taken before it goes ahead.
     """
     adapter, dispatcher = accelerate.DataLoaderAdapter, accelerate.DataLoaderDispatcher
     init, fetch = adapter.__init__, dispatcher._fetch_batches

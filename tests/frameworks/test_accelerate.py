@@ -126,12 +126,15 @@ def torchdata() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_checkpoint_has_the_state_of_a_stateful_loader(torchdata: None, workers: int, tmp_path: pathlib.Path) -> None:
+@pytest.mark.usefixtures("torchdata")
+def test_a_checkpoint_has_the_state_of_a_stateful_loader(workers: int, tmp_path: pathlib.Path) -> None:
     configuration = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
 
     def make(folder: pathlib.Path | None, make: Any = fl.DataLoader, **options: Any) -> tuple[Any, Any]:
         accelerator = accelerate.Accelerator(cpu=True, dataloader_config=configuration)
-        loader = accelerator.prepare(make(Regression(), batch_size=8, shuffle=True, num_workers=workers, **options))
+        loader = accelerator.prepare(
+            make(Regression(), batch_size=8, shuffle=True, num_workers=workers, **options)
+        )
         if folder is not None:
             accelerator.load_state(str(folder))
         return accelerator, loader
