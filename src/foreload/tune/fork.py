@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import stat
 import warnings
@@ -13,8 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foreload.cache.opt import leave_stores
+from foreload.machine import open_process
 
 __all__ = ["Fork", "forked"]
+
+# Seconds for a fork to end by itself when nobody reads from it any more, as torch gives its workers.
+_END_SECONDS = 5.0
 
 
 class Fork(NamedTuple):
@@ -33,8 +38,8 @@ class Fork(NamedTuple):
 def forked(run: Callable[[int], None]) -> Iterator[Fork]:
     """Run a function in a fork of this process, with all objects as they are, until the end of the block.
 
-    Its output goes nowhere, and where it reads on in open files is not seen here. At the end of the block it is
-    killed, with all processes that it started.
+    Its output goes nowhere, and where it reads on in open files is not seen here. At the end of the block its pipe
+    is closed; if it has not ended a few seconds later, it is killed, with all processes that it started.
 
     Args:
         run: the function; takes the descriptor of a pipe to write to.
@@ -66,12 +71,32 @@ def forked(run: Callable[[int], None]) -> Iterator[Fork]:
     try:
         yield Fork(child, out)
     finally:
-        os.close(out)
-        for kill in (os.killpg, os.kill):  # it may not be the leader of a group yet
-            with suppress(OSError):
-                kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        try:
+            _let_end(child, out)
+        finally:
+            _kill(child)
+
+
+def _let_end(child: int, out: int) -> None:
+    """Close the pipe of a fork, and wait until it has ended: killed at once, it might leave half of a file."""
+    os.close(out)
+    ended = open_process(child)
+    if ended is None:
+        return
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.poll(_END_SECONDS * 1000)
+    finally:
+        os.close(ended)
+
+
+def _kill(child: int) -> None:
+    for kill in (os.killpg, os.kill):  # it may not be the leader of a group yet
+        with suppress(OSError):
+            kill(child, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(child, 0)
 
 
 def _run(run: Callable[[int], None], into: int) -> None:

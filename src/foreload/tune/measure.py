@@ -9,10 +9,12 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import select
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
@@ -25,7 +27,7 @@ from foreload.record.usage import queued_seconds
 from foreload.tune.dataset_state import StateWatch, find_open_file
 from foreload.tune.fork import forked
 from foreload.tune.unshare import unshare
-from foreload.tune.workload import STRIDE, Candidate, Turns, Workload
+from foreload.tune.workload import STRIDE, Candidate, NotWanted, Turns, Workload
 
 __all__ = [
     "MAX_THREADS",
@@ -46,8 +48,7 @@ MAX_THREADS = 32
 # The part of the memory that unfinished batches may take, and that all candidates may take together.
 MEMORY_SHARE = 0.25
 
-# The most worker processes per core, for samples that wait.
-_PROCESSES_PER_CORE = 4
+_PROCESSES_PER_CORE = 4  # at most, for samples that wait
 
 # A sample that takes less may cost less to load than to hand over.
 TINY_SAMPLE_SECONDS = 2e-5
@@ -139,7 +140,10 @@ def _in_thread(into: int, work: Workload, cores: int) -> None:
 
 
 def _report(into: int, work: Workload, cores: int) -> None:
-    with open(into, "wb", buffering=0) as file:
+    poll = select.poll()
+    poll.register(into, 0)  # an error: nobody reads from it any more
+    work = replace(work, is_over=lambda: bool(poll.poll(0)))
+    with open(into, "wb", buffering=0) as file, suppress(BrokenPipeError, NotWanted):
         try:
             for measured in _measure(work, cores):
                 file.write(pickle.dumps(measured))
@@ -234,20 +238,24 @@ def _in_turns(
         yield from _one_by_one(work, candidates, batch, room, sample)
         return
     batch = min(batch, int(room / sum(number for _, number in candidates)))
-    trials = {candidate: Turns(work, *candidate, batch) for candidate in candidates}
-    trials["threads", 0] = alone
-    last = alone
-    for turn in range(_NUM_ROUNDS):
-        if turn > 0 and time.monotonic() - began > _ROUNDS_SECONDS:
-            break
-        for candidate, trial in trials.items():
+    with ExitStack() as open_trials:
+        trials = {
+            candidate: open_trials.enter_context(closing(Turns(work, *candidate, batch)))
+            for candidate in candidates
+        }
+        trials["threads", 0] = last = alone
+        for turn in range(_NUM_ROUNDS):
+            if turn > 0 and time.monotonic() - began > _ROUNDS_SECONDS:
+                break
+            for candidate, trial in trials.items():
+                last.rest()
+                yield candidate, trial.rate()
+                last = trial
+        if "threads" not in work.kinds:  # only to say what they would load
             last.rest()
-            yield candidate, trial.rate()
-            last = trial
-    if "threads" not in work.kinds:  # only to say what they would load
-        last.rest()
-        number = max(number for _, number in candidates)
-        yield ("threads", number), Turns(work, "threads", number, batch).rate()
+            number = max(number for _, number in candidates)
+            with closing(Turns(work, "threads", number, batch)) as trial:
+                yield ("threads", number), trial.rate()
 
 
 def _candidates(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:
@@ -288,9 +296,8 @@ def _one_by_one(
         if room < number:
             too_large = f"{workers(number, kind)} with samples of {sample_bytes / (1 << 20):,.0f} MiB each"
             raise MemoryError(f"no room to try {too_large}")
-        trial = Turns(work, kind, number, min(batch, int(room / number)))
-        yield candidate, trial.rate()
-        trial.close()
+        with closing(Turns(work, kind, number, min(batch, int(room / number)))) as trial:
+            yield candidate, trial.rate()
 
 
 def _note_questions() -> list[str]:

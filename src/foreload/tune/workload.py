@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from foreload.tune.costs import WorkerKind
 
-__all__ = ["STRIDE", "Candidate", "Turns", "Workload"]
+__all__ = ["STRIDE", "Candidate", "NotWanted", "Turns", "Workload"]
 
 # The kind and number of workers; none: the thread of the loop.
 Candidate = tuple[WorkerKind, int]
@@ -31,6 +31,10 @@ _TURN_SECONDS = 0.05
 _GLANCED_BATCHES = 3
 
 
+class NotWanted(BaseException):
+    """Nobody waits for what is measured any more; no error of what is measured."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """The samples to load.
@@ -44,6 +48,7 @@ class Workload:
         kinds: the kinds of workers that may be used.
         watched: the dataset and what is applied to samples, if copies must not depend on their state.
         collate: the user's collate function; None if it is torch's.
+        is_over: whether nobody waits for what is measured any more.
     """
 
     view: Any
@@ -54,6 +59,7 @@ class Workload:
     kinds: tuple[WorkerKind, ...] = ("threads", "processes")
     watched: tuple[Any, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
+    is_over: Callable[[], bool] = lambda: False
 
 
 class _Spread(Sampler[Any]):
@@ -90,15 +96,16 @@ class Turns:
         self._workers = number
         self._batch = batch
         self._ahead = 2 * number
+        self._is_over = work.is_over
         size = None if work.batch_size is None else batch
         self._batches = work.batches(kind, number, _Spread(len(work.view), size), size is not None)
 
     def glance(self) -> float:
         """Return the rate of the quickest of a few batches, which a pause of the machine does not change."""
-        next(self._batches)
+        self._load()
         times = [time.perf_counter()]
         for _ in range(_GLANCED_BATCHES):
-            next(self._batches)
+            self._load()
             times.append(time.perf_counter())
         return self._batch / min(after - before for before, after in itertools.pairwise(times))
 
@@ -106,15 +113,20 @@ class Turns:
         """Take a turn; return the best rate so far."""
         # Batches made ahead come at once; counting starts after them.
         for _ in range(max(1, self._ahead)):
-            next(self._batches)
+            self._load()
         started = time.perf_counter()
         given = 0
         # Workers that began together end together: only whole rounds of them count.
         while time.perf_counter() - started < _TURN_SECONDS or given < 2 or given % max(1, self._workers):
-            next(self._batches)
+            self._load()
             given += 1
         self.best = max(self.best, given * self._batch / (time.perf_counter() - started))
         return self.best
+
+    def _load(self) -> None:
+        if self._is_over():
+            raise NotWanted
+        next(self._batches)
 
     def rest(self) -> None:
         """Wait until the batches ahead are made, which would take cores from the next candidate."""
