@@ -175,10 +175,7 @@ class StockLoader:
         fetched = sum(int(lane.stages[_FETCHING, 2].sum()) for lane in workers)
         first = sum(lane.counters["first_cpu"] for lane in workers)
         usual = (fetched - first) / max(1, batches - len(workers)) if batches > len(workers) else float("inf")
-        return {
-            lane.name: min(max(0.0, lane.counters["first_cpu"] - usual), float(lane.stages[_SAMPLE, 2]))
-            for lane in workers
-        }
+        return {lane.name: max(0.0, lane.counters["first_cpu"] - usual) for lane in workers}
 
     def _lock(self) -> dict[str, Any] | None:
         """Return how long the thread that pins memory waited for the interpreter's lock, and for little else."""
@@ -226,7 +223,7 @@ class StockLoader:
         waits_for = "read" if files["bytes"] > _MIN_READ_BYTES * samples else "sample"
         for lane in (self.loop, *self.others):
             stages = lane.stages.astype(float)
-            stages[_SAMPLE, 1:3] -= excess.get(lane.name, 0.0)
+            stages[_FETCHING, 1:3] *= 1 - excess.get(lane.name, 0.0) / max(1, int(lane.stages[_FETCHING, 2].sum()))
             if lane is self.loop or not lane.is_pinning:
                 queued += _move_idle(lane, stages, waits_for, own=lane is self.loop) / 1e9
             total += stages
