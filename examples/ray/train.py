@@ -38,9 +38,7 @@ def train(config: dict[str, Any]) -> None:
                 optimizer.step()
             ray.train.report({"epoch": epoch, "loss": loss.item()})
             if ray.train.get_context().get_world_rank() == 0:
-                print(
-                    f"epoch {epoch}: loss {loss.item():.3g}, {loader.stats()['samples']} samples loaded on this rank"
-                )
+                print(f"epoch {epoch}: loss {loss.item():.3g}; {loader.stats()['samples']} samples")
 
 
 def main() -> None:
