@@ -51,6 +51,7 @@ PUBLIC = [
     "create_dataloader",
     "errors",
     "export",
+    "from_ray_dataset",
     "from_torch",
     "gather",
     "get_train_transforms",

@@ -7,7 +7,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,44 +38,64 @@ def main() -> None:
     options.add_argument("--images", type=int, default=2000)
     arguments = options.parse_args()
     record = Record("workers_cluster")
-    data = fl.ImageDataset(images(arguments.images), transform=fl.transforms.train(224))
-    how: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 0, "persistent_workers": True}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, object_store_memory=512 << 20)
+    folder = images(arguments.images)
+    # The loop is on one of two nodes, so half of the batches cross from one object store to the other.
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 1 << 30},
+    )
+    cluster.add_node(num_cpus=1, object_store_memory=1 << 30)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
-        here = fl.DataLoader(data, num_workers=2, workers="threads", **how)
-        processes = fl.DataLoader(data, num_workers=2, workers="processes", **how)
-        there = fl.DataLoader(data, num_workers=2, workers="ray", max_restarts=100, **how)
-        many = len(there)
-        runs: dict[str, Callable[[], float]] = {
-            "two threads": lambda: len(data) / epoch(here, 0),
-            "two processes": lambda: len(data) / epoch(processes, 0),
-            "two Ray nodes": lambda: len(data) / epoch(there, 0),
-        }
-        speeds = take_turns(runs, arguments.rounds)
-        record.samples(speeds, "images/s")
-        seconds = take_turns(
-            {
-                "an epoch on two Ray nodes": lambda: epoch(there, 0),
-                "with two kills": lambda: epoch(there, 0, (many // 4, many // 2)),
-            },
-            arguments.rounds,
-        )
-        record.samples(seconds, "s")
-        middle = {name: statistics.median(values) for name, values in (speeds | seconds).items()}
-        record.verdict("two Ray nodes / two threads", middle["two Ray nodes"] / middle["two threads"], 0.85)
-        record.verdict("two Ray nodes / two processes", middle["two Ray nodes"] / middle["two processes"], 0.85)
-        cost = middle["with two kills"] - middle["an epoch on two Ray nodes"]
-        record.verdict("seconds that two kills cost", cost, 5.0, most=True)
-        record.note("restarts", len(there.restarts))
-        for loader in (here, processes, there):
-            loader.close()
+        for name, is_float in (("uint8", False), ("float32", True)):
+            data = fl.ImageDataset(folder, transform=fl.transforms.train(224, normalize=is_float))
+            compare(name, data, record, arguments.rounds)
     finally:
         ray.shutdown()
         cluster.shutdown()
     record.write()
+
+
+def compare(name: str, data: Any, record: Record, rounds: int) -> None:
+    """Measure speeds with images of a type, and for the first of them the cost of kills."""
+    how: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 0, "persistent_workers": True}
+    kinds = {"threads": "two threads", "processes": "two processes", "ray": "two Ray nodes"}
+    loaders = {
+        title: fl.DataLoader(data, num_workers=2, workers=kind, max_restarts=100, **how)
+        for kind, title in kinds.items()
+    }
+    try:
+        speeds = take_turns(
+            {f"{title}, {name}": partial(_speed, loader, len(data)) for title, loader in loaders.items()}, rounds
+        )
+        record.samples(speeds, "images/s")
+        middle = {title: statistics.median(values) for title, values in speeds.items()}
+        there = middle[f"two Ray nodes, {name}"]
+        for title in ("two threads", "two processes"):
+            record.verdict(f"two Ray nodes / {title}, {name}", there / middle[f"{title}, {name}"], 0.85)
+        if name == "uint8":
+            measure_kills(loaders["two Ray nodes"], record, rounds)
+    finally:
+        for loader in loaders.values():
+            loader.close()
+
+
+def _speed(loader: Any, samples: int) -> float:
+    return samples / epoch(loader, 0)
+
+
+def measure_kills(loader: Any, record: Record, rounds: int) -> None:
+    """Measure what two kills cost an epoch that is long enough for the workers that replace them."""
+    kills = (len(loader) // 4, len(loader) // 2)
+    runs = {
+        "an epoch on two Ray nodes": partial(epoch, loader, 0),
+        "with two kills": partial(epoch, loader, 0, kills),
+    }
+    seconds = take_turns(runs, rounds)
+    record.samples(seconds, "s")
+    alone, killed = (statistics.median(values) for values in seconds.values())
+    record.verdict("seconds that two kills cost", killed - alone, 5.0, most=True)
+    record.note("restarts", len(loader.restarts))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def train(config: dict[str, Any]) -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            ray.train.report({"epoch": epoch, "loss": loss.item(), "samples": loader.stats()["samples"]})
+            ray.train.report({"epoch": epoch, "loss": loss.item()})
+            if ray.train.get_context().get_world_rank() == 0:
+                print(f"epoch {epoch}: loss {loss.item():.3g}; {loader.stats()['samples']} samples")
 
 
 def main() -> None:
@@ -58,7 +60,7 @@ def main() -> None:
         ),
         run_config=RunConfig(storage_path=given.storage),
     )
-    print(trainer.fit().metrics)
+    trainer.fit()
 
 
 if __name__ == "__main__":

@@ -304,16 +304,19 @@ def test_a_dataset_that_nodes_cannot_unpickle() -> None:
 
 
 def test_a_late_batch_is_an_error() -> None:
-    stuck = threading.Event  # its objects are made by the worker
-
     class Late(Drawn):
         def __getitem__(self, index: int) -> Any:
             if index == 3:
-                stuck().wait(60)
+                importlib.import_module("time").sleep(100)
             return index
 
-    with pytest.raises(RuntimeError, match=r"timed out after 8 seconds; Ray worker \d .* samples \[2, 3\]"):
-        list(on_ray(Late(), batch_size=2, timeout=8))
+    order = [0, 1]
+    with on_ray(Late(), batch_size=2, sampler=order, persistent_workers=True) as loader:
+        assert plain(loader) == [[0, 1]]
+        order += [2, 3]
+        loader.timeout = 3
+        with pytest.raises(RuntimeError, match=r"timed out after 3 seconds; Ray worker \d .* samples \[2, 3\]"):
+            list(loader)
 
 
 def test_another_thread_may_close_an_epoch() -> None:
@@ -391,9 +394,7 @@ def _train(config: dict[str, Any]) -> None:
 
 def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) -> None:
     train = pytest.importorskip("ray.train.torch")
-    scaling = importlib.import_module("ray.train").ScalingConfig(
-        num_workers=2, resources_per_worker={"CPU": 0.01}, trainer_resources={"CPU": 0}
-    )
+    scaling = importlib.import_module("ray.train").ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.01})
     trainer = train.TorchTrainer(
         _train,
         train_loop_config={"folder": str(tmp_path)},
