@@ -102,15 +102,13 @@ def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew:
     if is_function(sampler):
         return None
     inner = item_sampler(sampler)
-    seeds = drew and loader_generator is not None and getattr(inner, "generator", None) is loader_generator
-    drew = drew and loader_generator is None
     if type(sampler) is not BatchSampler or type(inner) is not RandomSampler:
         blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
-        return coming_state(inner, drew=drew, seeds=seeds) if blocks is None else blocks.drawn
+        return coming_state(inner, loader_generator, drew=drew) if blocks is None else blocks.drawn
     if inner.generator is not None:
         return None if inner.generator is loader_generator else generator_text(inner.generator)
     with kept_generators(torch.default_generator):
-        if drew:
+        if drew and loader_generator is None:
             draw_seed()
         return draw_seed()
 

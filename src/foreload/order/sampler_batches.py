@@ -267,15 +267,19 @@ class SamplerBatches(Iterator[Any]):
         return {"generators": dict(self._generators)}
 
 
-def coming_state(sampler: Any, *, drew: bool, seeds: bool) -> dict[str, Any]:
+def coming_state(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> dict[str, Any]:
     """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
 
     Args:
         sampler: the sampler, or the one within torch's batch sampler.
-        drew: whether the base seed of the workers will be drawn from torch's global generator.
-        seeds: whether it will be drawn from the sampler's own.
+        loader_generator: the user's generator from which the base seed of the workers will be drawn, if one is;
+            None: torch's global one.
+        drew: whether one is.
     """
     if has_state(sampler):
         own = {"sampler": copy.deepcopy(sampler.state_dict()), "iterator": None}
         return {"own": own, "at": 0, "over": False, "again": False}
-    return {"generators": {"iter": sampler_states(sampler), "next": None, "drew": drew, "seeds": seeds}}
+    is_global = loader_generator is None
+    seeds = drew and not is_global and getattr(sampler, "generator", None) is loader_generator
+    states = {"iter": sampler_states(sampler), "next": None, "drew": drew and is_global, "seeds": seeds}
+    return {"generators": states}
