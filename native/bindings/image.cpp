@@ -85,7 +85,7 @@ class ImageJob : public foreload::Job {
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
            std::shared_ptr<SampleStore> store, std::optional<ConstBytes> forms,
-           std::optional<std::vector<Bytes>> given, bool decode_late)
+           std::optional<std::vector<Bytes>> given, bool decode_late, std::optional<Bytes> mirrored)
       : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
         transform_(transform),
@@ -96,7 +96,8 @@ class ImageJob : public foreload::Job {
         store_(std::move(store)),
         forms_(std::move(forms)),
         given_(given ? std::move(*given) : std::vector<Bytes>()),
-        decode_late_(decode_late) {
+        decode_late_(decode_late),
+        mirrored_(std::move(mirrored)) {
     if (!given_.empty() && given_.size() != indices_.size()) {
       throw Error(ErrorKind::value, "given must hold the bytes of each image");
     }
@@ -106,12 +107,17 @@ class ImageJob : public foreload::Job {
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
       throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
     }
+    if (transform.leave_flip != mirrored_.has_value() ||
+        (mirrored_ && mirrored_->shape(0) != indices_.size())) {
+      throw Error(ErrorKind::value, "mirrored must hold a byte per image if flips are left, and only then");
+    }
   }
   ~ImageJob() override {
     const AcquireGil acquire;
     failures_.clear();
     out_ = Bytes();
     given_.clear();
+    mirrored_.reset();
     fallback_.reset();
     forms_.reset();
   }
@@ -175,6 +181,7 @@ class ImageJob : public foreload::Job {
       } else {
         loader.load(source_->files, index, transform_, key_, fallback, out);
       }
+      if (mirrored_) mirrored_->data()[i] = transform_.flip > 0 && loader.mirrored();
     } catch (...) {
       failures_.add(i, std::current_exception());
     }
@@ -190,6 +197,7 @@ class ImageJob : public foreload::Job {
   std::optional<ConstBytes> forms_;
   std::vector<Bytes> given_;
   bool decode_late_;
+  std::optional<Bytes> mirrored_;
   size_t sample_bytes_ = 0;
   Failures failures_;
 };
@@ -279,7 +287,7 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
   uint8_t* const to = out.data();
   const ReleaseGil release;
-  this_threads_loader().show(decoded, 0, transform, {seed, 0}, to);
+  this_threads_loader().show(decoded, 0, whole, {seed, 0}, to);
 }
 
 }  // namespace
@@ -291,6 +299,8 @@ void bind_image(nb::module_& module) {
            nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
            "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
+  Transform whole = transform;
+  whole.leave_flip = false;  // there is no batch to say so
            "pixels, whether it can be kept as planes.")
       .def("states", &states, nb::arg("indices"), nb::arg("out"),
            "Write to `out` (int64) for each image a number that changes with its file; -1: there is none.");
@@ -300,11 +310,11 @@ void bind_image(nb::module_& module) {
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, std::shared_ptr<SampleStore>, std::optional<ConstBytes>,
-                    std::optional<std::vector<Bytes>>, bool>(),
+                    std::optional<std::vector<Bytes>>, bool, std::optional<Bytes>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
            nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none(),
-           nb::arg("decode_late") = false)
+           nb::arg("decode_late") = false, nb::arg("mirrored").none() = nb::none())
       .def("failures", &ImageJob::failures,
            "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),

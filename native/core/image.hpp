@@ -96,6 +96,9 @@ class ImageLoader {
   struct Whole;
   // The same for encoded bytes.
   void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
+  // Whether the view of the last image shown was drawn mirrored, if its transform draws that.
+  bool mirrored() const { return mirrored_; }
+
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
   void show_kept(const SampleStore::Found& found, const std::string& path, size_t index,
                  const Transform& transform, Key key, const Fallback& fallback, void* out);
@@ -105,6 +108,8 @@ class ImageLoader {
   using Show = std::function<void(const SampleStore::Found&)>;
   struct Missing {
     bool claimed = false;
+  // Draws the view to write; see mirrored().
+  View draw_view(const Transform& transform, int width, int height, Random& random);
     std::span<const uint8_t> bytes;  // of its file, if they were kept
   };
   // Requests an image, and shows it if it is kept in a way that the transform (null: none) can use.
@@ -155,6 +160,7 @@ class IdleLoaders {
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<ImageLoader>> idle_;
+  bool mirrored_ = false;
 };
 
 }  // namespace foreload

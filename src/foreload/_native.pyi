@@ -226,6 +226,7 @@ class Transform:
         normalize: bool,
         channels_last: bool,
         fast: bool,
+        leave_flip: bool = False,
     ) -> None: ...
 
 def view(
@@ -261,6 +262,7 @@ class ImageJob(Job):
         forms: Array | None = None,
         given: list[Array] | None = None,
         decode_late: bool = False,
+        mirrored: Array | None = None,
     ) -> None: ...
     def failures(self) -> list[tuple[int, BaseException]]: ...
 

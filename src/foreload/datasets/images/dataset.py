@@ -200,7 +200,7 @@ class ImageDataset(
         """Count the images."""
         return len(self._files)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Load one image; random numbers come from torch's global generator."""
         position = operator.index(index)
         if not -len(self) <= position < len(self):
@@ -208,10 +208,10 @@ class ImageDataset(
         position %= len(self)
         if isinstance(self.transform, ImageTransform) and type(self).read_encoded is ImageDataset.read_encoded:
             return self._load_batch([position])[0]
-        return self.load_transformed(position), int(self._targets[position])
+        return self._sample(self.load_transformed(position), int(self._targets[position]))
 
     @property
-    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
         None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
@@ -220,7 +220,7 @@ class ImageDataset(
         own = all(getattr(type(self), name) is getattr(ImageDataset, name) for name in methods)
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
-    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
         batch = self.image_assembly(self.transform, (seed, 0), memory_for_a_batch()).start(indices)
@@ -230,6 +230,11 @@ class ImageDataset(
     def load_transformed(self, index: int) -> Any:
         """Load one image for a transform in Python."""
         return apply_transform(self.transform, self._decode(index))
+
+    def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
+        has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
+        # (By itself, an image is mirrored at once.)
+        return (image, target, False) if has_flips else (image, target)
 
     def _decode(self, index: int) -> Array:
         if self._cache is None:
@@ -324,11 +329,11 @@ class ImageDataset(
         target = int(self._targets[index])
         return (data, target) if keep == "encoded" else (decode_image(data, self.path(index)), target)
 
-    def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
+    def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, ...]:
         """Decode and transform an image from the cache."""
         image, target = prepared
         array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
-        return apply_transform(self.transform, array), target
+        return self._sample(apply_transform(self.transform, array), target)
 
     def user_code(self) -> Iterable[Any]:
         """Return the transform; see :class:`foreload.protocol.UserCode`."""
