@@ -162,3 +162,19 @@ def test_what_cannot_be_is_said(mixed: list[Path]) -> None:
         next(iter(loader))
     with pytest.raises(TypeError, match=r"Normalize\(flip=2\) needs a batch with such an entry, got a tensor"):
         Normalize(flip=2)(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_gpu_gives_the_same_bits(mixed: list[Path], dtype: torch.dtype, channels_last: bool) -> None:
+    wanted = load(fl.ImageDataset(mixed, transform=train(channels_last=channels_last)))
+    normalize = Normalize(dtype=dtype, channels_last=channels_last, flip=2)
+    dataset = fl.ImageDataset(mixed, transform=late())
+    found = load(dataset, device="cuda", device_transform=normalize)
+    for (images, labels), (same, also) in zip(wanted, found, strict=True):
+        assert same.is_cuda
+        assert torch.equal(same.cpu(), images.to(dtype))
+        assert same.stride() == images.stride()
+        assert torch.equal(labels, also.cpu())
