@@ -224,6 +224,21 @@ nb::object decoded(const std::string& path, const Decode& decode) {
       image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
 }
 
+nb::object plan_view(const Transform& transform, nb::bytes bytes, uint64_t seed, uint32_t epoch,
+                     size_t index) {
+  const auto span = span_of(bytes);
+  std::optional<foreload::Plan> plan;
+  {
+    const ReleaseGil release;
+    plan = this_threads_loader().plan(span, index, transform, {seed, epoch});
+  }
+  if (!plan) return nb::none();
+  const foreload::View& view = plan->view;
+  return nb::make_tuple(plan->orientation, plan->width, plan->height, view.box.x, view.box.y, view.box.width,
+                        view.box.height, view.full_height, view.full_width, view.top, view.left,
+                        static_cast<int>(view.mirrored));
+}
+
 nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
   const std::string path = to_path(name);
   const Fallback others = python_fallback(fallback);
@@ -284,6 +299,8 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
   if (out.shape(0) != transform.sample_bytes()) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
                              nullptr};
+  Transform whole = transform;
+  whole.leave_flip = false;  // there is no batch to say so
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
   uint8_t* const to = out.data();
   const ReleaseGil release;
@@ -299,8 +316,6 @@ void bind_image(nb::module_& module) {
            nb::arg("direct") = false)
       .def("costs", &costs, nb::arg("out"),
            "Write to the rows of `out`, per image: seconds to read, seconds to decode, bytes of the file, "
-  Transform whole = transform;
-  whole.leave_flip = false;  // there is no batch to say so
            "pixels, whether it can be kept as planes.")
       .def("states", &states, nb::arg("indices"), nb::arg("out"),
            "Write to `out` (int64) for each image a number that changes with its file; -1: there is none.");
@@ -319,6 +334,14 @@ void bind_image(nb::module_& module) {
            "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "Decode the whole upright image to height x width x 3 bytes; `path` is for error messages.");
+  module.def(
+      "plan_view", &plan_view, nb::arg("transform"), nb::arg("bytes"), nb::arg("seed"), nb::arg("epoch"),
+      nb::arg("index"),
+      "Return what a transform takes of a JPEG: Exif orientation; width and height of the upright image; x, "
+      "y, "
+      "width, height of the box; height and width that it is resized to; top and left of the output in that; "
+      "whether it is mirrored. None if the file is no whole JPEG of the usual kind (YCbCr, 8 bits, "
+      "Huffman).");
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
              "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),

@@ -86,6 +86,20 @@ bool ImageLoader::show_jpeg(std::span<const uint8_t> bytes, size_t index, const 
   return render(decode, view, transform, random, transform.fast ? 8 : 1, out);
 }
 
+std::optional<Plan> ImageLoader::plan(std::span<const uint8_t> bytes, size_t index,
+                                      const Transform& transform, Key key) {
+  const bool is_whole = bytes.size() > 4 && bytes[bytes.size() - 2] == 0xFF && bytes.back() == 0xD9;
+  if (!is_whole || !looks_like_jpeg(bytes) || !decoder_.open(bytes) || !decoder_.is_usual()) {
+    return std::nullopt;
+  }
+  Plan plan{exif_orientation(bytes), decoder_.width(), decoder_.height(), {}};
+  if (int64_t{plan.width} * plan.height > kMaxPixels) return std::nullopt;
+  if (sideways(plan.orientation)) std::swap(plan.width, plan.height);
+  Random random(key, index);
+  plan.view = choose_view(transform, plan.width, plan.height, random);
+  return plan;
+}
+
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
                        void* out) {
   laps_.begin(false);

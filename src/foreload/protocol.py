@@ -146,6 +146,11 @@ class BatchOptions(Protocol):
         ...
 
     @property
+    def device(self) -> torch.device | None:
+        """Where batches are delivered; None: as they were made."""
+        ...
+
+    @property
     def cache(self) -> SampleCache | None:
         """The loader's cache, if it has one."""
         ...
@@ -158,6 +163,8 @@ class BatchOptions(Protocol):
 
 class NativeBatches:
     """A dataset that can make whole batches itself, such as by native code."""
+
+    finishes_on_device: bool = False  # whether some are foreload.batch.unfinished.UnfinishedBatch objects
 
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Return what makes the batches of one epoch; None to have samples loaded one by one.
