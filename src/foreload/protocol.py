@@ -164,8 +164,6 @@ class BatchOptions(Protocol):
 class NativeBatches:
     """A dataset that can make whole batches itself, such as by native code."""
 
-    finishes_on_device: bool = False  # whether some are foreload.batch.unfinished.UnfinishedBatch objects
-
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Return what makes the batches of one epoch; None to have samples loaded one by one.
 

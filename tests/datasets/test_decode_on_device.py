@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from torch.utils.data import Subset
 import foreload as fl
 from foreload import _native, transforms
 from foreload.batch.buffers import Buffers
-from foreload.datasets.images import decoders
+from foreload.datasets.images import decoders, resample
 from foreload.datasets.images.decoders import DALI, NvImageCodec, TorchVision
 from foreload.datasets.images.encoded import EncodedBatch
 from foreload.errors import DecodeError
@@ -145,6 +149,36 @@ def test_what_the_device_cannot_decode_the_cpu_does(files: list[Path], fails: st
     transform = transforms.train(SIZE, normalize=False)
     for decoder in (ByPillow(fails), Upright()):
         assert_close(load(fl.ImageDataset(files, transform=transform)), decoded(files, transform, decoder))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+def test_the_kernel_writes_the_same() -> None:
+    # Triton interprets a kernel if it is told so before that is imported.
+    program = Path(__file__).parent / "interpreted.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "views are the same" in done.stdout
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_cuda_writes_the_same(files: list[Path], channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in TRANSFORMS.values():
+        transform = make(normalize=False, channels_last=channels_last)
+        wanted = load(fl.ImageDataset(files, transform=transform))
+        for kernel in (True, False):
+            with monkeypatch.context() as patch:
+                if not kernel:
+                    patch.setattr(resample, "_kernel", lambda: None)
+                dataset = fl.ImageDataset(files, transform=transform, decode=ByPillow())
+                found = [[part.cpu() for part in batch] for batch in load(dataset, device="cuda")]
+            wanted.set_epoch(0)
+            assert_close(wanted, found)
+    assert resample._kernel() is not None, "CUDA builds of torch bring Triton"
+    assert not resample._unusable
 
 
 def test_a_lack_of_memory_is_no_damage(files: list[Path]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from foreload.batch.failure import SampleError
 from foreload.options import OnError
+from foreload.protocol import NativeBatches
 
-__all__ = ["UnfinishedBatch", "finisher"]
+__all__ = ["UnfinishedBatch", "UnfinishedBatches", "finisher"]
 
 
 class UnfinishedBatch:
@@ -31,6 +32,12 @@ class UnfinishedBatch:
             Exception: the first failure, naming the sample, if ``on_error`` is ``"raise"``.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a method finish(on_error, errors)")
+
+
+class UnfinishedBatches(NativeBatches):
+    """A dataset whose own batches may be :class:`UnfinishedBatch` objects, if ``finishes_on_device``."""
+
+    finishes_on_device: bool = False
 
 
 def finisher(

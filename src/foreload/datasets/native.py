@@ -9,6 +9,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
+from foreload.batch.unfinished import UnfinishedBatches
 from foreload.datasets.tensors import tensor_assembly
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
@@ -19,7 +20,7 @@ def finishes_on_device(dataset: Any) -> bool:
     """Return whether batches of a dataset may be :class:`foreload.batch.unfinished.UnfinishedBatch` objects."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    return isinstance(dataset, NativeBatches) and dataset.finishes_on_device
+    return isinstance(dataset, UnfinishedBatches) and dataset.finishes_on_device
 
 
 def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:

@@ -17,6 +17,7 @@ from foreload import _native, transforms
 from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int
 from foreload.datasets.direct import DirectReads
@@ -33,7 +34,7 @@ from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
-from foreload.protocol import BatchMemory, BatchOptions, ImageForms, NativeBatches, SampleSource, UserCode
+from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
 from foreload.remote.url import local_path
 from foreload.transforms import ImageTransform
 
@@ -46,7 +47,7 @@ _TOGETHER, _FETCHED_TOGETHER = 16, 256
 
 
 class ImageDataset(
-    DirectReads, Dataset[tuple[Any, ...]], Streamable, ImageForms, NativeBatches, SampleSource, UserCode
+    DirectReads, Dataset[tuple[Any, ...]], Streamable, ImageForms, UnfinishedBatches, SampleSource, UserCode
 ):
     """Images in files, with labels: ``(image, target)``.
 
@@ -74,9 +75,8 @@ class ImageDataset(
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
         decode: where JPEGs are decoded: ``"cpu"``; or on the device of a loader with ``device="cuda"``, by
             ``"nvimagecodec"``, ``"torchvision"``, ``"dali"``, the first of them that is installed (``"cuda"``), or
-            a :class:`foreload.datasets.images.decoders.Decoder`. Crops and flips are the same, pixels nearly (see
-            docs/gpu.md). Everything else goes on on the CPU: other files, other loaders, loaders with ``cache=``
-            or a ``collate_fn``. Nothing is kept, so ``loading_mode`` must be ``LAZY`` or ``STREAMING``.
+            a :class:`foreload.datasets.images.decoders.Decoder`. Crops and flips are the same, pixels nearly; what
+            else is different, and which files and loaders decode on the CPU all the same, is in docs/gpu.md.
         direct_io: as for :class:`~foreload.FileDataset`.
         storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
             storage, as :class:`foreload.remote.fetch.Fetch` takes them.
@@ -233,8 +233,7 @@ class ImageDataset(
 
     def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
         has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
-        # (By itself, an image is mirrored at once.)
-        return (image, target, False) if has_flips else (image, target)
+        return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
 
     def load_transformed(self, index: int) -> Any:
         """Load one image for a transform in Python."""

@@ -18,7 +18,7 @@ from foreload.checks import Array
 from foreload.datasets.images.batches import Failure, ImageAssembly, Images
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder, decoder_named
-from foreload.datasets.images.resample import Plan, resample
+from foreload.datasets.images.resample import Plan, View, resample
 from foreload.errors import DecodeError
 from foreload.normalize.normalize import Normalize
 from foreload.options import LoadingMode, OnError
@@ -117,6 +117,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
             rows = shaped(replace(transform, normalize=False), self.others.view(-1), len(self.others))
             images.index_copy_(0, self.other_places, rows)
         failures: list[Failure] = []
+        views: list[View] = []
         for number, decoded in enumerate(self._decode(device)):
             plan, place = Plan(*map(int, self.plans[number])), int(self.places[number])
             try:
@@ -124,7 +125,9 @@ class EncodedBatch(_Fields, UnfinishedBatch):
             except DecodeError as error:
                 failures.append((place, error))
                 continue
-            resample(image, plan, images[place], mirrored=bool(plan.mirrored) and not transform.flip_on_device)
+            mirrored = plan.mirrored if not transform.flip_on_device else 0
+            views.append(View(image, plan._replace(mirrored=mirrored), place))
+        resample(views, images)
         batch = [images, self.targets, *([self.flips] if transform.flip_on_device else [])]
         if failures or len(self.lost):
             rows = torch.tensor(self._remaining(failures, on_error, errors), device=device)
