@@ -8,9 +8,9 @@ import triton.language as tl
 
 __all__ = ["COLUMNS", "resample"]
 
-# What the kernel is told of each image (int64): the address of the first pixel of its box; the bytes to the next row,
-#  column and colour of the upright image; the box's height and width; the height and width that it is
-# resized to; the top and left of the result in that; whether it is mirrored; its position in the batch.
+# What the kernel is told of each image (int64): the address of the first pixel of its box; the bytes to the next
+# row, column and colour of the upright image; the box's height and width; the height and width that it is resized
+# to; the top and left of the result in that; whether it is mirrored; its position in the batch.
 COLUMNS = 12
 
 _ROWS_OF_A_PROGRAM, _COLUMNS_OF_A_PROGRAM = 4, 64
