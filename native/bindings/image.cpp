@@ -337,10 +337,9 @@ void bind_image(nb::module_& module) {
   module.def(
       "plan_view", &plan_view, nb::arg("transform"), nb::arg("bytes"), nb::arg("seed"), nb::arg("epoch"),
       nb::arg("index"),
-      "Return what a transform takes of a JPEG: Exif orientation; width and height of the upright image; x, "
-      "y, "
-      "width, height of the box; height and width that it is resized to; top and left of the output in that; "
-      "whether it is mirrored. None if the file is no whole JPEG of the usual kind (YCbCr, 8 bits, "
+      "Return what a transform takes of a JPEG: Exif orientation; width and height of the upright image; "
+      "x, y, width, height of the box; height and width that it is resized to; top and left of the output in "
+      "that; whether it is mirrored. None if it is no whole JPEG of the usual kind (YCbCr, 8 bits, "
       "Huffman).");
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
              "Return the same JPEG with restart markers; empty if it cannot have them.");

@@ -281,3 +281,21 @@ def test_what_cannot_be_is_said() -> None:
         make(batch_size=0)
     with pytest.raises(TypeError, match="a field of the sample is str"):
         next(iter(DALILoader(["text"], stand_in, num_workers=0)))
+
+
+def test_a_state_after_an_error_and_a_loop_that_was_left_is_of_its_last_batch() -> None:
+    loader = make(Files(zeros=(9,)), shuffle=False, batch_size=3, depth=3)
+    with pytest.raises(RuntimeError, match="a file of zeros"):
+        for _ in loader:
+            pass
+    gc.collect()
+    again = make(shuffle=False, batch_size=3)
+    again.load_state_dict(loader.state_dict())
+    assert labels(again)[0] == [12, 13, 14]
+    loader = make(Files(zeros=(9,)), shuffle=False, batch_size=3, depth=3, on_error="skip")
+    for given, _ in enumerate(loader, 1):
+        if given == 4:  # the pipeline was let go of, and what was under way is ready
+            break
+    gc.collect()
+    again.load_state_dict(loader.state_dict())
+    assert labels(again)[0] == [12, 13, 14]

@@ -12,6 +12,7 @@ from foreload import _native
 from foreload.batch.failure import EmptyBatch, SampleError, remaining_positions, replacement_positions
 from foreload.dali.feed import FedPipeline
 from foreload.dali.samples import Sample
+from foreload.device.ahead import Place
 from foreload.epochs.base import Epoch
 from foreload.epochs.turn import Turn
 from foreload.options import OnError
@@ -46,7 +47,7 @@ class DALIEpoch(Iterator[Any]):
         source_of: returns the file of a sample.
 
     Attributes:
-        state: of the loader, from before the batch was requested that the loop gets next.
+        place: where the loop is in the loader, which keeps it.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class DALIEpoch(Iterator[Any]):
         self._batches = batches
         self._pipeline: FedPipeline | None = pipeline
         self._state_of_loader = state
-        self.state = state()
+        self.place = Place(state())
         self._present = present
         self._on_error = on_error
         self._errors = errors
@@ -92,7 +93,7 @@ class DALIEpoch(Iterator[Any]):
             began = _native.now_ns()
             drawn, batch = self._next(self._pipeline)
             following = self._ready[0].drawn if self._ready else self._under_way[0] if self._under_way else None
-            self.state = self._state_of_loader() if following is None else following.state
+            self.place.state = self._state_of_loader() if following is None else following.state
             if isinstance(batch, Exception):
                 raise batch
             size = sum(field.nbytes for sample in drawn.samples for field in sample.fields)
@@ -141,9 +142,10 @@ class DALIEpoch(Iterator[Any]):
         """Raise what ended the drawing of batches."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self.state = self._state_of_loader()
+            self.place.state = self._state_of_loader()
             raise failure
         if self._is_over:
+            self.place.state = None  # nothing is ahead any more: it is the loader's own
             self._watch.end()
             raise StopIteration
 

@@ -10,6 +10,7 @@ from foreload.checks import check_int
 from foreload.dali.epoch import DALIEpoch
 from foreload.dali.feed import FedPipeline
 from foreload.dali.samples import EncodedSamples, as_list
+from foreload.device.ahead import Place
 from foreload.loader import DataLoader
 
 __all__ = ["DALILoader"]
@@ -94,6 +95,7 @@ class DALILoader:
             lambda source: make(source, batch_size=size, prefetch_queue_depth=depth, **options)
         )
         self._epoch: weakref.ref[DALIEpoch] | None = None
+        self._place: Place | None = None
 
     def __iter__(self) -> DALIEpoch:
         """Begin an epoch; one that is under way ends, since there is one pipeline."""
@@ -108,7 +110,7 @@ class DALILoader:
             loader.errors,
             self._samples.path,
         )
-        self._epoch = weakref.ref(epoch)
+        self._epoch, self._place = weakref.ref(epoch), epoch.place
         return epoch
 
     def _present(self, found: list[Any]) -> Any:
@@ -129,13 +131,14 @@ class DALILoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as of the batch that was delivered last."""
-        epoch = None if self._epoch is None else self._epoch()
-        state: dict[str, Any] = self.loader.state_dict() if epoch is None else epoch.state
+        ahead = None if self._place is None else self._place.state
+        state: dict[str, Any] = self.loader.state_dict() if ahead is None else dict(ahead)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next epoch go on where a state was taken."""
         self._end_epoch()
+        self._place = None
         self.loader.load_state_dict(state)
 
     def close(self) -> None:
@@ -152,7 +155,9 @@ class DALILoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the arguments and the loader, without what is open."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pipeline", "_epoch")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_pipeline", "_epoch", "_place")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore them."""
