@@ -1,4 +1,4 @@
-"""A GPU and what feeds it: copies against the bus, PrefetchLoader against stock, and the idle share of ResNet-50.
+"""A GPU and what feeds it: copies against the bus, PrefetchLoader against stock, ResNet-50, and decoding on it.
 
 Everything on the GPU is timed by events on its streams.
 """
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.datasets.images.decoders import decoder_named
 
 # Of the copies that are compared: 1,000 images of 3 x 224 x 224 as float32 have 602 MB.
 COPY_BYTES = 128 << 20
@@ -258,6 +260,43 @@ def sources_of(gpu: Gpu, photos: int) -> dict[str, Callable[[], Iterable[Any]]]:
     return {name: partial(epochs, loader) for name, loader in loaders.items()}
 
 
+def decoders() -> list[str]:
+    """Return the names of the decoders for a GPU that are installed."""
+    found = []
+    for name in ("nvimagecodec", "torchvision", "dali"):
+        try:
+            decoder_named(name)
+        except RuntimeError:
+            continue
+        found.append(name)
+    return found
+
+
+def measure_decoding(
+    gpu: Gpu, record: Record, rounds: int, folder: Path, names: dict[str, Any], steps: int = 20
+) -> None:
+    """JPEGs to batches on the GPU, by who decodes them; nothing is cached."""
+    transform = fl.transforms.train(224, normalize=False)
+    how: dict[str, Any] = {"shuffle": True, "seed": 0, "drop_last": True, "device": gpu.device}
+
+    def run(decode: Any) -> float:
+        dataset = fl.ImageDataset(folder, transform=transform, cache_size=0, decode=decode)
+        loader = fl.DataLoader(dataset, BATCH, **how)
+
+        def batches() -> Iterator[Any]:
+            while True:
+                yield from loader
+
+        return BATCH / loop(gpu, batches(), lambda batch: None, steps).seconds
+
+    rates = take_turns({f"JPEGs by {name}": partial(run, decode) for name, decode in names.items()}, rounds)
+    record.samples(rates, "images/s")
+    for name in names:
+        if name != "cpu":
+            gain = median(rates, f"JPEGs by {name}") / median(rates, "JPEGs by cpu")
+            record.verdict(f"JPEGs decoded on the GPU by {name}, against the CPU", gain, 1.0)
+
+
 def main() -> None:
     options = parser(__doc__, 5)
     options.add_argument("--photos", type=int, default=2000, help="the number of JPEGs")
@@ -268,6 +307,8 @@ def main() -> None:
     measure_copies(gpu, record, given.rounds)
     measure_overlap(gpu, record, given.rounds)
     measure_training(gpu, record, given.rounds, sources_of(gpu, given.photos), training(gpu))
+    named = {name: name for name in ("cpu", *decoders())}
+    measure_decoding(gpu, record, given.rounds, images(given.photos), named)
     record.write()
 
 

@@ -23,7 +23,11 @@ settings.register_profile("foreload", deadline=None, derandomize=True, database=
 settings.register_profile("thorough", settings.get_profile("foreload"), max_examples=100)
 settings.load_profile("foreload")
 
-collect_ignore = ["scripts", "normalize/interpreted.py"]  # run by tests, in processes of their own
+collect_ignore = [
+    "scripts",
+    "normalize/interpreted.py",
+    "datasets/interpreted.py",
+]  # run by tests, in processes of their own
 
 gc.disable()  # while modules are imported and thousands of tests are made, none of which becomes garbage
 

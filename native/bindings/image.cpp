@@ -85,7 +85,7 @@ class ImageJob : public foreload::Job {
   ImageJob(std::shared_ptr<ImageSource> source, const Transform& transform, const Indices& indices,
            uint64_t seed, uint32_t epoch, Bytes out, nb::callable fallback,
            std::shared_ptr<SampleStore> store, std::optional<ConstBytes> forms,
-           std::optional<std::vector<Bytes>> given, bool decode_late)
+           std::optional<std::vector<Bytes>> given, bool decode_late, std::optional<Bytes> mirrored)
       : Job(indices.shape(0), source->grain(1, kDepth / 4)),
         source_(std::move(source)),
         transform_(transform),
@@ -96,7 +96,8 @@ class ImageJob : public foreload::Job {
         store_(std::move(store)),
         forms_(std::move(forms)),
         given_(given ? std::move(*given) : std::vector<Bytes>()),
-        decode_late_(decode_late) {
+        decode_late_(decode_late),
+        mirrored_(std::move(mirrored)) {
     if (!given_.empty() && given_.size() != indices_.size()) {
       throw Error(ErrorKind::value, "given must hold the bytes of each image");
     }
@@ -106,12 +107,17 @@ class ImageJob : public foreload::Job {
     if (out_.shape(0) != sample_bytes_ * indices_.size()) {
       throw Error(ErrorKind::value, "out must hold " + std::to_string(sample_bytes_) + " bytes per image");
     }
+    if (transform.leave_flip != mirrored_.has_value() ||
+        (mirrored_ && mirrored_->shape(0) != indices_.size())) {
+      throw Error(ErrorKind::value, "mirrored must hold a byte per image if flips are left, and only then");
+    }
   }
   ~ImageJob() override {
     const AcquireGil acquire;
     failures_.clear();
     out_ = Bytes();
     given_.clear();
+    mirrored_.reset();
     fallback_.reset();
     forms_.reset();
   }
@@ -175,6 +181,7 @@ class ImageJob : public foreload::Job {
       } else {
         loader.load(source_->files, index, transform_, key_, fallback, out);
       }
+      if (mirrored_) mirrored_->data()[i] = transform_.flip > 0 && loader.mirrored();
     } catch (...) {
       failures_.add(i, std::current_exception());
     }
@@ -190,6 +197,7 @@ class ImageJob : public foreload::Job {
   std::optional<ConstBytes> forms_;
   std::vector<Bytes> given_;
   bool decode_late_;
+  std::optional<Bytes> mirrored_;
   size_t sample_bytes_ = 0;
   Failures failures_;
 };
@@ -214,6 +222,21 @@ nb::object decoded(const std::string& path, const Decode& decode) {
   }
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
       image->pixels, {static_cast<size_t>(image->height), static_cast<size_t>(image->width), 3}, owner));
+}
+
+nb::object plan_view(const Transform& transform, nb::bytes bytes, uint64_t seed, uint32_t epoch,
+                     size_t index) {
+  const auto span = span_of(bytes);
+  std::optional<foreload::Plan> plan;
+  {
+    const ReleaseGil release;
+    plan = this_threads_loader().plan(span, index, transform, {seed, epoch});
+  }
+  if (!plan) return nb::none();
+  const foreload::View& view = plan->view;
+  return nb::make_tuple(plan->orientation, plan->width, plan->height, view.box.x, view.box.y, view.box.width,
+                        view.box.height, view.full_height, view.full_width, view.top, view.left,
+                        static_cast<int>(view.mirrored));
 }
 
 nb::object decode_rgb(nb::str name, nb::bytes bytes, nb::callable fallback) {
@@ -276,10 +299,12 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
   if (out.shape(0) != transform.sample_bytes()) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
                              nullptr};
+  Transform whole = transform;
+  whole.leave_flip = false;  // there is no batch to say so
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
   uint8_t* const to = out.data();
   const ReleaseGil release;
-  this_threads_loader().show(decoded, 0, transform, {seed, 0}, to);
+  this_threads_loader().show(decoded, 0, whole, {seed, 0}, to);
 }
 
 }  // namespace
@@ -300,15 +325,22 @@ void bind_image(nb::module_& module) {
   nb::class_<ImageJob, foreload::Job>(module, "ImageJob", "A batch of images.")
       .def(nb::init<std::shared_ptr<ImageSource>, const Transform&, const Indices&, uint64_t, uint32_t, Bytes,
                     nb::callable, std::shared_ptr<SampleStore>, std::optional<ConstBytes>,
-                    std::optional<std::vector<Bytes>>, bool>(),
+                    std::optional<std::vector<Bytes>>, bool, std::optional<Bytes>>(),
            nb::arg("files"), nb::arg("transform"), nb::arg("indices"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("out"), nb::arg("fallback"), nb::arg("store").none() = nb::none(),
            nb::arg("forms").none() = nb::none(), nb::arg("given").none() = nb::none(),
-           nb::arg("decode_late") = false)
+           nb::arg("decode_late") = false, nb::arg("mirrored").none() = nb::none())
       .def("failures", &ImageJob::failures,
            "Return the samples that failed: (position, exception), in order.");
   module.def("decode_rgb", &decode_rgb, nb::arg("path"), nb::arg("bytes"), nb::arg("fallback"),
              "Decode the whole upright image to height x width x 3 bytes; `path` is for error messages.");
+  module.def(
+      "plan_view", &plan_view, nb::arg("transform"), nb::arg("bytes"), nb::arg("seed"), nb::arg("epoch"),
+      nb::arg("index"),
+      "Return what a transform takes of a JPEG: Exif orientation; width and height of the upright image; "
+      "x, y, width, height of the box; height and width that it is resized to; top and left of the output in "
+      "that; whether it is mirrored. None if it is no whole JPEG of the usual kind (YCbCr, 8 bits, "
+      "Huffman).");
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
              "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),

@@ -27,7 +27,7 @@ foreload::Crop crop_named(const std::string& name) {
 void init_transform(Transform* transform, const std::string& crop, std::pair<int, int> size, int shorter,
                     std::pair<double, double> scale, std::pair<double, double> ratio, double flip,
                     std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
-                    bool normalize, bool channels_last, bool fast) {
+                    bool normalize, bool channels_last, bool fast, bool leave_flip) {
   new (transform) Transform();
   transform->crop = crop_named(crop);
   std::tie(transform->height, transform->width) = size;
@@ -36,6 +36,7 @@ void init_transform(Transform* transform, const std::string& crop, std::pair<int
   std::tie(transform->ratio[0], transform->ratio[1]) = ratio;
   transform->flip = flip;
   transform->fast = fast;
+  transform->leave_flip = leave_flip;
   transform->jitter = {jitter[0], jitter[1], jitter[2], jitter[3]};
   transform->output.channels_last = channels_last;
   transform->output.normalise = normalize;
@@ -61,7 +62,8 @@ void bind_view(nb::module_& module) {
                         "A transform: the view that is taken of an image, and how it is written.")
       .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
-           nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"));
+           nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"),
+           nb::arg("leave_flip") = false);
   module.def(
       "view", &view, nb::arg("transform"), nb::arg("width"), nb::arg("height"), nb::arg("seed"),
       nb::arg("epoch"), nb::arg("index"),

@@ -17,6 +17,13 @@ void check_size(int width, int height) {
   }
 }
 
+View ImageLoader::draw_view(const Transform& transform, int width, int height, Random& random) {
+  View view = choose_view(transform, width, height, random);
+  mirrored_ = view.mirrored;
+  if (transform.leave_flip) view.mirrored = false;
+  return view;
+}
+
 std::optional<Pixels> ImageLoader::decode_upright(const Box& box, int reduction, int orientation) {
   if (orientation == 1) return decoder_.decode(box, reduction);
   const int width = (decoder_.width() + reduction - 1) / reduction;
@@ -70,13 +77,27 @@ bool ImageLoader::show_jpeg(std::span<const uint8_t> bytes, size_t index, const 
   has_planes_ = orientation == 1 && decoder_.has_planes();
   pixels_ = int64_t{width} * height;
   if (sideways(orientation)) std::swap(width, height);
-  const View view = choose_view(transform, width, height, random);
+  const View view = draw_view(transform, width, height, random);
   const auto decode = [&](const Box& box, int reduction) {
     const auto pixels = decode_upright(box, reduction, orientation);
     if (pixels) decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     return pixels;
   };
   return render(decode, view, transform, random, transform.fast ? 8 : 1, out);
+}
+
+std::optional<Plan> ImageLoader::plan(std::span<const uint8_t> bytes, size_t index,
+                                      const Transform& transform, Key key) {
+  const bool is_whole = bytes.size() > 4 && bytes[bytes.size() - 2] == 0xFF && bytes.back() == 0xD9;
+  if (!is_whole || !looks_like_jpeg(bytes) || !decoder_.open(bytes) || !decoder_.is_usual()) {
+    return std::nullopt;
+  }
+  Plan plan{exif_orientation(bytes), decoder_.width(), decoder_.height(), {}};
+  if (int64_t{plan.width} * plan.height > kMaxPixels) return std::nullopt;
+  if (sideways(plan.orientation)) std::swap(plan.width, plan.height);
+  Random random(key, index);
+  plan.view = choose_view(transform, plan.width, plan.height, random);
+  return plan;
 }
 
 void ImageLoader::show(const DecodedImage& image, size_t index, const Transform& transform, Key key,
@@ -88,7 +109,7 @@ void ImageLoader::show(const DecodedImage& image, size_t index, const Transform&
 void ImageLoader::show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key,
                                void* out) {
   Random random(key, index);
-  const View view = choose_view(transform, image.width, image.height, random);
+  const View view = draw_view(transform, image.width, image.height, random);
   const size_t stride = static_cast<size_t>(image.width) * 3;
   const auto decode = [&](const Box& box, int) {
     return Pixels{image.pixels + static_cast<size_t>(box.y) * stride + static_cast<size_t>(box.x) * 3,

@@ -66,6 +66,13 @@ struct ImageCache {
 // Throws Error(decode) if an image has more than that.
 void check_size(int width, int height);
 
+// What a transform takes of a JPEG that something else decodes.
+struct Plan {
+  int orientation = 1;        // by Exif
+  int width = 0, height = 0;  // of the upright image
+  View view;                  // of that
+};
+
 // Used by one thread at a time; buffers are kept from image to image.
 class ImageLoader {
  public:
@@ -82,8 +89,15 @@ class ImageLoader {
   DecodedImage decode(const ImageCache& cache, Files& files, size_t index, const std::string& path,
                       const Fallback& fallback);
 
+  // Draws the view that load() would write of a JPEG, by its header alone; none if it is of an unusual kind,
+  // or does not end as a whole file does.
+  std::optional<Plan> plan(std::span<const uint8_t> bytes, size_t index, const Transform& transform, Key key);
+
   // Makes the next load() use bytes that were read already; they must live until then.
   void set_input(std::span<const uint8_t> bytes) { input_ = bytes; }
+
+  // Whether the view of the last image shown was drawn mirrored, if its transform draws that.
+  bool mirrored() const { return mirrored_; }
 
   // The same for an upright image that is decoded already.
   void show(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
@@ -94,6 +108,8 @@ class ImageLoader {
  private:
   struct Picture;
   struct Whole;
+  // Draws the view to write; see mirrored().
+  View draw_view(const Transform& transform, int width, int height, Random& random);
   // The same for encoded bytes.
   void show_encoded(const std::string& path, std::span<const uint8_t> bytes, size_t index,
                     const Transform& transform, Key key, const Fallback& fallback, void* out);
@@ -144,6 +160,7 @@ class ImageLoader {
   double read_seconds_ = 0, decode_seconds_ = 0;  // of the last image shown
   int64_t pixels_ = 0;
   bool has_planes_ = false;
+  bool mirrored_ = false;
 };
 
 // Loaders that are kept for the next image or epoch: getting the memory of their buffers took page faults.

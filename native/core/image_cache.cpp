@@ -121,7 +121,7 @@ void ImageLoader::show_view(const uint8_t* bytes, const Transform& transform, vo
 void ImageLoader::show_planes(const Planes& planes, size_t index, const Transform& transform, Key key,
                               void* out) {
   Random random(key, index);
-  const View view = choose_view(transform, planes.width, planes.height, random);
+  const View view = draw_view(transform, planes.width, planes.height, random);
   render([&](const Box& box, int) { return to_rgb_.convert(planes, box); }, view, transform, random, 1, out);
 }
 

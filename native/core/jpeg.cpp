@@ -205,6 +205,16 @@ int JpegDecoder::height() const {
   return static_cast<int>(state_->info.image_height);
 }
 
+bool JpegDecoder::is_usual() const {
+  const jpeg_decompress_struct& info = state_->info;
+  if (info.jpeg_color_space != JCS_YCbCr || info.num_components != 3) return false;
+  // Without either marker libjpeg guesses the colours; of these numbers every decoder makes the same.
+  const jpeg_component_info* const of = info.comp_info;
+  const bool is_numbered = of[0].component_id == 1 && of[1].component_id == 2 && of[2].component_id == 3;
+  return info.data_precision == 8 && !info.arith_code && state_->is_sound() &&
+         (is_numbered || info.saw_JFIF_marker || info.saw_Adobe_marker);
+}
+
 std::optional<Pixels> JpegDecoder::decode(const Box& box, int reduction) {
   JDIMENSION left = 0;
   if (!state_->start(box, reduction, &left) || !has_all_bits(state_->info)) return std::nullopt;
@@ -256,6 +266,9 @@ int JpegDecoder::width() const {
 }
 int JpegDecoder::height() const {
   return 0;
+}
+bool JpegDecoder::is_usual() const {
+  return false;
 }
 std::optional<Pixels> JpegDecoder::decode(const Box&, int) {
   throw Error(ErrorKind::decode, "built without libjpeg-turbo");

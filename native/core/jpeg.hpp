@@ -47,6 +47,10 @@ class JpegDecoder {
   int width() const;
   int height() const;
 
+  // Whether the file is of the usual kind, YCbCr in 8 bits and Huffman-coded, with a sound header: GPUs
+  // decode such files too. After open().
+  bool is_usual() const;
+
   // Decodes a box of the image divided by `reduction` (1, 2, 4, 8); valid until the next call. Pixel (0, 0)
   // is the corner of the box. The pixels are those of a full decode. Returns none if the file is not sound.
   // Throws Error(decode) if it has too many scans.

@@ -21,6 +21,7 @@ struct Transform {
   double scale[2] = {0.08, 1.0};
   double ratio[2] = {3.0 / 4.0, 4.0 / 3.0};
   double flip = 0;
+  bool leave_flip = false;  // flips are drawn, but left to others: images are written as they are
   bool fast = false;
   Jitter jitter;
   OutputFormat output;

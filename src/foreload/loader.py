@@ -11,9 +11,11 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.failure import OnError, SampleError, check_on_error
+from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import unwrap
 from foreload.checks import check_bool, check_int, check_seed
+from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
 from foreload.device.stream import check_device, side_stream
@@ -277,7 +279,10 @@ class DataLoader(AdaptableLoader[T_co]):
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
-        moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=self.device_transform)
+        transform = self.device_transform
+        if self.device is not None and finishes_on_device(self.dataset):
+            transform = finisher(self.on_error, self.errors, transform)
+        moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=transform)
         if isinstance(moving, MovedAhead):
             self._moving, self._place = weakref.ref(moving), moving.place
         return moving

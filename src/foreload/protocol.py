@@ -146,6 +146,11 @@ class BatchOptions(Protocol):
         ...
 
     @property
+    def device(self) -> torch.device | None:
+        """Where batches are delivered; None: as they were made."""
+        ...
+
+    @property
     def cache(self) -> SampleCache | None:
         """The loader's cache, if it has one."""
         ...

@@ -58,6 +58,8 @@ class ImageTransform:
         channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
         mode: ``"exact"`` agrees with Pillow's antialiased bilinear resize; ``"fast"`` lets the JPEG decoder
             shrink large images while it decodes them.
+        flip_on_device: flips are drawn as ever, but left to :class:`Normalize`: batches of :class:`ImageDataset`
+            have a third entry, a bool per image, for ``Normalize(flip=2)``. Needs ``normalize=False``.
     """
 
     crop: Literal["random", "center", "none"]
@@ -72,6 +74,7 @@ class ImageTransform:
     std: tuple[float, float, float] = IMAGENET_STD
     channels_last: bool = False
     mode: Mode = "exact"
+    flip_on_device: bool = False
     native: _native.Transform = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +103,11 @@ class ImageTransform:
             raise ValueError(f"mean and std need three numbers each, std above 0, got {self.mean} and {self.std}")
         if self.mode not in ("exact", "fast"):
             raise ValueError(f"mode must be 'exact' or 'fast', got {self.mode!r}")
+        if self.flip_on_device and self.normalize:
+            raise ValueError(
+                "flip_on_device=True needs normalize=False: what mirrors images on the device, Normalize(flip=2), "
+                "normalises them too"
+            )
         native = _native.Transform(
             crop=self.crop,
             size=self.size,
@@ -113,6 +121,7 @@ class ImageTransform:
             normalize=self.normalize,
             channels_last=self.channels_last,
             fast=self.mode == "fast",
+            leave_flip=self.flip_on_device,
         )
         object.__setattr__(self, "native", native)
 
@@ -137,6 +146,8 @@ class ImageTransform:
 
     def __call__(self, image: Image.Image | np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
         """Transform one image, with random numbers from torch's global generator.
+
+        It is mirrored here even for ``flip_on_device``, which is for batches.
 
         Args:
             image: a Pillow image, or uint8 of height x width x 3 (ndarray) or 3 x height x width (tensor).
@@ -179,6 +190,7 @@ def train(
     std: tuple[float, float, float] = IMAGENET_STD,
     channels_last: bool = False,
     mode: Mode = "exact",
+    flip_on_device: bool = False,
 ) -> ImageTransform:
     """Return the usual transform for training: random resized crop, flip, normalise.
 
@@ -200,6 +212,7 @@ def train(
         std=std,
         channels_last=channels_last,
         mode=mode,
+        flip_on_device=flip_on_device,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.decoders import ByPillow
 from tests.fake_device import FakeDevice
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -144,6 +145,22 @@ def test_training_is_measured_without_the_first_round(gpu: Any, tmp_path: Path) 
     assert samples["synthetic: idle"]["all"] == pytest.approx([1, 1, 1])
     assert verdicts["synthetic: GPU idle, %"] == pytest.approx(1)
     assert verdicts["synthetic: first step, s"] == statistics.median(samples["synthetic: first step"]["all"])
+
+
+def test_decoders_are_compared_with_the_cpu(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "BATCH", 8)
+    monkeypatch.setattr("foreload.loader.side_stream", lambda where, *, non_blocking=True: None)
+    record = gpu.Record("gpu")
+    decoder = ByPillow()
+    gpu.measure_decoding(FakeGpu(1e-3), record, 2, photos, {"cpu": "cpu", "pillow": decoder}, steps=7)
+    verdicts, samples = content(gpu, tmp_path, record)
+    assert sum(decoder.counts) >= 3 * 7 * 8  # more than an epoch, three times
+    # The simulated clock knows only that a step takes two events.
+    assert samples["JPEGs by cpu"]["all"] == pytest.approx([8 / 2e-3] * 2)
+    assert verdicts == {"JPEGs decoded on the GPU by pillow, against the CPU": pytest.approx(1)}
+    assert set(gpu.decoders()) <= {"nvimagecodec", "torchvision", "dali"}
 
 
 def test_the_model_is_resnet_50(gpu: Any) -> None:

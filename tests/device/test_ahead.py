@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload._torch import TorchIterator
+from foreload.batch.failure import EmptyBatch
+from foreload.batch.unfinished import UnfinishedBatch, finisher
 from foreload.device import ahead as ahead_module
 from tests.fake_device import FakeDevice
 
@@ -475,6 +477,45 @@ def test_the_loader_delivers_to_a_device_itself(use: Use, depth: int) -> None:
     loader.close()
     with pytest.raises(RuntimeError, match="torch finds no CUDA"):
         make(device="cuda") if not torch.cuda.is_available() else pytest.skip("there is CUDA")
+
+
+class Numbered(UnfinishedBatch):
+    """A batch of which the device adds to its numbers what lies in ordinary memory; empty if its number is odd."""
+
+    def __init__(self, device: FakeDevice, numbers: torch.Tensor, more: np.ndarray) -> None:
+        self.device, self.numbers, self.more = device, numbers, more
+
+    def to(self, *_: Any, **__: Any) -> Numbered:
+        return Numbered(self.device, self.device.copy(self.numbers), self.more)
+
+    def finish(self, on_error: Any, errors: list[Any]) -> Any:
+        errors.append(int(self.more[0]))
+        if self.more[0] % 2:
+            raise EmptyBatch
+        more = self.more
+        return self.device.kernel(
+            lambda numbers: numbers + float(more[0]) if numbers.device.type == "cpu" else numbers, self.numbers
+        )
+
+
+@pytest.mark.parametrize("seed", [None, *range(5)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_batches_are_finished_on_the_stream_of_the_copies(depth: int, seed: int | None) -> None:
+    device = FakeDevice(seed)
+    errors: list[Any] = []
+
+    def batches() -> Iterator[Numbered]:
+        for number in range(8):
+            yield Numbered(device, torch.full((3,), 10.0 * number), np.array([number]))
+
+    moving = ahead_module.MovedAhead(
+        batches(),
+        device,
+        depth=depth,
+        transform=finisher("skip", errors, lambda batch: device.kernel(torch.neg, batch)),
+    )
+    assert [device.read(batch).tolist() for batch in moving] == [[-11.0 * n] * 3 for n in (0, 2, 4, 6)]
+    assert errors == list(range(8))
 
 
 def test_on_the_cpu_it_is_the_loader_itself() -> None:

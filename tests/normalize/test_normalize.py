@@ -72,11 +72,35 @@ def test_flips_are_those_that_the_batch_says() -> None:
         found = Normalize(channels_last=channels_last, flip=2)((x, 7, flip))
         assert torch.equal(found[0], wanted)
         assert found[0].stride() == wanted.stride()
-        assert found[1:] == (7, flip)
+        assert found[1:] == (7,)  # nobody can apply them twice
     with pytest.raises(ValueError, match="flip must be a tensor with a bool for each of 5 images"):
         Normalize(flip=1)((x, flip[:4]))
     with pytest.raises(ValueError, match="flip must be a tensor with a bool for each of 5 images"):
         Normalize(flip=1)((x, flip.int()))
+
+
+def test_flips_are_taken_out_of_any_batch() -> None:
+    x, y, flip = images(2, 3, 4, 4), torch.arange(2), torch.tensor([True, False])
+    wanted = Normalize().apply(x, flip)
+    Flipped = namedtuple("Flipped", "image label flip")
+    for batch, where, at, rest in (
+        ([flip, x, y], 1, 0, [1, 0]),
+        ((x, y, flip), None, -1, [0, 1]),
+        ((y, x, flip), 1, 2, [1, 0]),
+        ({"flip": flip, "x": x, "y": y}, "x", "flip", ["x", "y"]),
+        (OrderedDict(x=x, flip=flip, y=y), "x", "flip", ["x", "y"]),
+    ):
+        found = Normalize(images=where, flip=at)(batch)  # type: ignore[arg-type]
+        assert type(found) is type(batch)
+        assert len(found) == 2
+        image, label = (found[name] for name in (rest if isinstance(batch, dict) else sorted(rest)))
+        image, label = (image, label) if image.ndim == 4 else (label, image)
+        assert torch.equal(image, wanted)
+        assert label is y
+        assert len(batch) == 3
+    found = Normalize(flip=2)(Flipped(x, y, flip))
+    assert torch.equal(found.image, wanted)
+    assert (found.label is y, found.flip) == (True, None)
 
 
 Labelled = namedtuple("Labelled", "image label")

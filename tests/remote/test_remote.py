@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import transforms
+from tests.decoders import ByPillow
 from tests.remote.web_server import (
     COUNT,
     EACH,
@@ -80,6 +81,19 @@ def test_images_by_python_transforms_and_one_by_one(pictures: Path, serve: Any) 
             assert one[1] == files[index][1]
     with pytest.raises(IndexError, match="out of range"):
         images[len(images)]
+
+
+def test_what_is_left_to_a_device(pictures: Path, serve: Any) -> None:
+    server = serve(pictures)
+    urls = [server.url(path.name) for path in sorted(pictures.glob("*.tar"))]
+    transform = transforms.train(24, normalize=False, flip_on_device=True)
+    for decode, bound in (("cpu", 0), (ByPillow(), 1)):
+        how: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 1, "num_workers": 2, "device": "cpu"}
+        local = fl.DataLoader(fl.ImageDataset(pictures, transform=transform), **how)
+        remote = fl.DataLoader(fl.ImageDataset(urls, transform=transform, decode=decode), **how)
+        for (wanted, *rest), (found, *also) in zip(local, remote, strict=True):
+            assert (wanted.int() - found.int()).abs().max() <= bound
+            assert all(map(torch.equal, rest, also))
 
 
 @pytest.mark.sampled(2)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from foreload.batch.failure import OnError, SampleError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class BatchSpec:
         on_error: what is done about a sample that cannot be loaded.
         errors: where samples that failed are recorded.
         pin_device: the kind of device that batches are page-locked for; None: they are not.
+        device: where batches are delivered; None: as they were made.
         cache: of the loader; None without one, and in worker processes, whose dataset is a view through it.
         has_cache: whether the loader has a cache, or is about to make one.
         lookahead: whether the order of samples is known ahead of use, batch by batch.
@@ -42,6 +45,7 @@ class BatchSpec:
     on_error: OnError = "raise"
     errors: list[SampleError] = field(default_factory=list)
     pin_device: str | None = None
+    device: torch.device | None = None
     cache: LoaderCache | None = None
     has_cache: bool = False
     lookahead: bool = False

@@ -6,17 +6,17 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from torch.utils.data import Dataset
 
 from foreload.cache.budget import Pressure
 from foreload.cache.store import SampleStore
 from foreload.checks import Indices
-from foreload.datasets.stream import Stream, runs_of
+from foreload.datasets.stream import Streamable, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
-from foreload.protocol import BlockStorage, UserCode
+from foreload.protocol import UserCode
 from foreload.record.progress import track, track_threads
 
 __all__ = ["EAGER_SHARE", "BaseDataset"]
@@ -26,7 +26,7 @@ EAGER_SHARE = 0.9
 _CACHED_SHARE = 0.5
 
 
-class BaseDataset(Dataset[Any], BlockStorage, UserCode):
+class BaseDataset(Dataset[Any], Streamable, UserCode):
     """A dataset in two methods: :meth:`index` lists the samples, :meth:`read` loads one.
 
     A sample is whatever :meth:`read` returns, or a tuple (sample, target). The loading mode keeps what it
@@ -264,19 +264,3 @@ class BaseDataset(Dataset[Any], BlockStorage, UserCode):
         Blocks of ``size`` samples or fewer are shuffled well; larger ones should have a reason.
         """
         return runs_of(0, len(self), size)
-
-    def stream(
-        self,
-        *,
-        buffer: SupportsIndex = 1000,
-        seed: SupportsIndex | None = None,
-        shuffle: bool = True,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-    ) -> Stream:
-        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
-
-        In constant memory, shuffled by blocks and through a buffer of ``buffer`` samples, each sample once over
-        all workers and ranks.
-        """
-        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)

@@ -9,10 +9,18 @@ from torch.utils.data import Subset, TensorDataset
 
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
+from foreload.batch.unfinished import UnfinishedBatches
 from foreload.datasets.tensors import tensor_assembly
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
-__all__ = ["native_assembly"]
+__all__ = ["finishes_on_device", "native_assembly"]
+
+
+def finishes_on_device(dataset: Any) -> bool:
+    """Return whether batches of a dataset may be :class:`foreload.batch.unfinished.UnfinishedBatch` objects."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return isinstance(dataset, UnfinishedBatches) and dataset.finishes_on_device
 
 
 def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:

@@ -14,7 +14,7 @@ from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import BlockStorage, UserCode
 
-__all__ = ["Stream", "runs_of"]
+__all__ = ["Stream", "Streamable", "runs_of"]
 
 # The most samples that are read together.
 _TOGETHER = 256
@@ -253,3 +253,24 @@ def _noted(index: int, error: Exception) -> Exception:
         error = RuntimeError("the dataset raised StopIteration")
     error.add_note(f"foreload: while loading sample {index}")
     return error
+
+
+class Streamable(BlockStorage):
+    """A dataset that can be read in the order of storage."""
+
+    def stream(
+        self,
+        *,
+        buffer: SupportsIndex = 1000,
+        seed: SupportsIndex | None = None,
+        shuffle: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> Stream:
+        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
+
+        In constant memory, shuffled by blocks and through a buffer of ``buffer`` samples, each sample once over
+        all workers and ranks. The buffer holds what is read, encoded images for instance; transforms run when a
+        sample leaves it.
+        """
+        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)

@@ -13,7 +13,7 @@ import torch
 
 from foreload import _native
 from foreload._torch import TorchIterator
-from foreload.batch.failure import stop_error
+from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
 from foreload.device.stream import CallingThread, SideStream
 from foreload.epochs.base import Epoch
@@ -216,6 +216,12 @@ class MovedAhead(TorchIterator, Iterator[Any]):
             ahead.append(self._fetch())
 
     def _fetch(self) -> _Moved | _Failed:
+        while (fetched := self._fetch_one()) is None:
+            pass
+        return fetched
+
+    def _fetch_one(self) -> _Moved | _Failed | None:
+        """Return the next batch, or its error; None if it turned out to be empty."""
         state = self._present_state()
         if self._may_change and self._mover.reads_source and self._sources:
             self._stream.finish(self._sources[-1].end)
@@ -230,6 +236,8 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         objects: list[Any] = []
         try:
             batch = self._stream.run(partial(self._mover.move, source, objects))
+        except EmptyBatch:
+            return None
         except Exception as error:
             return _Failed(stop_error(error) if isinstance(error, StopIteration) else error, state)
         finally:

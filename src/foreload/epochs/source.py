@@ -254,6 +254,7 @@ class EpochSource(LoaderOrder[T_co]):
             on_error=self.on_error,
             errors=self.errors,
             pin_device=self._pin_device,
+            device=self.device,
             cache=self._open.cache,
             has_cache=self.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,

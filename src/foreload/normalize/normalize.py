@@ -38,8 +38,9 @@ class Normalize:
             channels x height x width).
         images: where the images are in the batch: a position or key, as for ``batch[images]``. None: the batch
             itself, or the first entry of a tuple or list.
-        flip: where a bool per image is in the batch; those that are True are mirrored. Transforms such as
-            ``transforms.train()`` have mirrored their images already.
+        flip: where a bool per image is in the batch; those that are True are mirrored, and the entry is left out
+            of the result (in a named tuple it becomes None). 2 for batches of transforms with
+            ``flip_on_device=True``; all others have mirrored their images already.
 
     Raises:
         ValueError, TypeError: a value makes no sense; the message names it.
@@ -89,6 +90,11 @@ class Normalize:
             ValueError: their shape is another.
         """
         if isinstance(batch, torch.Tensor):
+            if self.flip is not None:
+                raise TypeError(
+                    f"Normalize(flip={self.flip!r}) needs a batch with such an entry, got a tensor; are the "
+                    "images of a transform with flip_on_device=True?"
+                )
             return self.apply(batch)
         where = self.images
         if where is None and isinstance(batch, Sequence):
@@ -99,7 +105,8 @@ class Normalize:
                 "list or a mapping, and say which entry of a mapping they are, as in Normalize(images='image')"
             )
         flip = None if self.flip is None else _entry(batch, self.flip, "flip")
-        return _replaced(batch, where, self.apply(_entry(batch, where, "images"), flip))
+        images = self.apply(_entry(batch, where, "images"), flip)
+        return _replaced(batch, where, images) if self.flip is None else _flipped(batch, where, images, self.flip)
 
     def apply(self, images: torch.Tensor, flip: torch.Tensor | None = None) -> torch.Tensor:
         """Return images normalised; ``flip`` (bool, one per image) says which are mirrored.
@@ -203,7 +210,26 @@ def _entry(batch: Any, where: int | str, name: str) -> Any:
         raise TypeError(f"Normalize({name}={where!r}): the batch has no such entry, it has {entries}") from error
 
 
-def _replaced(batch: Any, where: int | str, images: torch.Tensor) -> Any:
+def _flipped(batch: Any, where: int | str, images: torch.Tensor, flip: int | str) -> Any:
+    """Return the batch with its images replaced, and without the flips, which would else be applied twice."""
+    replaced = _replaced(batch, where, images)
+    if hasattr(batch, "_fields"):
+        return _replaced(replaced, flip, None)
+    if isinstance(batch, Mapping):
+        return _without(replaced, flip)
+    entries = list(replaced)
+    del entries[cast(int, flip)]
+    return tuple(entries) if isinstance(batch, tuple) else entries
+
+
+def _without(batch: Any, key: int | str) -> Any:
+    if isinstance(batch, MutableMapping):  # a copy of the user's already
+        del batch[key]
+        return batch
+    return {name: value for name, value in batch.items() if name != key}
+
+
+def _replaced(batch: Any, where: int | str, images: torch.Tensor | None) -> Any:
     if isinstance(batch, MutableMapping):
         other = copy.copy(batch)
         other[where] = images

@@ -97,39 +97,50 @@ class ImageAssembly:
         where = require_nonempty(positions_of(indices, len(images.targets)))
         if self._kept is not None:
             self._kept.check(images.files, where)
-        job, list_failures, memory = self._work_on(where)
+        job, list_failures, memory, flips = self._work_on(where)
         targets = torch.from_numpy(images.targets[where])
 
         def take() -> Any:
             failures = list_failures()
-            batch: Any = [shaped(transform, memory, len(where)), targets]
+            batch: Any = [shaped(transform, memory, len(where)), targets, *([] if flips is None else [flips])]
             if failures:
                 chosen = remaining_positions(failures, where, self._on_error, self._errors, images.path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
-                batch = self._collate(Collated(batch, len(where)))
+                batch = self._collate(Collated(batch, len(batch[1])))
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)
 
-    def _work_on(self, where: Array) -> tuple[_native.Job, Callable[[], list[Failure]], torch.Tensor]:
-        """Return the job that makes these images, what lists its failures, and the memory that it writes to."""
+    def _work_on(
+        self, where: Array
+    ) -> tuple[_native.Job, Callable[[], list[Failure]], torch.Tensor, torch.Tensor | None]:
+        """Return the job that makes these images, what lists its failures, and the memory that it writes to.
+
+        The last of it is for the flips that are left to the device, if they are.
+        """
+        flips = torch.zeros(len(where), dtype=torch.bool) if self._transform.flip_on_device else None
         memory = self._buffers.take((len(where) * self._values,), self._transform.dtype)
         if self._images.remote is None:
-            local = self.make(where, memory)
-            return local, local.failures, memory
+            local = self.make(where, memory, flips)
+            return local, local.failures, memory, flips
         # The job must not be reachable from what it calls: the garbage collector cannot see such a cycle.
-        work = _Fetched(self, where, memory)
-        return _native.PythonJob(1, 1, work.run, lambda: None), work.failures, memory
+        work = _Fetched(self, where, memory, flips)
+        return _native.PythonJob(1, 1, work.run, lambda: None), work.failures, memory, flips
 
     def load(self, indices: Array) -> list[Failure]:
         """Load images for what the dataset keeps of them, and return those that failed."""
-        job, list_failures, _ = self._work_on(indices)
+        job, list_failures, *_ = self._work_on(indices)
         job.run_here()
         return list_failures()
 
-    def make(self, indices: Any, memory: torch.Tensor, given: list[Any] | None = None) -> _native.ImageJob:
-        """Prepare the job that makes these images in ``memory``, of files or of the bytes ``given``."""
+    def make(
+        self, indices: Any, memory: torch.Tensor, flips: torch.Tensor | None, given: list[Any] | None = None
+    ) -> _native.ImageJob:
+        """Prepare the job that makes these images in ``memory``, of files or of the bytes ``given``.
+
+        ``flips`` is written to if the transform leaves them to the device, otherwise None.
+        """
         return _native.ImageJob(
             self._images.files,
             self._transform.native,
@@ -141,6 +152,7 @@ class ImageAssembly:
             self._forms,
             given,
             self._kept is not None and self._kept.decode_late,
+            None if flips is None else flips.view(torch.uint8).numpy(),
         )
 
     def rows(self, memory: torch.Tensor, position: int) -> torch.Tensor:
@@ -171,10 +183,13 @@ class ImageAssembly:
 class _Fetched:
     """The work on a batch from a server: one worker fetches it, then makes it."""
 
-    def __init__(self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor) -> None:
+    def __init__(
+        self, assembly: ImageAssembly, indices: Any, memory: torch.Tensor, flips: torch.Tensor | None
+    ) -> None:
         self._assembly = assembly
         self._indices = indices
         self._memory = memory
+        self._flips = flips
         self._failures: dict[int, BaseException] = {}
 
     def failures(self) -> list[Failure]:
@@ -190,16 +205,16 @@ class _Fetched:
         assembly, indices = self._assembly, self._indices
         missing = assembly.missing(indices)
         pieces, failed = assembly.fetch(indices, missing)
-        job = assembly.make(indices, self._memory, pieces)
+        job = assembly.make(indices, self._memory, self._flips, pieces)
         job.run_here()
         failures: dict[int, BaseException] = dict(job.failures())
         # These were evicted since a moment ago, or were spilled in another form.
         others = sorted(set(failures) - set(missing))
         again, lost = assembly.fetch(indices, others)
         for position in others:
-            one = assembly.make(
-                indices[position : position + 1], assembly.rows(self._memory, position), [again[position]]
-            )
+            row = slice(position, position + 1)
+            flips = None if self._flips is None else self._flips[row]
+            one = assembly.make(indices[row], assembly.rows(self._memory, position), flips, [again[position]])
             one.run_here()
             del failures[position]
             failures |= {position: error for _, error in one.failures()}  # noqa: B035

@@ -8,7 +8,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -16,7 +16,8 @@ from torch.utils.data import Dataset
 from foreload import _native, transforms
 from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers, memory_for_a_batch
-from foreload.batch.collate import Collated
+from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int
 from foreload.datasets.direct import DirectReads
@@ -24,22 +25,16 @@ from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
 from foreload.datasets.images.cache import ImageCache, check_room
 from foreload.datasets.images.decode import decode_image
+from foreload.datasets.images.decoders import Decoder
+from foreload.datasets.images.encoded import EncodedAssembly, choose_decoder
 from foreload.datasets.images.transform import apply_transform
-from foreload.datasets.stream import Stream, runs_of
+from foreload.datasets.stream import Streamable, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
 from foreload.datasets.tar.shards import are_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
-from foreload.protocol import (
-    BatchMemory,
-    BatchOptions,
-    BlockStorage,
-    ImageForms,
-    NativeBatches,
-    SampleSource,
-    UserCode,
-)
+from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
 from foreload.remote.url import local_path
 from foreload.transforms import ImageTransform
 
@@ -52,7 +47,7 @@ _TOGETHER, _FETCHED_TOGETHER = 16, 256
 
 
 class ImageDataset(
-    DirectReads, Dataset[tuple[Any, int]], BlockStorage, ImageForms, NativeBatches, SampleSource, UserCode
+    DirectReads, Dataset[tuple[Any, ...]], Streamable, ImageForms, UnfinishedBatches, SampleSource, UserCode
 ):
     """Images in files, with labels: ``(image, target)``.
 
@@ -78,6 +73,10 @@ class ImageDataset(
             are used first, ``EAGER`` all, which are loaded now; ``STREAMING`` none.
         cache_size: how many images ``LAZY`` and ``CACHED`` keep at most; 0 keeps none.
         labels: an int or str per file, for a list or a flat folder (in the order of the file names).
+        decode: where JPEGs are decoded: ``"cpu"``; or on the device of a loader with ``device="cuda"``, by
+            ``"nvimagecodec"``, ``"torchvision"``, ``"dali"``, the first of them that is installed (``"cuda"``), or
+            a :class:`foreload.datasets.images.decoders.Decoder`. Crops and flips are the same, pixels nearly; what
+            else is different, and which files and loaders decode on the CPU all the same, is in docs/gpu.md.
         direct_io: as for :class:`~foreload.FileDataset`.
         storage: for shards that are named by URLs (``s3://``, ``gs://``, ``http://`` ...): options of their
             storage, as :class:`foreload.remote.fetch.Fetch` takes them.
@@ -115,6 +114,7 @@ class ImageDataset(
         cache_size: int = 1000,
         *,
         labels: Labels | None = None,
+        decode: str | Decoder = "cpu",
         direct_io: bool = False,
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
@@ -136,11 +136,15 @@ class ImageDataset(
         self.transform = transforms.resize(image_size) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
+        self._decoder = choose_decoder(decode, self.transform, self.loading_mode)
+        self.finishes_on_device = self._decoder is not None
         self._direct_io = direct_io
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
         self._cache = None
-        if type(self).read_encoded is ImageDataset.read_encoded:  # otherwise native code does not read the images
+        if (
+            self._decoder is None and type(self).read_encoded is ImageDataset.read_encoded
+        ):  # otherwise native code does not read the images
             self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
         self._fill()
 
@@ -200,7 +204,7 @@ class ImageDataset(
         """Count the images."""
         return len(self._files)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Load one image; random numbers come from torch's global generator."""
         position = operator.index(index)
         if not -len(self) <= position < len(self):
@@ -208,10 +212,10 @@ class ImageDataset(
         position %= len(self)
         if isinstance(self.transform, ImageTransform) and type(self).read_encoded is ImageDataset.read_encoded:
             return self._load_batch([position])[0]
-        return self.load_transformed(position), int(self._targets[position])
+        return self._sample(self.load_transformed(position), int(self._targets[position]))
 
     @property
-    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, int]]] | None:
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
         """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 
         None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
@@ -220,12 +224,16 @@ class ImageDataset(
         own = all(getattr(type(self), name) is getattr(ImageDataset, name) for name in methods)
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
-    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, int]]:
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
         batch = self.image_assembly(self.transform, (seed, 0), memory_for_a_batch()).start(indices)
         batch.job.run_here()
         return Collated(batch.take(), len(indices))
+
+    def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
+        has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
+        return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
 
     def load_transformed(self, index: int) -> Any:
         """Load one image for a transform in Python."""
@@ -264,29 +272,17 @@ class ImageDataset(
         """Return the first of each run of images that lie side by side."""
         return runs_of(0, len(self), size) if self.shards is None else self.shards.blocks(size)
 
-    def stream(
-        self,
-        *,
-        buffer: SupportsIndex = 1000,
-        seed: SupportsIndex | None = None,
-        shuffle: bool = True,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-    ) -> Stream:
-        """Return a :class:`foreload.Stream`: an iterable dataset that reads in the order of storage.
-
-        Its buffer holds encoded files, also those of images that are kept; they are decoded when they leave it.
-        """
-        return Stream(self, buffer=buffer, seed=seed, shuffle=shuffle, num_replicas=num_replicas, rank=rank)
-
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
-    ) -> ImageAssembly | None:
+    ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
-        return self.image_assembly(self.transform, key, buffers, spec)
+        is_plain = spec.cache is None and is_default_collate(spec.collate_fn)
+        if self._decoder is None or spec.device is None or not is_plain:
+            return self.image_assembly(self.transform, key, buffers, spec)
+        return EncodedAssembly(self._images, self.read_many, self.transform, self._decoder, key, buffers, spec)
 
     def image_assembly(
         self,
@@ -296,8 +292,11 @@ class ImageDataset(
         spec: BatchOptions | None = None,
     ) -> ImageAssembly:
         """Return what makes the batches of one epoch."""
-        images = Images(self._files, self._targets, self._remote, self.path)
-        return ImageAssembly(images, transform, key, buffers, spec, self._cache)
+        return ImageAssembly(self._images, transform, key, buffers, spec, self._cache)
+
+    @property
+    def _images(self) -> Images:
+        return Images(self._files, self._targets, self._remote, self.path)
 
     @property
     def is_remote(self) -> bool:
@@ -324,11 +323,11 @@ class ImageDataset(
         target = int(self._targets[index])
         return (data, target) if keep == "encoded" else (decode_image(data, self.path(index)), target)
 
-    def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, int]:
+    def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, ...]:
         """Decode and transform an image from the cache."""
         image, target = prepared
         array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
-        return apply_transform(self.transform, array), target
+        return self._sample(apply_transform(self.transform, array), target)
 
     def user_code(self) -> Iterable[Any]:
         """Return the transform; see :class:`foreload.protocol.UserCode`."""
