@@ -1,0 +1,35 @@
+"""Docstrings as Markdown, for the reference: they are written for Python's help() and doctest."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+_ROLE = re.compile(r":\w+:`~?([\w.]+)(?:\(\))?`")
+_NAMES = re.compile(r"^( +(?:\w+, )+\w+,)\n +(?=(?:\w+, )*\w+: )", re.MULTILINE)
+_EXAMPLE = re.compile(r"^( *)(>>> .*(?:\n(?! *$).*)*)", re.MULTILINE)
+_LITERAL = re.compile(r"^( *)(.*[^:\s])?::\n(?= *\n)", re.MULTILINE)
+
+
+class MarkdownDocstrings(griffe.Extension):
+    """Turn cross-references into code, and examples into code blocks."""
+
+    def on_instance(self, *, node: Any, obj: griffe.Object, agent: Any, **kwargs: Any) -> None:
+        """Rewrite the docstring of an object that was just read."""
+        if obj.docstring is not None:
+            obj.docstring.value = to_markdown(obj.docstring.value)
+
+
+def to_markdown(text: str) -> str:
+    """Return a docstring as Markdown.
+
+    >>> to_markdown("See :class:`~foreload.DataLoader`.")
+    'See `foreload.DataLoader`.'
+    """
+    text = _ROLE.sub(lambda match: f"`{match[1]}`", text)
+    text = _NAMES.sub(r"\1 ", text)  # several arguments of one description, over several lines
+    text = _NAMES.sub(r"\1 ", text)
+    text = _LITERAL.sub(lambda match: f"{match[1]}{match[2]}:\n" if match[2] else "", text)
+    return _EXAMPLE.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", text)
