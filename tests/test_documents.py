@@ -158,5 +158,10 @@ def test_what_a_document_names_is_there(document: Path) -> None:
     roots = [document.parent, ROOT, ROOT / "src" / "foreload", ROOT / "benchmarks"]
     files = re.findall(r"`([\w./]+/[\w.]*|[\w./]+\.(?:py|pyi|cpp|hpp|sh))`", text)
     assert [name for name in files if not any((root / name).exists() for root in roots)] == []
+    # foreload is on no package index yet.
+    assert not re.search(
+        r"pip install ['\"]?foreload\b",
+        re.sub(r"^```text\n.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE),
+    )
     for name in re.findall(r"`fl\.([\w.]+)", text):
         assert operator.attrgetter(name)(fl)

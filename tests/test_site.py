@@ -29,6 +29,7 @@ DOCS = ROOT / "docs"
 FOLDERS = ("start", "choose", "migrate", "guides", "troubleshoot", "how")
 PAGES = sorted(page for folder in FOLDERS for page in (DOCS / folder).glob("*.md"))
 SRC = ROOT / "src" / "foreload"
+DALI = "https://docs.nvidia.com/deeplearning/dali/user-guide/docs/advanced_topics_sharding.html"
 
 
 def name_of(page: Path) -> str:
@@ -173,10 +174,20 @@ def test_links_between_documents_become_links_between_pages() -> None:
     assert pages.on_page_markdown("[a](../docs/data.md)", page, None, None) == "[a](../../data.md)"
 
 
+def test_links_to_elsewhere_are_listed() -> None:
+    links = list(load("site_pages").external_links())
+    assert ("docs/migrate/dali.md", DALI) in links
+    assert [link for _, link in links if not link.startswith("https://")] == []
+
+
 def test_docstrings_become_markdown() -> None:
     to_markdown: Callable[[str], str] = load("site_docstrings").to_markdown
     text = "See :meth:`~a.B.c`.\n\n>>> f()\n1\n\nEnd."
     assert to_markdown(text) == "See `a.B.c`.\n\n```pycon\n>>> f()\n1\n```\n\nEnd."
+    assert (
+        to_markdown(":class:`~foreload.Cache`, :func:`pack`")
+        == "[`Cache`][foreload.Cache], [`pack`][foreload.pack]"
+    )
     assert to_markdown("Args:\n    a, b,\n    c: as in torch.\n") == "Args:\n    a, b, c: as in torch.\n"
     assert to_markdown("Thus::\n\n    x\n") == "Thus:\n\n    x\n"
 

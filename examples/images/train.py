@@ -67,12 +67,12 @@ class Photos(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def stock_loader(folder: Path, seed: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    return torch.utils.data.DataLoader(Photos(folder), batch_size=32, shuffle=True, num_workers=2)
+    return torch.utils.data.DataLoader(Photos(folder), batch_size=16, shuffle=True, num_workers=2)
 
 
 def foreload_loader(folder: Path, seed: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
     dataset = fl.ImageDataset(folder, transform=fl.transforms.train(SIZE))
-    return fl.DataLoader(dataset, batch_size=32, shuffle=True, seed=seed)
+    return fl.DataLoader(dataset, batch_size=16, shuffle=True, seed=seed)
 
 
 def make_model() -> nn.Module:
