@@ -27,14 +27,14 @@ CLASSES = ("blobs", "checks", "columns", "rows")
 def make_images(folder: Path, count: int, seed: int) -> None:
     """Write JPEGs of patterns in random colours, with noise, one folder per class."""
     rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0:192, 0:256]
+    y, x = np.mgrid[0:120, 0:160]
     for number in range(count):
         name = CLASSES[number % len(CLASSES)]
-        width, phase = rng.uniform(5, 12), rng.uniform(0, 6, 2)
+        width, phase = rng.uniform(3, 7), rng.uniform(0, 6, 2)
         rows, columns = np.sin(y / width + phase[0]), np.sin(x / width + phase[1])
         patterns = {"rows": rows, "columns": columns, "checks": np.sign(rows * columns), "blobs": rows * columns}
-        color = rng.uniform(20, 60, 3)
-        pixels = 128 + patterns[name][..., None] * color + rng.normal(0, 25, (192, 256, 3))
+        color = rng.uniform(40, 80, 3)
+        pixels = 128 + patterns[name][..., None] * color + rng.normal(0, 15, (120, 160, 3))
         path = folder / name / f"{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=92)
@@ -67,18 +67,18 @@ class Photos(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def stock_loader(folder: Path, seed: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    return torch.utils.data.DataLoader(Photos(folder), batch_size=16, shuffle=True, num_workers=2)
+    return torch.utils.data.DataLoader(Photos(folder), batch_size=8, shuffle=True, num_workers=2)
 
 
 def foreload_loader(folder: Path, seed: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
     dataset = fl.ImageDataset(folder, transform=fl.transforms.train(SIZE))
-    return fl.DataLoader(dataset, batch_size=16, shuffle=True, seed=seed)
+    return fl.DataLoader(dataset, batch_size=8, shuffle=True, seed=seed)
 
 
 def make_model() -> nn.Module:
     def block(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
+            nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.GroupNorm(4, outputs), nn.ReLU()
         )
 
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, len(CLASSES)))
