@@ -19,11 +19,12 @@ from tests.conftest import jpeg, photo
 from tests.programs import python
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-pytestmark = pytest.mark.slow
+# (Some train for half a minute on a quiet machine.)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(620)]
 
 
 def run(script: str, *arguments: Any) -> str:
-    ended = python(EXAMPLES / script, *arguments)
+    ended = python(EXAMPLES / script, *arguments, timeout=600)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
