@@ -1,5 +1,5 @@
 # `make demo` and `make test` need nothing but Debian, Python 3.11+ and a compiler: they set themselves up.
-.PHONY: setup demo test test-all lint native-test fuzz bench clean
+.PHONY: setup demo test test-all lint docs native-test fuzz bench clean
 
 setup:
 	@scripts/setup.sh test lint
@@ -17,8 +17,13 @@ test-all:
 	@scripts/test.sh --all
 
 lint:
-	@scripts/setup.sh test lint
+	@scripts/setup.sh test lint docs
 	@scripts/lint.sh
+
+docs:
+	@scripts/setup.sh docs
+	@scripts/docs.sh
+	@echo "build/site/index.html"
 
 native-test:
 	@scripts/native-tests.sh

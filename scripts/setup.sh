@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Set up .venv: torch, foreload built from this tree, and the packages of the sets that are named:
-#   scripts/setup.sh [demo] [test] [frameworks] [lint] [bench]        (demo is part of each)
+#   scripts/setup.sh [demo] [test] [frameworks] [lint] [docs] [bench]        (demo is part of each)
 # Does nothing if nothing has changed since the last time. A set is added without building foreload again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-declare -A extras=([demo]=cli,plots [test]=serve,test [frameworks]=frameworks [lint]=lint [bench]=bench)
+declare -A extras=([demo]=cli,plots [test]=serve,test [frameworks]=frameworks [lint]=lint [docs]=docs [bench]=bench)
 sets=(demo)
 for name in "$@"; do
   [ -n "${extras[$name]:-}" ] || { echo "set-up knows ${!extras[*]}, not $name" >&2; exit 1; }

@@ -1,6 +1,6 @@
 """README.md and docs/: their Python runs, and the files and names in them exist.
 
-tests/export/test_trace.py runs the Python of profiling.md.
+tests/export/test_trace.py runs the Python of profiling.md, tests/test_site.py that of the folders of docs/.
 """
 
 from __future__ import annotations
@@ -144,7 +144,10 @@ def test_data() -> None:
     assert len(data) == 100
 
 
-DOCUMENTS = [path for folder in (".", "docs", "benchmarks") for path in sorted((ROOT / folder).glob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *(path for folder in ("docs", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -152,8 +155,13 @@ def test_what_a_document_names_is_there(document: Path) -> None:
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
     links = [link for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", text) if not (document.parent / link).exists()]
     assert links == []
-    roots = [ROOT, ROOT / "src" / "foreload", ROOT / "benchmarks"]
+    roots = [document.parent, ROOT, ROOT / "src" / "foreload", ROOT / "benchmarks"]
     files = re.findall(r"`([\w./]+/[\w.]*|[\w./]+\.(?:py|pyi|cpp|hpp|sh))`", text)
     assert [name for name in files if not any((root / name).exists() for root in roots)] == []
+    # foreload is on no package index yet.
+    assert not re.search(
+        r"pip install ['\"]?foreload\b",
+        re.sub(r"^```text\n.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE),
+    )
     for name in re.findall(r"`fl\.([\w.]+)", text):
         assert operator.attrgetter(name)(fl)

@@ -22,7 +22,13 @@ def test_figures_follow_from_the_results(document: Path) -> None:
     text = document.read_text()
     assert text == figures.rendered(text), "run `python benchmarks/figures.py`"
     assert figures.unsourced(text) == [], "a comment must name the source; see benchmarks/figures.py"
-    assert text.count("<!-- ") > 5
+    assert figures._FIGURE.search(text)
+
+
+def test_the_picture_shows_the_figures() -> None:
+    picture = figures.picture()
+    assert figures.PICTURE.read_text() == picture, "run `python benchmarks/figures.py`"
+    assert picture.count("<rect") >= 8
 
 
 def test_a_figure_that_is_no_longer_true_is_written_anew() -> None:
