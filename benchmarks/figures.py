@@ -1,9 +1,10 @@
-"""Figures in README.md and in benchmarks/README.md, written from the JSON in results/.
+"""Figures in README.md, benchmarks/README.md and docs/scaling.md, written from the JSON in results/.
 
 A comment behind each figure names its source: ``4.7<!-- images: float32, against stock at its best -->``. That is
 a file in results/ and the name of a verdict or of samples (their median), or two names with " / " between them,
 which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a table between
-``<!-- table: bench_images -->`` and ``<!-- end -->``.
+``<!-- table: bench_images -->`` and ``<!-- end -->``. Another table that a file has is named after the file:
+``<!-- table: scale, traffic -->``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from foreload.bench import show
 from foreload.bench.measure import Result
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "docs" / "scaling.md"]
 
 _FIGURE = re.compile(r"(-?[\d,]+(?:\.(\d+))?)<!-- (\w+): (.+?) -->")
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: (\w+)(?:, (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
 
@@ -29,7 +30,7 @@ _UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
 def rendered(text: str) -> str:
     """The text of a document with the figures and tables of today's results."""
     text = _FIGURE.sub(_figure, text)
-    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", text)
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2], match[3])}{match[4]}", text)
 
 
 def unsourced(text: str) -> list[str]:
@@ -76,14 +77,21 @@ def _content(file: str) -> dict[str, Any]:
     return content
 
 
-def _table(file: str) -> str:
+def _table(file: str, name: str | None) -> str:
     if not (ROOT / "benchmarks" / "results" / f"{file}.json").exists():
         return "Not measured yet; `make bench` writes this table.\n"
     content = _content(file)
+    if name is not None:
+        head, *rows = content["tables"][name]
+        return _lines([head, ["---"] * len(head), *rows])
     results = [Result(**result) for result in content["results"]]
     head, *rows = show.cells(results, "rows" if content["work"]["rows"] else "images")
     lines = [[*head, ""], ["---"] * (len(head) + 1)]
     lines += [[*row, result.about] for row, result in zip(rows, results, strict=True)]
+    return _lines(lines)
+
+
+def _lines(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
