@@ -3,7 +3,8 @@
 A comment behind each figure names its source: ``4.7<!-- images: float32, against stock at its best -->``. That is
 a file in results/ and the name of a verdict or of samples (their median), or two names with " / " between them,
 which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a table between
-``<!-- table: bench_images -->`` and ``<!-- end -->``. README.md's picture shows the table of docs/start.
+``<!-- table: bench_images -->`` and ``<!-- end -->``; another table that a file has is named after the file:
+``<!-- table: scale, traffic -->``. README.md's picture shows the table of docs/start.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ DOCUMENTS = [
     ROOT / "docs" / "start" / "index.md",
     ROOT / "docs" / "choose" / "index.md",
     ROOT / "docs" / "how" / "proof.md",
+    ROOT / "docs" / "scaling.md",
 ]
 PICTURE = ROOT / "docs" / "assets" / "gain.svg"
 
 _FIGURE = re.compile(r"(-?[\d,]+(?:\.(\d+))?)<!-- (\w+): (.+?) -->")
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: (\w+)(?:, (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROW = re.compile(r"^\| ([^|]+?) \| ([\d.,]+)<!-- \w+: .+? --> \|$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
@@ -37,7 +39,7 @@ _UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
 def rendered(text: str) -> str:
     """The text of a document with the figures and tables of today's results."""
     text = _FIGURE.sub(_figure, text)
-    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", text)
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2], match[3])}{match[4]}", text)
 
 
 def unsourced(text: str) -> list[str]:
@@ -108,14 +110,21 @@ def _content(file: str) -> dict[str, Any]:
     return content
 
 
-def _table(file: str) -> str:
+def _table(file: str, name: str | None) -> str:
     if not (ROOT / "benchmarks" / "results" / f"{file}.json").exists():
         return "Not measured yet; `make bench` writes this table.\n"
     content = _content(file)
+    if name is not None:
+        head, *rows = content["tables"][name]
+        return _lines([head, ["---"] * len(head), *rows])
     results = [Result(**result) for result in content["results"]]
     head, *rows = show.cells(results, "rows" if content["work"]["rows"] else "images")
     lines = [[*head, ""], ["---"] * (len(head) + 1)]
     lines += [[*row, result.about] for row, result in zip(rows, results, strict=True)]
+    return _lines(lines)
+
+
+def _lines(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

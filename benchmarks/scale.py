@@ -1,133 +1,109 @@
-"""Large orders: tensors of 100 floats at batch 1,024; the first of 100 million samples, with a cache too."""
+"""Many ranks and many samples: simulated traffic of 8 to 4,096 ranks, and what planning costs each rank."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-from common import Record, Samples, median, parser, take_turns
-from torch.utils.data import Dataset, TensorDataset
+from common import Record, Samples, median, parser
+from layouts import CACHES, Layout, hits, traffic
 
-import foreload as fl
+RANKS = (8, 64, 512, 4096)
+SAMPLES, EPOCHS = 1 << 20, 10
+SHARES = {"1/64": 64, "1/8": 8, "1/2": 2}
 
-BATCH = 1024
-ROWS = 64 * BATCH
-SAMPLES = 100_000_000
-X = torch.empty(0)
-THREADS = torch.get_num_threads()
+# A title, a cache, and the ranks that share one: 8 are a machine's.
+CONTESTANTS = [
+    *((name, name, 8) for name in CACHES),
+    *((f"{name}, a cache per rank", name, 1) for name in ("LRU", "foreload, planned", "foreload, routed")),
+]
 
-
-class Bare:
-    """Rows copied by a permutation into one buffer, nothing else, by so many of torch's threads."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-
-    def __iter__(self) -> Iterator[Any]:
-        torch.set_num_threads(self.threads)
-        order = torch.randperm(ROWS)
-        out = torch.empty(BATCH, 100)
-        for start in range(0, ROWS, BATCH):
-            yield torch.index_select(X, 0, order[start : start + BATCH], out=out)
-        torch.set_num_threads(THREADS)
-
-
-class Rows(Dataset[torch.Tensor]):
-    """Samples of 2,000 bytes, made when they are loaded."""
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((250,), index)
+# (kind, ranks): what it is called, and the most samples that it is measured with.
+KINDS: dict[tuple[str, int], tuple[str, int]] = {
+    ("order", 8): ("shuffled, 8 ranks", 10**10),
+    ("order", 4096): ("shuffled, 4096 ranks", 10**10),
+    ("unshuffled", 8): ("not shuffled, 8 ranks", 10**10),
+    ("cache", 1): ("cache, one rank", 10**10),
+    ("cache", 8): ("cache, 8 ranks", 10**10),
+    ("routed", 8): ("routed cache, 8 ranks", 10**10),
+    ("routed", 4096): ("routed cache, 4096 ranks", 10**10),
+    ("resumed", 8): ("resumed in the middle, 8 ranks after 11", 10**10),
+    ("resumed, routed", 8): ("the same, routed cache", 10**10),
+    ("torch", 8): ("torch's DistributedSampler, 8 ranks", 10**8),
+    ("repeats", 1): ("planned cache, with replacement", 10**7),
+}
+SIZES = (10**6, 10**7, 10**8, 10**9, 10**10)
 
 
-def per_batch(loader: Iterable[Any]) -> Callable[[], float]:
-    """Microseconds per batch, over an epoch."""
-
-    def run() -> float:
-        started = time.perf_counter()
-        count = sum(1 for _ in loader)
-        return 1e6 * (time.perf_counter() - started) / count
-
-    return run
-
-
-def resident() -> float:
-    """The MiB of this process."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
-
-
-def begin(dataset: Any, cache: str | None) -> None:
-    """Print milliseconds to the first batch and the MiB that it took, in a process of its own."""
-    torch.utils.data.default_collate([torch.zeros(1)])
-    list(fl.DataLoader(range(100), batch_size=64, shuffle=True, seed=0))  # imports
-    memory, started = resident(), time.perf_counter()
-    loader = fl.DataLoader(dataset, batch_size=64, shuffle=True, seed=0, cache=cache)
-    next(iter(loader))
-    took = time.perf_counter() - started
-    memory = resident() - memory
-    started = time.perf_counter()
-    loader.indices(3, 1_000_000)
-    print(1e3 * took, memory, 1e3 * (time.perf_counter() - started))
+def simulate(record: Record) -> list[list[str]]:
+    """Simulate all caches on all clusters; return a row per cache, ranks and share."""
+    rows = []
+    samples: Samples = {}
+    for (share, part), (title, cache, per_cache) in product(SHARES.items(), CONTESTANTS):
+        row = [share, title]
+        for ranks in RANKS:
+            layout = Layout(ranks, SAMPLES, SAMPLES // part * per_cache // 8, per_machine=per_cache)
+            rates = hits(cache, layout, layout.machines // 2, EPOCHS)
+            moved = traffic(cache, layout, rates[-1])
+            name = f"{title}, {ranks} ranks, {share} per machine"
+            samples |= {f"{name}: hits in epoch {epoch + 1}": [rates[epoch]] for epoch in (1, EPOCHS - 1)}
+            samples[f"{name}: storage"], samples[f"{name}: between machines"] = [moved.storage], [moved.between]
+            sent = f" + {moved.between:.2f}" if moved.between else ""
+            row.append(f"{moved.storage:.2f}{sent}")
+        rows.append(row)
+    record.samples(samples, "of all")
+    return rows
 
 
-def first_batches(rounds: int) -> dict[str, Samples]:
-    """Measure each contestant in fresh processes."""
-    kinds = {"range": "a range", "rows": "a Python dataset", "cached": "the same, cache='1GiB'"}
-    figures: dict[str, Samples] = {"ms": {}, "MiB": {}, "ms to indices(3, 1_000_000)": {}}
-    for _ in range(rounds):
-        for kind, name in kinds.items():
-            command = [sys.executable, "-W", "ignore", __file__, "--begin", kind]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-            for samples, value in zip(figures.values(), map(float, said), strict=True):
-                samples.setdefault(f"first batch of {SAMPLES:,}, {name}", []).append(value)
+def plan_costs(record: Record, rounds: int, most: int) -> list[list[str]]:
+    """Measure the first batch in fresh processes; return a row per kind."""
+    rows = []
+    for (kind, ranks), (name, limit) in KINDS.items():
+        row = [name]
+        for size in SIZES:
+            if size > min(limit, most):
+                row.append("")
+                continue
+            found: dict[str, list[float]] = {}
+            for _ in range(rounds):
+                for figure, value in measured(kind, size, ranks).items():
+                    found.setdefault(figure, []).append(value)
+            key = f"{name}, {size:.0e} samples".replace("e+0", "e").replace("e+", "e")
+            for figure, values in found.items():
+                record.samples({f"{key}: {figure}": values}, figure.split()[-1])
+            first, peak = median(found, "first batch, ms"), median(found, "peak, MiB")
+            row.append(f"{first:,.0f} ms, {peak:,.0f} MiB")
+            if size == 10**9:
+                record.verdict(f"{name}, 1e9 samples: first batch, ms", first, 5000, most=True)
+                record.verdict(f"{name}, 1e9 samples: peak, MiB", peak, 200, most=True)
+        rows.append(row)
+    return rows
+
+
+def measured(kind: str, samples: int, ranks: int) -> dict[str, float]:
+    """Run planner.py."""
+    program = Path(__file__).with_name("planner.py")
+    command = [sys.executable, "-W", "ignore", str(program), "--kind", kind, "--samples", str(samples)]
+    said = subprocess.run([*command, "--ranks", str(ranks)], capture_output=True, text=True, check=True).stdout
+    figures: dict[str, float] = json.loads(said)
     return figures
 
 
 def main() -> None:
-    options = parser(__doc__, 7)
-    options.add_argument("--begin", choices=("range", "rows", "cached"), help="measure one first batch")
+    options = parser(__doc__, 3)
+    options.add_argument("--most", type=int, default=10**10, help="the most samples to plan for")
     arguments = options.parse_args()
-    if arguments.begin:
-        samples: Any = range(SAMPLES) if arguments.begin == "range" else Rows()
-        begin(samples, "1GiB" if arguments.begin == "cached" else None)
-        return
-    global X
-    X = torch.randn(ROWS, 100)
     record = Record("scale")
-    contestants: dict[str, Callable[[], float]] = {
-        "bare index_select(out=)": per_batch(Bare(THREADS)),
-        "the same, in one thread": per_batch(Bare(1)),
+    tables: dict[str, Any] = {
+        "traffic": [["a machine keeps", "cache", *(f"{ranks:,} ranks" for ranks in RANKS)], *simulate(record)],
+        "costs": [["", *(f"{size:.0e}".replace("e+0", "e").replace("e+", "e") for size in SIZES)]],
     }
-    for name, dataset in (
-        ("TensorDataset", TensorDataset(X)),
-        ("CachedDataset", fl.CachedDataset(X)),
-        ("a tensor", X),
-    ):
-        for seed in (None, 0):
-            loader = fl.DataLoader(dataset, batch_size=BATCH, shuffle=True, seed=seed)
-            contestants[f"{name}, {'torch order' if seed is None else 'seed=0'}"] = per_batch(loader)
-    times = take_turns(contestants, 10 * arguments.rounds)
-    record.samples(times, "us/batch")
-    # The fastest rounds: two threads of the bare loop suffer most from anything else that runs.
-    bare = min(times["bare index_select(out=)"])
-    for name in list(times)[2:]:
-        record.verdict(f"{name}, of the bare loop", min(times[name]) / bare, 1.3, most=True)
-    targets = {"a range": 20.0, "a Python dataset": 2000.0, "the same, cache='1GiB'": 2000.0}
-    figures = first_batches(arguments.rounds)
-    for unit, values in figures.items():
-        record.samples({f"{name} [{unit}]": each for name, each in values.items()}, unit.split()[0])
-    for name, most in targets.items():
-        key = f"first batch of {SAMPLES:,}, {name}"
-        record.verdict(f"{key}, ms", median(figures["ms"], key), most, most=True)
-        record.verdict(f"{key}, MiB", median(figures["MiB"], key), 300, most=True)
+    tables["costs"] += plan_costs(record, arguments.rounds, arguments.most)
+    record.note("tables", tables)
     record.write()
 
 

@@ -1,17 +1,46 @@
 #include "order.hpp"
 
 #include "bindings.hpp"
+#include "route.hpp"
+
+namespace {
+
+using Out = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void check_length(const Out& out, size_t expected) {
+  if (out.shape(0) != expected) {
+    throw foreload::Error(foreload::ErrorKind::value, "out must have " + std::to_string(expected) +
+                                                          " entries, got " + std::to_string(out.shape(0)));
+  }
+}
+
+void permute(uint64_t n, uint64_t seed, uint32_t epoch, uint64_t start, const Out& out, uint64_t stride) {
+  const ReleaseGil release;
+  foreload::Permutation(n, {seed, epoch}).fill(start, out.shape(0), out.data(), stride);
+}
+
+void positions(uint64_t n, uint64_t seed, uint32_t epoch, const Indices& values, const Out& out) {
+  check_length(out, values.shape(0));
+  const ReleaseGil release;
+  foreload::Permutation(n, {seed, epoch}).find(values.data(), values.shape(0), out.data());
+}
+
+void route(const Indices& positions, const Indices& lengths, const Out& out) {
+  check_length(out, positions.shape(0));
+  const ReleaseGil release;
+  foreload::route(positions.data(), positions.shape(0), lengths.data(), lengths.shape(0), out.data());
+}
+
+}  // namespace
 
 void bind_order(nb::module_& module) {
-  module.def(
-      "permute",
-      [](uint64_t n, uint64_t seed, uint32_t epoch, uint64_t start,
-         nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
-        int64_t* const to = out.data();
-        const size_t count = out.shape(0);
-        const ReleaseGil release;
-        foreload::Permutation(n, {seed, epoch}).fill(start, count, to);
-      },
-      nb::arg("n"), nb::arg("seed"), nb::arg("epoch"), nb::arg("start"), nb::arg("out"),
-      "Write a part of the permutation of range(n) that (seed, epoch) names: its positions from `start` on.");
+  module.def("permute", &permute, nb::arg("n"), nb::arg("seed"), nb::arg("epoch"), nb::arg("start"),
+             nb::arg("out"), nb::arg("stride") = 1,
+             "Write a part of the permutation of range(n) that (seed, epoch) names: every `stride`-th of its "
+             "positions from `start` on.");
+  module.def("positions", &positions, nb::arg("n"), nb::arg("seed"), nb::arg("epoch"), nb::arg("values"),
+             nb::arg("out"), "Write the positions of values in that permutation.");
+  module.def("route", &route, nb::arg("positions"), nb::arg("lengths"), nb::arg("out"),
+             "Write which of the samples at these positions of a router, rank by rank, each rank loads: "
+             "indices, rank by rank.");
 }

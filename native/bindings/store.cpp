@@ -51,6 +51,10 @@ void follow_rule(SampleStore& store, const std::string& rule) {
   store.follow(rule == "recent" ? Rule::recent : Rule::all);
 }
 
+void follow_owned(SampleStore& store, uint64_t seed, uint64_t ranks, const Indices& own, uint64_t limit) {
+  store.follow({seed, 0}, ranks, own.data(), own.shape(0), limit);
+}
+
 // Returns a copy of what is kept, True if the caller has claimed the sample, None if it is not kept, False if
 // another worker is loading it and the caller does not wait.
 nb::object request(SampleStore& store, size_t sample, bool wait) {
@@ -167,6 +171,10 @@ void bind_store(nb::module_& module) {
       .def("follow_members", &follow_members, nb::arg("members"))
       .def("follow_rule", &follow_rule, nb::arg("rule"),
            "Keep 'all' samples that there is room for, or the 'recent' ones.")
+      .def(
+          "follow_owned", &follow_owned, nb::arg("seed"), nb::arg("ranks"), nb::arg("own"), nb::arg("limit"),
+          "Keep the samples of position below `limit` in the permutation that `seed` names, in epoch 0, that "
+          "these of its ranks own.")
       .def("request", &request, nb::arg("sample"), nb::arg("wait") = true,
            "Return a copy of what is kept, True if the caller has claimed it (put or abandon it), None if it "
            "is "

@@ -115,6 +115,17 @@ void SampleStore::follow(Rule rule) {
   header_->rule = static_cast<uint32_t>(rule);
 }
 
+void SampleStore::follow(Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit) {
+  header_->owned.assign(samples(), key, ranks, own, count, limit);
+  follow(Rule::owned);
+}
+
+// Whether a request of a sample that was requested `use` times before leaves it in the cache.
+bool SampleStore::keeps(size_t sample, uint64_t use, bool present) const {
+  if (rule() == Rule::planned) return schedule_.keeps(sample, use, present);
+  return rule() != Rule::owned || header_->owned.has(sample);
+}
+
 SampleStore::Section::Section(SampleStore& store) : store_(store), slot_(store.reclaimer_.enter()) {}
 
 SampleStore::Section::~Section() {
@@ -164,8 +175,7 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
       continue;
     }
     const uint64_t block = entry.block.load(), size_and_form = entry.size_and_form.load();
-    const bool keep = rule() != Rule::planned ||
-                      schedule_.keeps(sample, SampleEntry::use_of(word), state == SampleEntry::present);
+    const bool keep = keeps(sample, SampleEntry::use_of(word), state == SampleEntry::present);
     const uint64_t use = SampleEntry::use_of(word) + 1;
     if (state == SampleEntry::present) {
       if (!entry.word.compare_exchange_strong(
@@ -196,6 +206,7 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
 // Adds an entry for a sample that has none, claimed by the caller. Returns nothing if it has got one
 // meanwhile.
 std::optional<SampleStore::Outcome> SampleStore::claim_new(size_t sample) {
+  if (!keeps(sample, 0, false)) return Outcome::miss;
   const ProcessMutex::Lock lock(header_->mutex, header_->frozen);
   if (header_->frozen.load() != 0 || is_full()) return Outcome::miss;
   if (entries_.find(sample) != nullptr) return std::nullopt;

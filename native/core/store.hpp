@@ -17,6 +17,7 @@
 
 #include "arena.hpp"
 #include "entry_table.hpp"
+#include "random.hpp"
 #include "reclaim.hpp"
 #include "sample_entry.hpp"
 #include "schedule.hpp"
@@ -39,6 +40,7 @@ enum class Rule : uint32_t {
   planned,  // those that the schedule says; beyond it, those that are present
   all,      // those that come first, as many as there is room for
   recent,   // all; the least recently used is evicted (for orders that cannot be foreseen)
+  owned,    // those that a router gives to the ranks that share the store
 };
 
 class SampleStore {
@@ -63,6 +65,9 @@ class SampleStore {
   // The same for samples that are accessed once per epoch: keep these and no others.
   void follow(const uint8_t* members);
   void follow(Rule rule);
+  // Keeps the samples of position below `limit` that these ranks own (see Owned), as far as there is room, by
+  // Rule::owned.
+  void follow(Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit);
   Rule rule() const;
 
   // While a section lives, what its one request has found stays in its place. It should be short.
@@ -158,6 +163,7 @@ class SampleStore {
   void lay_out();
   // Of a sample that the caller has claimed, so that its entry stays; null: it has not.
   SampleEntry* claimed(size_t sample);
+  bool keeps(size_t sample, uint64_t use, bool present) const;
   std::optional<Outcome> claim_new(size_t sample);
   void erase_absent();
   void erase_if_absent(size_t sample, SampleEntry& entry);

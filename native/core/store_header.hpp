@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "owned.hpp"
 #include "process_mutex.hpp"
 #include "store.hpp"
 
@@ -28,6 +29,7 @@ struct SampleStore::Header {
   EntryTable::State table;
   Schedule::State schedule;
   Reclaimer::State reclaimer;
+  Owned owned;
   alignas(64) ProcessMutex mutex;  // guards the arena
   Arena::State arena;
 };

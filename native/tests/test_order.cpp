@@ -1,4 +1,4 @@
-// A permutation holds each number once, and can be begun anywhere.
+// A permutation holds each number once, can be begun anywhere, drawn in steps, and undone.
 #include <cmath>
 #include <map>
 #include <vector>
@@ -20,6 +20,18 @@ int main() {
       CHECK(!seen[static_cast<size_t>(out[i])]);
       seen[static_cast<size_t>(out[i])] = true;
       CHECK(static_cast<uint64_t>(out[i]) == permutation(i));
+      CHECK(permutation.inverse(static_cast<uint64_t>(out[i])) == i);
+    }
+    std::vector<int64_t> positions(n), steps(n);
+    permutation.find(out.data(), n, positions.data());
+    for (uint64_t i = 0; i < n; ++i) CHECK(static_cast<uint64_t>(positions[i]) == i);
+    for (uint64_t stride : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{100}, n, n + 1, ~uint64_t{0}}) {
+      for (uint64_t start : {uint64_t{0}, n / 2, n - 1}) {
+        const uint64_t count = (n - 1 - start) / stride + 1;
+        permutation.fill(start, count, steps.data(), stride);
+        for (uint64_t i = 0; i < count; ++i) CHECK(steps[i] == out[start + i * stride]);
+        CHECK_THROWS(permutation.fill(start, count + 1, steps.data(), stride), index);
+      }
     }
   }
   // Each permutation is as likely as any other.
@@ -55,7 +67,17 @@ int main() {
   }
   const Permutation huge(uint64_t{1} << 40, {1, 0});
   CHECK(huge((uint64_t{1} << 40) - 1) < uint64_t{1} << 40);
+  const Permutation most(uint64_t{1} << 62, {7, 3});
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const uint64_t far = (uint64_t{1} << 62) - 1 - i * 4611686018427387;
+    CHECK(huge.inverse(huge(i * 1099511627)) == i * 1099511627);
+    CHECK(most.inverse(most(far)) == far);
+  }
   int64_t out[4];
+  const int64_t wrong[] = {3, -1};
+  CHECK_THROWS(Permutation(3, {}).find(wrong, 1, out), index);
+  CHECK_THROWS(Permutation(3, {}).find(wrong + 1, 1, out), index);
+  CHECK_THROWS(Permutation(3, {}).fill(0, 1, out, 0), value);
   CHECK_THROWS(Permutation(0, {}), value);
   CHECK_THROWS(Permutation(3, {}).fill(1, 3, out), index);
 }

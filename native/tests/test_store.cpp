@@ -11,6 +11,8 @@
 
 #include "check.hpp"
 #include "error.hpp"
+#include "order.hpp"
+#include "owned.hpp"
 #include "store.hpp"
 
 using namespace foreload;
@@ -279,6 +281,34 @@ void test_hashed_is_the_same(Rule rule, size_t most) {
 }
 
 // Entries are used again: many more samples come and go than there are entries.
+// Those samples are kept, and no others, that a router gives to these ranks.
+void test_owned(bool hashed) {
+  const size_t samples = hashed ? 1'000'000 : 3000;
+  const auto store = SampleStore::create(samples, 400'000, 0, 0, hashed);
+  const Key key{5, 0};
+  const Permutation permutation(samples, key);
+  const int64_t own[] = {1, 3}, none[] = {4};
+  store->follow(key, 4, own, 2, 100);
+  for (uint64_t position = 0; position < 200; ++position) load(*store, permutation(position));
+  size_t kept = 0;
+  for (uint64_t position = 0; position < 200; ++position) {
+    const bool is_kept = store->contains(permutation(position));
+    CHECK(is_kept == (position < 100 && position % 2 == 1));
+    CHECK(load(*store, permutation(position)) == is_kept);
+    kept += is_kept ? 1 : 0;
+  }
+  CHECK(store->counts().samples == kept);
+  const auto shared = store->file() >= 0 ? SampleStore::open(store->file()) : store;
+  shared->follow(key, 4, own, 1, 50);
+  for (uint64_t position = 0; position < 200; ++position) load(*store, permutation(position));
+  for (uint64_t position = 0; position < 200; ++position)
+    CHECK(store->contains(permutation(position)) == (position < 50 && position % 4 == 1));
+  CHECK_THROWS(store->follow(key, 4, none, 1, 50), value);
+  CHECK_THROWS(store->follow(key, 3, own, 1, 50), value);
+  CHECK_THROWS(store->follow({6, 0}, 4, own, 1, 50), value);
+  CHECK_THROWS(store->follow(key, Owned::kMostRanks + 1, own, 1, 50), value);
+}
+
 void test_entries_are_used_again() {
   const auto store = SampleStore::create(kMany, 30'000, 0, 4, true);
   store->follow(Rule::recent);
@@ -309,6 +339,8 @@ int main() {
   test_claim_present();
   for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule, false);
   for (const Rule rule : {Rule::all, Rule::recent}) test_threads(rule, true);
+  test_owned(false);
+  test_owned(true);
   test_hashed_is_the_same(Rule::all, 0);
   test_hashed_is_the_same(Rule::recent, 0);
   test_hashed_is_the_same(Rule::recent, 30);

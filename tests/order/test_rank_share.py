@@ -21,11 +21,9 @@ from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler,
 
 import foreload as fl
 from foreload.epochs import loader_order
-from foreload.order import samplers
 from foreload.order.ranks import Router, first_claim, own_process
-from foreload.order.resume import merged
-from foreload.order.samplers import KeyedSampler, global_batches, global_order, keyed_rounds
-from foreload.order.skip import LeftOut
+from foreload.order.samplers import KeyedSampler, global_batches
+from tests.order.plain import plain_order
 
 Ranks = Callable[[int, int], None]
 
@@ -74,35 +72,13 @@ def test_swaps_leave_keyed_global_batches_as_they_are(
     samples: int, ranks: int, batch: int, drop_last: bool, seed: int
 ) -> None:
     sampler = KeyedSampler(range(samples), seed, num_replicas=ranks, drop_last=drop_last)
-    order = global_order(sampler, 2)
+    order = plain_order(sampler, 2)
     sampler.set_epoch(2)
     assert order[::ranks].tolist() == list(sampler)
     plain = list(global_batches(sampler, 2, batch, drop_last))
     routed = list(global_batches(sampler, 2, batch, drop_last, Router(samples, ranks, seed)))
     for before, after in zip(plain, routed, strict=True):
         assert sorted(np.concatenate(before).tolist()) == sorted(np.concatenate(after).tolist())
-
-
-numbers = st.integers(0, 45)
-spans = st.tuples(numbers, st.integers(0, 8)).map(lambda span: (span[0], sum(span)))
-
-
-@given(numbers, st.integers(1, 7), st.booleans(), st.lists(spans, max_size=3), st.sets(numbers), st.integers(1, 9))
-def test_an_order_that_is_drawn_bit_by_bit_is_that_of_all_ranks(
-    samples: int, ranks: int, drop_last: bool, taken: Any, skipped: Any, block: int
-) -> None:
-    sampler = KeyedSampler(range(samples), 3, 2, num_replicas=ranks, drop_last=drop_last)
-    skip = LeftOut([], np.array(sorted(skipped), np.int64))
-    known: Any = []
-    expected = global_order(sampler, 2, merged(taken), skip, known)
-    drawn: Any = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samplers, "BLOCK", block)
-        patch.setattr(samplers, "FIRST_BLOCK", block)
-        rounds = list(keyed_rounds(sampler, merged(taken), skip, drawn))
-    assert all(len(part) % ranks == 0 for part in rounds)
-    assert np.concatenate([*rounds, np.zeros(0, np.int64)]).tolist() == expected.tolist()
-    assert merged(drawn) == merged(known)
 
 
 def test_the_order_of_many_samples_takes_no_memory(as_rank: Ranks) -> None:

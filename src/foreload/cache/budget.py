@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreload import _native
+from foreload.errors import warn_user
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
+from foreload.options import Cache
+from foreload.order.lookahead import asks_once, repeats_nothing
+from foreload.protocol import ImageForms
 
 if TYPE_CHECKING:
     from foreload.cache.store import SampleStore
 
 
-__all__ = ["MemoryBudget", "Pressure", "reuse_freed"]
+__all__ = ["MemoryBudget", "Pressure", "has_tables", "reuse_freed"]
 
 # The time between two checks of the memory: a check takes about 0.3 ms, in which the loop waits.
 _MIN_CHECK_SECONDS, _MAX_CHECK_SECONDS = 0.05, 1.0
@@ -33,6 +37,14 @@ _CACHE_SHARE = 0.75
 # Batches that the loop holds: the one that it works on, and the next one that it gets.
 _BATCHES_IN_LOOP = 2
 
+# The bytes per sample of a store's tables. They may be left out if that is much, in all and of the budget. Of so
+# many samples, no more than one epoch is looked ahead.
+_BYTES_PER_SAMPLE = 64
+_MUCH_BYTES, _MUCH_OF_BUDGET = 128 << 20, 1 / 8
+
+# The bytes per sample that it takes to plan an epoch too.
+_BYTES_TO_PLAN = 256
+
 # A process that is granted less than this, in all or per core, gives freed memory back to the system.
 _MIN_GRANTED, _MIN_GRANTED_PER_CORE = 4 << 30, 1 << 30
 
@@ -47,6 +59,47 @@ def reuse_freed() -> None:
     """
     if granted_memory() >= max(_MIN_GRANTED, _MIN_GRANTED_PER_CORE * granted_cores()):
         _native.reuse_freed()
+
+
+def has_tables(
+    root: Any, places: Any, options: Cache, sampler: Any, ranks: Sequence[int], *, is_routed: bool
+) -> bool:
+    """Whether there are tables of all samples, with which the cache can follow a plan; warn if they do not fit.
+
+    Args:
+        root: the dataset, without a ``Subset`` around it.
+        places: the samples of that ``Subset``; None: there is none.
+        options: of the cache.
+        sampler: of single samples.
+        ranks: those that share the store, one as often as processes have it.
+        is_routed: whether samples are swapped between ranks.
+
+    Raises:
+        ValueError: there is no memory for them, and the cache cannot do without.
+    """
+    samples = len(root)
+    if _BYTES_PER_SAMPLE * samples <= _MUCH_BYTES or isinstance(root, ImageForms):  # whose forms differ
+        return True
+    is_required = options.spill is not None or (is_routed and places is not None)
+    is_best_known = options.policy in ("opt", "fixed")
+    if is_best_known and asks_once(sampler, ranks) and not is_routed and not is_required:
+        # Tables tell which samples save most.
+        return _BYTES_PER_SAMPLE * samples <= _MUCH_OF_BUDGET * options.bytes
+    # A plan of one epoch that has no sample twice knows nothing of what is best to keep.
+    has_plan = options.policy != "lru" and not (is_best_known and repeats_nothing(sampler, ranks))
+    if not is_required and (is_routed or not has_plan):
+        return False
+    needed, available = samples * _BYTES_TO_PLAN, available_memory()
+    if needed <= available:
+        return True
+    about = (
+        f"cache: tables of {samples:,} samples take about {needed / 2**30:,.0f} GiB, but only "
+        f"{available / 2**30:,.1f} GiB are available"
+    )
+    if is_required:
+        raise ValueError(f"{about}; leave out spill=, or route=True over a Subset, which need them")
+    warn_user(f"{about}; so the samples that come first are kept, without a plan")
+    return False
 
 
 class Pressure:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from foreload.cache.budget import MemoryBudget
+from foreload.cache.budget import MemoryBudget, has_tables
 from foreload.cache.fingerprint import content_hash
 from foreload.cache.forms import choose_forms, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
@@ -36,10 +36,6 @@ __all__ = ["CacheSpec", "LoaderCache"]
 # The most epochs to look ahead, and the most accesses in them.
 _MAX_EPOCHS_AHEAD = 8
 _MAX_ACCESSES_AHEAD = 1 << 22
-
-# Bookkeeping for each sample takes so many bytes. It is left out if that is much, in all and of the budget.
-_BYTES_PER_SAMPLE = 64
-_MUCH_BYTES, _MUCH_OF_BUDGET = 128 << 20, 1 / 8
 
 # A fixed set is only exchanged for one that saves this many times as much: samples that are there cost nothing.
 _MIN_GAIN_RATIO = 1.1
@@ -102,9 +98,9 @@ class LoaderCache:
         def make(stores: int) -> SampleStore:
             room = spec.memory.cache_room(options.bytes // stores)
             accesses = self._accesses * max(place[1], len(self._ranks()))
-            is_hashed = _is_large(samples, options) and self._keeps_one_set(sampler)
-            is_hashed = is_hashed and not isinstance(self._root, ImageForms)  # whose forms differ
-            return SampleStore(samples, room, accesses=accesses, hashed=is_hashed)
+            is_routed = self._router is not None
+            tables = has_tables(self._root, self._places, options, sampler, self._ranks(), is_routed=is_routed)
+            return SampleStore(samples, room, accesses=accesses, hashed=not tables)
 
         self.store, self._plans = (make(1), True) if self._shared is None else self._shared.open(make)
         if options.spill is not None:
@@ -196,6 +192,14 @@ class LoaderCache:
     def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:
         """Keep as many of each rank's own samples as fit, in the order of the router."""
         ranks = sorted(set(self._ranks()))
+        self.order = "known"
+        if self.store.native.is_hashed:
+            counts = self.store.native.counts()
+            size = counts["used"] // max(1, counts["samples"])
+            size = size or self._size_of_sample(spec, int(router.owned_by(ranks[0], 1)[0]))
+            each = self.room // len(ranks) // size if size else len(self.store)
+            self.store.native.follow_owned(router.seed, router.ranks, np.array(ranks), each * router.ranks)
+            return
         sizes = self.store.sizes()
         if not sizes.any():
             sizes = self._try_first_sample(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
@@ -204,7 +208,6 @@ class LoaderCache:
         for rank in ranks:
             own = self._in_store(router.owned_by(rank))
             members[own[np.cumsum(sizes[own]) <= self.room // len(ranks)]] = True
-        self.order = "known"
         self.store.native.follow_members(members.view(np.uint8))
 
     def _keep_best(self, dataset: Any) -> None:
@@ -275,7 +278,14 @@ class LoaderCache:
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
 
     def _try_first_sample(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
-        """Return sizes estimated from a sample that is loaded now, ahead of the epoch, which then uses it."""
+        """Return sizes of all samples, estimated from one."""
+        return np.full(len(self.store), self._size_of_sample(spec, index), np.int64)
+
+    def _size_of_sample(self, spec: CacheSpec, index: int) -> int:
+        """Return the room that a sample takes that is loaded now, ahead of the epoch, which then uses it.
+
+        It is 0 if workers load, or if that fails.
+        """
         size = 0
         if not spec.by_processes:
             # A failure is raised again in the epoch, where it can be reported. Generators are set back because the
@@ -287,7 +297,7 @@ class LoaderCache:
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
                 else:
                     size = self.store.load_ahead(index, dataset.__getitem__)
-        return np.full(len(self.store), int(size), np.int64)
+        return int(size)
 
     def _room(self, spec: CacheSpec, size: int) -> int:
         """Return the bytes to plan with: workers are not quite in step, so some memory is freed late."""
@@ -305,12 +315,6 @@ class LoaderCache:
         counts["order"] = self.order
         counts["predicted_hit_rate"] = None if self.plan is None else self.plan.hit_rate
         return counts
-
-
-def _is_large(samples: int, options: Cache) -> bool:
-    """Whether bookkeeping for each sample would take much memory beside what is kept, and can be done without."""
-    much = max(_MUCH_BYTES, _MUCH_OF_BUDGET * options.bytes)
-    return _BYTES_PER_SAMPLE * samples > much and options.spill is None and not options.route
 
 
 def _samples_of(sampler: Any) -> Any:

@@ -22,11 +22,10 @@ from foreload.order.samplers import (
     Blocks,
     KeyedSampler,
     concatenated,
-    global_order,
-    keyed_blocks,
-    keyed_rounds,
+    global_batches,
+    global_rounds,
     num_ranks,
-    routed_batches,
+    rank_blocks,
 )
 from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
@@ -66,9 +65,9 @@ def batches(
         left_out += skip.positions((sampler.batch_size if is_batched else 1) * each)
     blocks: OrderBlocks | None = None
     if router is not None:
-        blocks = _RoutedRankBlocks(sampler, router, start, skip, left_out)
+        blocks = _routed_rank_blocks(sampler, router, start, skip, left_out)
     elif is_function(sampler) and (type(inner) is DistributedSampler or num_ranks(inner) > 1):
-        blocks = _RankBlocks(inner, start, skip, left_out)
+        blocks = _rank_blocks(inner, start, skip, left_out)
     elif is_batched or is_function(sampler):
         blocks = _blocks(inner, start)
         blocks = None if blocks is None else _remaining(blocks, start, skip, left_out)
@@ -258,7 +257,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is RandomSampler:
         return _RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
-        return keyed_blocks(sampler, start.prefix)
+        return rank_blocks(sampler, start.prefix)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
 
 
@@ -321,30 +320,29 @@ def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
     return [each] * (wanted // each) + [wanted % each]
 
 
-class _RankBlocks(Blocks):
-    """One rank's share of what is left of an order that all ranks share."""
-
-    def __init__(
-        self, sampler: DistributedSampler[Any] | KeyedSampler, start: Start, skip: LeftOut | None, left_out: Ranges
-    ) -> None:
-        self.each = sampler.num_replicas
-        # Another number of ranks may have come so far: what is left is split among the present ones.
-        taken, rank = merged([*start.given, *left_out]), sampler.rank
-        if isinstance(sampler, KeyedSampler):
-            rounds = keyed_rounds(sampler, taken, skip, left_out)
-        else:
-            rounds = iter([global_order(sampler, sampler.epoch, taken, skip, left_out)])
-        super().__init__(block[rank :: self.each] for block in rounds)
+def _rank_blocks(
+    sampler: DistributedSampler[Any] | KeyedSampler, start: Start, skip: LeftOut | None, left_out: Ranges
+) -> Blocks:
+    """Return one rank's share of what is left of an order that all ranks share."""
+    # Another number of ranks may have come so far: what is left is split among the present ones.
+    taken = merged([*start.given, *left_out])
+    if taken in ([], [(0, start.prefix)]) and (skip is None or not skip.has_samples):
+        return rank_blocks(sampler, start.prefix)  # no need to draw what other ranks load
+    rank, ranks = sampler.rank, sampler.num_replicas
+    blocks = Blocks(block[rank::ranks] for block in global_rounds(sampler, sampler.epoch, taken, skip, left_out))
+    blocks.each = ranks
+    return blocks
 
 
-class _RoutedRankBlocks(Blocks):
-    """The same after the swaps within each global batch."""
-
-    def __init__(
-        self, batches: BatchSampler, router: Router, start: Start, skip: LeftOut | None, left_out: Ranges
-    ) -> None:
-        sampler: Any = batches.sampler
-        self.each = sampler.num_replicas
-        order = global_order(sampler, sampler.epoch, merged([*start.given, *left_out]), skip, left_out)
-        swapped = routed_batches(order, self.each, batches.batch_size, batches.drop_last, router)
-        super().__init__(parts[sampler.rank] for parts in swapped)
+def _routed_rank_blocks(
+    batches: BatchSampler, router: Router, start: Start, skip: LeftOut | None, left_out: Ranges
+) -> Blocks:
+    """Return the same after the swaps within each global batch."""
+    sampler: Any = batches.sampler
+    rank, taken = sampler.rank, merged([*start.given, *left_out])
+    swapped = global_batches(
+        sampler, sampler.epoch, batches.batch_size, batches.drop_last, router, taken, skip, left_out
+    )
+    blocks = Blocks(parts[rank] for parts in swapped)
+    blocks.each = sampler.num_replicas
+    return blocks

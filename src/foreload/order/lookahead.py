@@ -28,7 +28,7 @@ from foreload.order.resume import BEGINNING, Start
 from foreload.order.samplers import KeyedSampler, concatenated, global_batches, num_ranks
 from foreload.order.skip import LeftOut
 
-__all__ = ["asks_once", "look_ahead", "step_indices"]
+__all__ = ["asks_once", "look_ahead", "repeats_nothing", "step_indices"]
 
 
 def asks_once(sampler: Any, ranks: Sequence[int] = ()) -> bool:
@@ -41,6 +41,16 @@ def asks_once(sampler: Any, ranks: Sequence[int] = ()) -> bool:
     if kind is MixtureSampler:
         return bool(sampler.once)
     return kind in (SequentialSampler, KeyedSampler, SubsetRandomSampler)
+
+
+def repeats_nothing(sampler: Any, ranks: Sequence[int] = ()) -> bool:
+    """Whether no epoch of a sampler has a sample twice, but to fill its end; on these ranks together."""
+    kind = type(sampler)
+    if kind in (DistributedSampler, KeyedSampler) and sampler.num_replicas > 1:
+        return len(set(ranks)) == len(ranks)
+    if kind is RandomSampler and not sampler.replacement:
+        return bool(sampler.num_samples <= len(sampler.data_source))
+    return asks_once(sampler, ranks)
 
 
 def look_ahead(

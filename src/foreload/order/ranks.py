@@ -192,21 +192,26 @@ class Router:
     """
 
     def __init__(self, samples: int, ranks: int, seed: int = 0) -> None:
+        self.samples = samples
         self.ranks = ranks
-        self.by_position = np.empty(samples, np.int64)
-        if samples:
-            _native.permute(samples, seed, 0, 0, self.by_position)
-        self._position = np.empty(samples, np.int64)
-        self._position[self.by_position] = np.arange(samples)
+        self.seed = seed
 
-    def owned_by(self, rank: int) -> Indices:
-        """Return the samples that ``rank`` owns, in the order in which it caches them."""
-        return self.by_position[rank :: self.ranks]
+    def owned_by(self, rank: int, most: int | None = None) -> Indices:
+        """Return the samples that ``rank`` owns, in the order in which it caches them; the first ``most`` of them.
+
+        >>> Router(10, 3).owned_by(0).tolist() == Router(10, 1).owned_by(0)[::3].tolist()
+        True
+        """
+        count = max(0, -(-(self.samples - rank) // self.ranks))
+        owned = np.empty(count if most is None else min(count, most), np.int64)
+        if len(owned):
+            _native.permute(self.samples, self.seed, 0, rank, owned, self.ranks)
+        return owned
 
     def held(self, rank: int, capacity: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return for each sample whether ``rank`` caches it, given room for ``capacity`` samples (bool)."""
-        held = np.zeros(len(self.by_position), np.bool_)
-        held[self.owned_by(rank)[:capacity]] = True
+        held = np.zeros(self.samples, np.bool_)
+        held[self.owned_by(rank, capacity)] = True
         return held
 
     def route(self, parts: Sequence[Indices]) -> list[Indices]:
@@ -219,22 +224,30 @@ class Router:
             What each rank loads instead: as many samples as before, and together the same ones. Samples go to
             their owners, lowest positions first, until each has its number; the others fill the places left.
         """
-        batch = np.concatenate(parts)
-        order = np.argsort(self._position[batch], kind="stable")
-        owner = self._position[batch[order]] % self.ranks
-        taken: list[Indices] = []
-        left: list[Indices] = []
-        for rank, part in enumerate(parts):
-            wanted = order[owner == rank]
-            taken.append(wanted[: len(part)])
-            left.append(wanted[len(part) :])
-        rest = np.sort(np.concatenate(left))
-        routed = []
-        for part, own in zip(parts, taken, strict=True):
-            missing = len(part) - len(own)
-            routed.append(batch[np.sort(np.concatenate([own, rest[:missing]]))])
-            rest = rest[missing:]
-        return routed
+        lengths = np.array([len(part) for part in parts], np.int64)
+        routed = self._routed(np.concatenate(parts), lengths)
+        return np.split(routed, np.cumsum(lengths)[:-1])
+
+    def route_rounds(self, rounds: Indices) -> Indices:
+        """Swap the samples of one global batch, in the order that all ranks share.
+
+        Args:
+            rounds: of shape (rounds, ranks): rank r would load column r.
+
+        Returns:
+            What each rank loads instead, of shape (ranks, rounds).
+        """
+        lengths = np.full(self.ranks, len(rounds), np.int64)
+        return self._routed(np.ascontiguousarray(rounds.T).ravel(), lengths).reshape(self.ranks, len(rounds))
+
+    def _routed(self, batch: Indices, lengths: Indices) -> Indices:
+        """Return a global batch after the swaps, rank by rank, given the number of samples of each."""
+        if not len(batch):
+            return batch
+        positions, order = np.empty(len(batch), np.int64), np.empty(len(batch), np.int64)
+        _native.positions(self.samples, self.seed, 0, np.ascontiguousarray(batch, np.int64), positions)
+        _native.route(positions, lengths, order)
+        return batch[order]
 
 
 def assign_ranks(kinds: Array, ranks: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,19 @@ __all__ = [
     "KeyedSampler",
     "concatenated",
     "global_batches",
-    "global_order",
-    "keyed_blocks",
-    "keyed_rounds",
+    "global_rounds",
     "nested_samplers",
     "num_ranks",
+    "rank_blocks",
     "rank_share",
-    "routed_batches",
 ]
 
 BLOCK = 1 << 16
 
-# The first block is short, so that the first batch need not wait for a long one; of each rank.
+# The first block is short, so that the first batch need not wait for a long one.
 FIRST_BLOCK = 1 << 10
+
+_Draw = Callable[[int, int, int], Indices]
 
 
 class KeyedSampler(Sampler[int]):
@@ -102,23 +102,23 @@ class KeyedSampler(Sampler[int]):
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise IndexError(f"positions {start} to {start + count} lie outside an epoch of {len(self)} samples")
-        ranks = self.num_replicas
-        return self.of_all_ranks(start * ranks, (start + count) * ranks)[self.rank :: ranks]
+        return self.of_all_ranks(start * self.num_replicas + self.rank, count, self.num_replicas)
 
-    def of_all_ranks(self, begin: int, end: int) -> Indices:
-        """Return the indices from ``begin`` to ``end`` of all ranks' order, which begins anew after its end."""
+    def of_all_ranks(self, begin: int, count: int, step: int = 1) -> Indices:
+        """Return every ``step``-th index of all ranks' order from ``begin`` on; it begins anew after its end."""
         size = len(self.data_source)
-        out = np.empty(end - begin, np.int64)
-        at = begin
-        while at < end:
-            count = min(end - at, size - at % size)
-            _native.permute(size, self.seed, self.epoch & 0xFFFFFFFF, at % size, out[at - begin :][:count])
-            at += count
+        out = np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            at = (begin + done * step) % size
+            some = out[done : done - (at - size) // step]
+            _native.permute(size, self.seed, self.epoch & 0xFFFFFFFF, at, some, step)
+            done += len(some)
         return out
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the indices of this epoch, also when another one is chosen meanwhile."""
-        return (index for block in keyed_blocks(self, 0) for index in block.tolist())
+        return (index for block in rank_blocks(self, 0) for index in block.tolist())
 
     def __len__(self) -> int:
         """Count this rank's samples of an epoch."""
@@ -155,27 +155,29 @@ def concatenated(blocks: Iterable[Indices]) -> Indices:
     return np.concatenate([np.zeros(0, np.int64), *blocks])
 
 
-def keyed_blocks(sampler: KeyedSampler, start: int) -> Blocks:
-    """Return the indices of the present epoch, from a position of all ranks' order on."""
-    # A copy: a generator would look at the sampler's epoch only at its first block.
-    blocks = Blocks(_blocks_of_epoch(copy.copy(sampler), start))
+def rank_blocks(sampler: DistributedSampler[Any] | KeyedSampler, start: int) -> Blocks:
+    """Return this rank's indices of the present epoch, from a position of all ranks' order on."""
+    # Not a generator: that would look at the sampler's epoch only at its first block.
+    blocks = Blocks(_blocks_from(_drawn(sampler, sampler.epoch), copy.copy(sampler), start))
     blocks.each = sampler.num_replicas
     return blocks
 
 
-def _blocks_of_epoch(sampler: KeyedSampler, start: int) -> Iterator[Indices]:
+def _blocks_from(draw: _Draw, sampler: Any, start: int) -> Iterator[Indices]:
     ranks = sampler.num_replicas
     # Another number of ranks may have come as far as ``start``: what is left is shared by the present ones.
-    end = start + _share(sampler, len(sampler.data_source) - start) * ranks
-    count = FIRST_BLOCK * ranks
-    while start < end:
-        yield sampler.of_all_ranks(start, min(start + count, end))[sampler.rank :: ranks]
-        start += count
-        count = max(1, BLOCK // ranks) * ranks
+    left = _share(sampler, _num_samples(sampler) - start)
+    count = FIRST_BLOCK
+    while left > 0:
+        some = min(count, left)
+        yield draw(start + sampler.rank, some, ranks)
+        start += some * ranks
+        left -= some
+        count = BLOCK
 
 
 def num_ranks(sampler: Any) -> int:
-    """Return the number of ranks that share an order which :func:`global_order` knows; 1 for others."""
+    """Return the number of ranks that share an order which :func:`global_rounds` knows; 1 for others."""
     return int(sampler.num_replicas) if type(sampler) in (DistributedSampler, KeyedSampler) else 1
 
 
@@ -209,69 +211,43 @@ def nested_samplers(*samplers: Any) -> list[Any]:
     return list(found.values())
 
 
-def global_order(
+def global_rounds(
     sampler: DistributedSampler[Any] | KeyedSampler,
     epoch: int,
     taken: Ranges | None = None,
     skip: LeftOut | None = None,
     left_out: Ranges | None = None,
-) -> Indices:
-    """Return the order that all ranks share: rank r of R loads ``order[r::R]``, as with torch's sampler.
+) -> Iterator[Indices]:
+    """Return the order that all ranks share, in blocks of whole rounds, drawn as they are needed.
+
+    Rank r of R loads ``block[r::R]`` of each block, as with torch's sampler.
 
     Args:
         sampler: one rank's sampler.
         epoch: the epoch.
-        taken: positions that are left out, perhaps delivered before, with another number of ranks.
-        skip: samples that are left out.
-        left_out: a list for the positions of these samples.
-    """
-    order = _order_of(sampler, epoch)
-    keep = np.ones(len(order), np.bool_)
-    for begin, end in taken or ():
-        keep[begin:end] = False
-    again = order
-    if skip is not None and skip.has_samples:
-        found = skip.mask(order)
-        places = np.flatnonzero(found & keep).tolist()
-        if left_out is not None:
-            left_out += [(place, place + 1) for place in places]
-        keep &= ~found
-        again = order[~found]
-    rest, ranks = order[keep], sampler.num_replicas
-    # Equal shares: missing samples are taken from the beginning again, or those of an incomplete round left out.
-    shares = _share(sampler, len(rest))
-    missing = max(0, shares * ranks - len(rest))
-    return np.concatenate([rest[: shares * ranks], np.resize(again, missing)])
-
-
-def keyed_rounds(
-    sampler: KeyedSampler, taken: Ranges, skip: LeftOut | None, left_out: Ranges
-) -> Iterator[Indices]:
-    """Return the present epoch's :func:`global_order` in blocks of whole rounds, drawn as they are needed.
-
-    Args:
-        sampler: one rank's sampler.
-        taken: positions that are left out, merged.
+        taken: positions that are left out, merged; perhaps delivered before, with another number of ranks.
         skip: samples that are left out.
         left_out: a list for the positions of these samples, as far as the order has been drawn.
     """
-    # A copy: a generator would look at the sampler's epoch only at its first block.
-    return _rounds(copy.copy(sampler), taken, skip, left_out)
-
-
-def _rounds(sampler: KeyedSampler, taken: Ranges, skip: LeftOut | None, left_out: Ranges) -> Iterator[Indices]:
-    size, ranks = len(sampler.data_source), sampler.num_replicas
     samples = skip if skip is not None and skip.has_samples else None
+    # Not a generator, as above.
+    return _rounds(
+        _drawn(sampler, epoch), copy.copy(sampler), taken or [], samples, [] if left_out is None else left_out
+    )
+
+
+def _rounds(draw: _Draw, sampler: Any, taken: Ranges, skip: LeftOut | None, left_out: Ranges) -> Iterator[Indices]:
+    size, ranks = _num_samples(sampler), sampler.num_replicas
     begin = taken[0][1] if taken and taken[0][0] == 0 else 0
-    count = FIRST_BLOCK * ranks
+    count = max(1, FIRST_BLOCK // ranks) * ranks
     rest = np.zeros(0, np.int64)
     while begin < size:
         end = min(size, begin + count)
-        block, keep = sampler.of_all_ranks(begin, end), np.ones(end - begin, np.bool_)
+        block, keep = draw(begin, end - begin, 1), np.ones(end - begin, np.bool_)
         for first, last in taken:
             keep[max(0, first - begin) : max(0, last - begin)] = False
-        if samples is not None:
-            found = keep & samples.mask(block)
+        if skip is not None:
+            found = keep & skip.mask(block)
             left_out += [(place, place + 1) for place in (begin + np.flatnonzero(found)).tolist()]
             keep &= ~found
         rest = np.concatenate([rest, block[keep]])
@@ -279,33 +255,46 @@ def _rounds(sampler: KeyedSampler, taken: Ranges, skip: LeftOut | None, left_out
         yield rest[:whole]
         rest = rest[whole:]
         begin, count = end, max(1, BLOCK // ranks) * ranks
+    # Equal shares: missing samples are taken from the beginning again, or those of an incomplete round left out.
     if len(rest) and not sampler.drop_last:
-        yield np.concatenate([rest, _beginning(sampler, ranks - len(rest), samples)])
+        yield np.concatenate([rest, _beginning(draw, size, ranks - len(rest), skip)])
 
 
-def _beginning(sampler: KeyedSampler, count: int, skip: LeftOut | None) -> Indices:
+def _beginning(draw: _Draw, size: int, count: int, skip: LeftOut | None) -> Indices:
     """Return so many samples from the beginning of an epoch's order, over and over if it has fewer."""
-    size, found = len(sampler.data_source), np.zeros(0, np.int64)
+    found = np.zeros(0, np.int64)
     for begin in range(0, size, BLOCK):
-        block = sampler.of_all_ranks(begin, min(size, begin + BLOCK))
+        block = draw(begin, min(size - begin, BLOCK), 1)
         found = np.concatenate([found, block if skip is None else block[~skip.mask(block)]])
         if len(found) >= count:
             break
     return np.resize(found, count)
 
 
-def _order_of(sampler: Any, epoch: int) -> Indices:
-    """Return the order of an epoch before it is shared."""
+def _drawn(sampler: DistributedSampler[Any] | KeyedSampler, epoch: int) -> _Draw:
+    """Return a function that gives every ``step``-th index of all ranks' order, which begins anew after its end.
+
+    Its arguments are the first position, the number of indices, and the step.
+    """
     if isinstance(sampler, KeyedSampler):
         of_epoch = copy.copy(sampler)
         of_epoch.epoch = epoch
-        return of_epoch.of_all_ranks(0, len(sampler.data_source))
-    size = len(sampler.dataset)
+        return of_epoch.of_all_ranks
+    size = _num_samples(sampler)
+
+    def places(begin: int, count: int, step: int) -> Indices:
+        return (begin + step * np.arange(count, dtype=np.int64)) % size
+
     if not sampler.shuffle:
-        return np.arange(size)
+        return places
     generator = torch.Generator()
     generator.manual_seed(sampler.seed + epoch)
-    return torch.randperm(size, generator=generator).numpy()
+    order = torch.randperm(size, generator=generator).numpy()  # torch's order; there is no part of it by itself
+    return lambda begin, count, step: order[places(begin, count, step)]
+
+
+def _num_samples(sampler: Any) -> int:
+    return len(sampler.data_source if isinstance(sampler, KeyedSampler) else sampler.dataset)
 
 
 def _share(sampler: Any, samples: int) -> int:
@@ -322,20 +311,34 @@ def global_batches(
     router: Router | None = None,
     taken: Ranges | None = None,
     skip: LeftOut | None = None,
-) -> Iterator[list[Indices]]:
-    """Yield an epoch's global batches: what each rank loads, after the swaps if there is a router."""
-    order = global_order(sampler, epoch, taken, skip)
-    yield from routed_batches(order, sampler.num_replicas, batch_size, drop_last, router)
+    left_out: Ranges | None = None,
+) -> Iterator[Indices]:
+    """Yield an epoch's global batches, drawn as they are needed, after the swaps if there is a router.
+
+    The arguments are those of :func:`global_rounds`. Row r of each batch is what rank r loads.
+    """
+    rounds = global_rounds(sampler, epoch, taken, skip, left_out)
+    return _batches_of(rounds, copy.copy(sampler), batch_size, drop_last, router)
 
 
-def routed_batches(
-    order: Indices, ranks: int, batch_size: int, drop_last: bool, router: Router | None
-) -> Iterator[list[Indices]]:
-    """Yield the global batches of an order that all ranks share: what each loads, after the swaps."""
-    each = len(order) // ranks
-    for start in range(0, each, batch_size):
-        if drop_last and start + batch_size > each:
-            return
-        batch = order[start * ranks : (start + batch_size) * ranks]
-        parts = [batch[rank::ranks] for rank in range(ranks)]
-        yield parts if router is None else router.route(parts)
+def _batches_of(
+    blocks: Iterator[Indices], sampler: Any, batch_size: int, drop_last: bool, router: Router | None
+) -> Iterator[Indices]:
+    ranks = sampler.num_replicas
+    for batch in _cut(blocks, batch_size * ranks):
+        rounds = batch.reshape(-1, ranks)
+        if len(rounds) == batch_size or not drop_last:
+            yield rounds.T if router is None else router.route_rounds(rounds)
+
+
+def _cut(blocks: Iterator[Indices], size: int) -> Iterator[Indices]:
+    """Yield pieces of so many indices; the last one may be shorter."""
+    rest = np.zeros(0, np.int64)
+    for block in blocks:
+        rest = np.concatenate([rest, block])
+        whole = len(rest) // size * size
+        for begin in range(0, whole, size):
+            yield rest[begin : begin + size]
+        rest = rest[whole:]
+    if len(rest):
+        yield rest

@@ -1,0 +1,104 @@
+"""The simulator of benchmarks/scale.py counts the hits that real ranks have."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.cache import budget, sharing
+from foreload.cache.serialize import serialize
+from foreload.cache.store import block_size
+from tests.ranks import run_ranks
+
+SPEC = importlib.util.spec_from_file_location("layouts", Path(__file__).parents[1] / "benchmarks" / "layouts.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+layouts: Any = sys.modules.setdefault("layouts", importlib.util.module_from_spec(SPEC))
+SPEC.loader.exec_module(layouts)
+
+SAMPLES, EPOCHS, BATCH, WORLD = 4000, 5, 16, 4
+ITEM = block_size(sum(map(len, serialize(torch.zeros(8, dtype=torch.int64)))))
+
+
+class Rows(Dataset[torch.Tensor]):
+    thread_safe = True
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((8,), index)
+
+
+def train(rank: int, world: int, machines: int, capacity: int, options: dict[str, Any]) -> list[int]:
+    """Load epochs as one rank of a machine; return the hits of this machine after each."""
+    names = f"machine {rank // (world // machines)}"
+    sharing.machine_name = lambda: names
+    if options.pop("as_if_many", False):
+        budget._MUCH_BYTES = 0
+    cache = fl.Cache(capacity * ITEM, **options)
+    loader: Any = fl.DataLoader(Rows(), BATCH, shuffle=True, seed=3, num_workers=0, cache=cache)
+    hits = []
+    for _ in range(EPOCHS):
+        for _ in loader:
+            dist.barrier()  # as every step of a training has one
+        hits.append(loader.stats()["cache"]["hits"])
+        dist.barrier()
+    return hits
+
+
+def real_hits(tmp_path: Path, machines: int, capacity: int, options: dict[str, Any]) -> Any:
+    """Return the share of hits of each machine in each epoch."""
+    got = run_ranks(train, WORLD, tmp_path, machines, capacity, options)
+    hits = np.array(got[:: WORLD // machines])
+    return np.diff(hits, axis=1, prepend=0) / (SAMPLES // machines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("cache", "options"),
+    [
+        ("foreload, routed", {"route": True}),
+        ("foreload, planned", {}),
+        ("LRU", {"policy": "lru"}),
+        ("foreload, more than 2 million samples", {"as_if_many": True}),
+    ],
+    ids=["routed", "planned", "lru", "many"],
+)
+def test_simulated_hits_are_those_of_real_ranks(
+    machines: int, cache: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    capacity = SAMPLES // 4
+    layout = layouts.Layout(WORLD, SAMPLES, capacity, BATCH, WORLD // machines, seed=3)
+    simulated = np.array([layouts.hits(cache, layout, machine, EPOCHS) for machine in range(machines)])
+    real = real_hits(tmp_path, machines, capacity, dict(options))
+    print(cache, machines, real.round(3).tolist(), simulated.round(3).tolist())
+    # Ranks of one machine are in step, but not within a step.
+    assert np.abs(real - simulated).max() <= (0.0 if "route" in options else 0.01)
+
+
+def test_traffic_is_what_caches_do_not_have() -> None:
+    layout = layouts.Layout(32, 4096, 1024)
+    pooled = layouts.traffic("pooled", layout, 1.0)
+    assert (pooled.storage, pooled.between, pooled.per_machine) == (0.0, 0.75, 0.75 / 4)
+    routed = layouts.traffic("foreload, routed", layout, 0.9)
+    assert (round(routed.storage, 3), routed.between) == (0.1, 0.0)
+
+
+def test_what_a_cluster_loads_is_each_sample_once_with_routing_too() -> None:
+    layout = layouts.Layout(32, 5000, 100)
+    router = layouts.Router(layout.samples, layout.ranks)
+    for swaps in (None, router):
+        found = np.concatenate([layout.accesses(machine, 1, swaps) for machine in range(layout.machines)])
+        assert set(found.tolist()) == set(range(layout.samples))
+        assert len(found) == -(-layout.samples // layout.ranks) * layout.ranks
