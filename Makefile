@@ -35,5 +35,9 @@ bench:
 	@scripts/setup.sh test bench
 	@benchmarks/run_all.sh
 
+.PHONY: wheel
+wheel:
+	@scripts/wheel.sh $(PYTHON)
+
 clean:
 	rm -rf .venv build data dist

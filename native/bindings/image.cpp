@@ -44,7 +44,7 @@ nb::object to_text(const std::string& path) {
 std::string to_path(const nb::str& name) {
   const nb::object bytes = nb::steal(PyUnicode_EncodeFSDefault(name.ptr()));
   if (!bytes.is_valid()) nb::raise_python_error();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
 // Calls decode(path, bytes) -> ndarray of height x width x 3 bytes, under the GIL.

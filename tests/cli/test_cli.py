@@ -166,7 +166,7 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from foreload.cli.main import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 1
-    assert "pip install 'foreload[cli]'" in result.stderr
+    assert "pip install typer rich" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -623,7 +623,7 @@ def test_without_h5py_it_says_what_to_install(path: Path) -> None:
             print(error)
     """
     run = python("-c", textwrap.dedent(script))
-    assert run.stdout.strip() == "HDF5Dataset needs h5py: pip install 'foreload[hdf5]'", run.stderr
+    assert run.stdout.strip() == "HDF5Dataset needs h5py: pip install h5py", run.stderr
 
 
 # Processes

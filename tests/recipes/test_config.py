@@ -101,7 +101,7 @@ def test_code_cannot_be_written(name: str) -> None:
 
 def test_without_yaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ImportError, match=r"YAML needs PyYAML: pip install 'foreload\[yaml\]'"):
+    with pytest.raises(ImportError, match=r"YAML needs PyYAML: pip install pyyaml"):
         DataLoaderConfig().to_yaml()
 
 

@@ -250,7 +250,7 @@ def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("a plot needs matplotlib: pip install 'foreload[plots]'") from None
+        raise ModuleNotFoundError("a plot needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     rates, times = figure.subplots(1, 2)
     total = float(samples.sizes.sum())

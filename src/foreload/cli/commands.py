@@ -218,7 +218,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "plotly"):
             raise
-        raise ImportError(f"foreload serve needs {error.name}: pip install 'foreload[serve]'") from None
+        raise ImportError(f"foreload serve needs {error.name}: pip install starlette uvicorn plotly") from None
     run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
 
 

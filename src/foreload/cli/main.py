@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit(f"the foreload command needs {error.name}: pip install 'foreload[cli]'")
+        sys.exit(f"the foreload command needs {error.name}: pip install typer rich")
     try:
         app(args=None if arguments is None else list(arguments), prog_name="foreload")
     except (OSError, ValueError, RuntimeError, ImportError) as error:

@@ -149,7 +149,7 @@ def _readers(folder: str, *, unsafe: bool) -> list[Any]:
     try:
         from streaming.base.format import reader_from_json
     except ImportError as error:
-        raise ImportError(f"MDS shards need mosaicml-streaming ({error}): pip install 'foreload[mds]'") from error
+        raise ImportError(f"MDS shards need a package ({error}): pip install mosaicml-streaming") from error
     path = os.path.join(folder, _INDEX)
     try:
         about = json.loads(Path(path).read_bytes())

@@ -120,7 +120,7 @@ class MetricsServer:
         try:
             from prometheus_client import CollectorRegistry
         except ImportError as error:
-            raise ImportError("serve_metrics needs prometheus_client: pip install 'foreload[metrics]'") from error
+            raise ImportError("serve_metrics needs prometheus_client: pip install prometheus_client") from error
         self._loaders = LoaderRefs(loaders, self._over)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(LoaderCollector(self._loaders))

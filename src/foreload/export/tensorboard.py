@@ -56,7 +56,7 @@ def _summary_writer(folder: str | os.PathLike[str]) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("log_tensorboard needs TensorBoard: pip install 'foreload[tensorboard]'") from error
+        raise ImportError("log_tensorboard needs TensorBoard: pip install tensorboard") from error
     return SummaryWriter(os.fspath(folder))
 
 

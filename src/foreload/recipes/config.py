@@ -209,5 +209,5 @@ def _yaml() -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ImportError("YAML needs PyYAML: pip install 'foreload[yaml]'") from error
+        raise ImportError("YAML needs PyYAML: pip install pyyaml") from error
     return yaml

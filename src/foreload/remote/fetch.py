@@ -216,7 +216,7 @@ class Fetch:
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         if find_spec("obstore") is None:
-            raise ImportError("reading from a URL needs obstore: pip install 'foreload[remote]'")
+            raise ImportError("reading from a URL needs obstore: pip install obstore")
         self._options = dict(options or {})
         try:
             json.dumps(self._options)

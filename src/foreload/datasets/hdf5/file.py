@@ -39,7 +39,7 @@ def load_h5py() -> Any:
     try:
         import h5py
     except ImportError as error:
-        raise ImportError("HDF5Dataset needs h5py: pip install 'foreload[hdf5]'") from error
+        raise ImportError("HDF5Dataset needs h5py: pip install h5py") from error
     # h5py, too, takes its lock before a fork. The last to register is the first to be called, so that no thread
     # can hold our lock while it waits for theirs.
     if hasattr(os, "register_at_fork"):

@@ -29,7 +29,7 @@ def load_pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'foreload[parquet]'") from error
+        raise ImportError("Parquet files need pyarrow: pip install pyarrow") from error
     return pyarrow
 
 

@@ -277,7 +277,7 @@ def _zstandard() -> Any:
     try:
         import zstandard  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise ImportError("reading a tar.zst needs zstandard: pip install 'foreload[zstd]'") from error
+        raise ImportError("reading a tar.zst needs zstandard: pip install zstandard") from error
     return zstandard
 
 

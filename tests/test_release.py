@@ -1,0 +1,107 @@
+"""What is released: one version, the sdist, and messages whose remedies work for everyone who has the package."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+import foreload
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_version_is_in_one_place_and_has_its_changes() -> None:
+    assert "version" in PROJECT["dynamic"]
+    assert re.search(rf"^## {re.escape(foreload.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(foreload.__file__).parent / "py.typed").is_file()
+
+
+def test_messages_name_packages_to_install() -> None:
+    """A name such as foreload[yaml] would be looked up in an index, where foreload may not be, or be another."""
+    extras = " ".join(" ".join(extra) for extra in PROJECT["optional-dependencies"].values())
+    known = {*re.findall(r"([\w-]+)\S*>=", extras), "nvtx"}
+    named = {
+        package
+        for path in (ROOT / "src").rglob("*.py")
+        for command in re.findall(r"pip install ([^\")]+)", path.read_text())
+        for package in command.split()
+    }
+    assert {"h5py", "typer", "plotly"} <= named
+    assert named <= known
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_workflows_run_scripts_that_are_there(path: Path) -> None:
+    steps = [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+    scripts = re.findall(r"scripts/\w+\.\w+", " ".join(step.get("run", "") for step in steps))
+    assert all((ROOT / script).is_file() for script in scripts), scripts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("scikit_build_core") is None, reason="needs scikit-build-core")
+def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "data", "results", "*_cache", ".hypothesis")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    products = [
+        "build/cp311/core.o",
+        "src/foreload/old.so",
+        "native/core/pool.o",
+        "native/libcore.a",
+        "data/a.jpg",
+    ]
+    products += ["src/foreload/__pycache__/loader.pyc", ".venv/lib/python.py", "dist/foreload-0.0.1.tar.gz"]
+    for product in products:
+        (tree / product).parent.mkdir(parents=True, exist_ok=True)
+        (tree / product).write_bytes(b"made here")
+    name = _build("sdist", tree, tmp_path)
+    with tarfile.open(tmp_path / name) as sdist:
+        names = {member.partition("/")[2] for member in sdist.getnames()}
+        sdist.extractall(tmp_path, filter="data")
+    assert not names & set(products)
+    assert not {name for name in names if name.endswith((".o", ".a", ".so", ".pyc"))}
+    assert {"CMakeLists.txt", "native/core/pool.hpp", "src/foreload/py.typed", "LICENSE"} <= names
+
+    # The native module is compiled once, without optimisation: two builds of it are never the same bytes.
+    from_tree = _contents(
+        tmp_path / _build("wheel", tree, tmp_path, {"wheel.cmake": "false", "wheel.py-api": "py3"})
+    )
+    unpacked = tmp_path / name.removesuffix(".tar.gz")
+    from_sdist = _contents(tmp_path / _build("wheel", unpacked, tmp_path, {"cmake.build-type": "Debug"}))
+    assert "foreload/py.typed" in from_tree
+    compiled = [name for name in from_sdist if name.endswith(".so")]
+    assert len(compiled) == 1
+    assert from_sdist.keys() - set(compiled) == from_tree.keys()
+    different = {Path(name).name for name in from_tree if from_tree[name] != from_sdist[name]}
+    assert different <= {"RECORD", "WHEEL"}  # which list the module, and the interpreter that it is for
+
+
+def _build(what: str, tree: Path, into: Path, settings: dict[str, str] | None = None) -> str:
+    """Build with the packages of this environment; return the file's name."""
+    code = f"from scikit_build_core import build; print(build.build_{what}({str(into)!r}, {settings or {}}))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.splitlines()[-1]
+
+
+def _contents(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
