@@ -402,7 +402,7 @@ def test_wrong_arguments_are_named(parquet: Path, make: Any, error: type[Excepti
 
 def test_without_pyarrow_it_says_what_to_install(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"foreload\[parquet\]"):
+    with pytest.raises(ImportError, match="pip install pyarrow"):
         fl.ParquetDataset(parquet)
 
 

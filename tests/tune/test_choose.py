@@ -188,6 +188,9 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
         def rest(self) -> None:
             turns.append("rest")
 
+        def close(self) -> None:
+            pass
+
     now = [0.0]
     monkeypatch.setattr(measure, "Turns", FakeTurns)
     monkeypatch.setattr(measure, "_cost", lambda *_: (0.01, 0.01))
