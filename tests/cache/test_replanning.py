@@ -287,6 +287,7 @@ class Endless(Sampler[int]):
             yield from torch.randint(N, (N,), generator=self.generator).tolist()
 
 
+@pytest.mark.slow
 def test_a_sampler_without_an_end() -> None:
     generator = torch.Generator().manual_seed(9)
     fl.OPTInit(Endless, generator, N)

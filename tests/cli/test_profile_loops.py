@@ -254,6 +254,7 @@ for batch in batches():  # THE LOOP
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=[] if how in ("epochs", "next") else pytest.mark.slow) for how in LOOPS]
 )

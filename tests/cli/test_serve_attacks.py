@@ -233,6 +233,7 @@ def test_any_answer_leaves_the_other_loaders_shown(page: Page, document: dict[st
     assert page.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["folder", "pipe", "file", "link to nowhere", "loop", "no utf-8", "dots"])
 def test_odd_entries_among_the_sockets_are_passed_over(page: Page, document: dict[str, Any], kind: str) -> None:
@@ -388,6 +389,7 @@ def test_the_state_is_there_without_viewers(page: Page, document: dict[str, Any]
         )
 
 
+@pytest.mark.slow
 def test_no_process_is_asked_while_nobody_looks(page: Page, document: dict[str, Any]) -> None:
     page.until(lambda state: state["viewers"] == 0)
     asked: list[float] = []

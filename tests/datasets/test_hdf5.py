@@ -696,7 +696,7 @@ def test_threads_read_while_others_fork(tmp_path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", fl.LoadingMode)
 def test_pickles_and_workers_that_get_them(path: Path, mode: fl.LoadingMode) -> None:
     dataset = fl.HDF5Dataset(path, "data", mode)

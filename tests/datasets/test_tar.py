@@ -134,6 +134,7 @@ def shards_of(folder: Path, shards: int = 3, samples: int = 20) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_the_index_beside_the_shard(tmp_path: Path) -> None:
     (shard,) = shards_of(tmp_path, 1, 4)
     beside = Path(f"{shard}.idx")

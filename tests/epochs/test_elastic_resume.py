@@ -79,6 +79,7 @@ def go_on(rank: int, world: int, states: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [(2, 4), *(pytest.param(*ranks, marks=pytest.mark.slow) for ranks in [(4, 2), (8, 3), (1, 8)])],

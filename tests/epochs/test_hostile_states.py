@@ -189,6 +189,7 @@ def test_no_states_of_generators_are_refused(check: Callable[[Any], None], conte
         check(base64.b64encode(zlib.compress(content)).decode())
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("check", [check_text, check_sampler_states])
 def test_a_state_that_unpacks_to_gigabytes_is_not_unpacked(check: Callable[[Any], None]) -> None:

@@ -184,6 +184,7 @@ def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
         assert plain(again) == expected[stop:], stop
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("order", "workers"), cases(["seed", "generator", "dealt", "sequential"], ("generator",)))
 def test_later_epochs_are_those_that_would_have_come(order: str, workers: str) -> None:
     loader = make(order, workers)
@@ -405,7 +406,7 @@ class StreamOfIterators(IterableDataset[int]):
         return StatefulIterator()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
 @pytest.mark.parametrize(
     ("kind", "workers"),

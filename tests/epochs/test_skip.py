@@ -89,7 +89,7 @@ def test_what_is_left_out_does_not_come(order: str, workers: str, skip: Any) -> 
     assert plain(loader) == expected
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", ["here", pytest.param("threads", marks=pytest.mark.slow), "processes"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_it_is_honoured_before_and_after_a_state(order: str, workers: str) -> None:

@@ -69,6 +69,7 @@ def test_a_containers_limit_counts(version: int, monkeypatch: pytest.MonkeyPatch
     assert monitor.update()["total_gb"] == pytest.approx(psutil.virtual_memory().total / GIB)
 
 
+@pytest.mark.slow
 def test_real_memory_that_is_taken_is_seen() -> None:
     monitor = fl.MemoryMonitor()
 

@@ -282,7 +282,7 @@ def to_array(image: Image.Image) -> np.ndarray:
     return np.asarray(image.resize((16, 16)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("transform", [fl.transforms.val(24), to_array])
 @pytest.mark.parametrize(
     ("kind", "options"),

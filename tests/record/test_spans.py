@@ -58,6 +58,7 @@ def of(spans: Any, stage: Stage) -> Any:
     return spans[spans["stage"] == stage]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "workers", ["none", "threads", "processes", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )

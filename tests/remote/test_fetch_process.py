@@ -146,6 +146,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("end", "workers"),

@@ -120,6 +120,7 @@ def test_a_server_that_gives_no_validator(change: str, validators: str, shard: P
     assert loader.errors or change == "content"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "way", with_slow(["none", "threads", "processes", "spawned", "stock"], ["threads", "stock"])
 )

@@ -158,6 +158,7 @@ def test_streams_are_stocks(dataset: Any, arguments: dict[str, Any], persistent:
     assert same(ours, stock)
 
 
+@pytest.mark.slow
 def test_tensors_and_pictures_are_those_of_threads(photos: pathlib.Path) -> None:
     images = fl.ImageDataset(photos, transform=fl.transforms.train(32))
     rows = TensorDataset(torch.arange(60.0).view(20, 3), torch.arange(20))

@@ -389,6 +389,7 @@ class Nested(Dataset[Any]):
         return [*torch.cat(list(fl.DataLoader(DrawsLate(), batch_size=32))).tolist(), random.random()]
 
 
+@pytest.mark.slow
 def test_a_loader_within_a_worker_thread_draws_from_the_threads_generators() -> None:
     epochs = [list(fl.DataLoader(Nested(), batch_size=None, seed=0, **kind)) for kind in KINDS]
     assert epochs[0] == epochs[1] == epochs[2]

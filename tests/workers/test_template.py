@@ -198,6 +198,7 @@ def test_importing_has_no_effect_on_what_is_forked() -> None:
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
+@pytest.mark.slow
 def test_random_numbers_are_those_of_a_new_process() -> None:
     """Each process that imports NumPy and torch draws others."""
     drawn = []
@@ -232,6 +233,7 @@ def test_numbers_and_samples_are_torchs() -> None:
         assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_known", [True, False], ids=["child", "waited for by others"])
 def test_a_template_that_has_ended_is_replaced(is_known: bool) -> None:

@@ -188,6 +188,7 @@ def test_a_transform_may_be_declared_by_itself() -> None:
     assert found(OwnData(), transform=Declared()) == "OwnData"
 
 
+@pytest.mark.slow
 def test_not_every_value_of_a_huge_list_is_looked_at() -> None:
     assert found([(1, 2)] * 50_000) is None
     assert found([[torch.ones(1), [1]]] * 200_001) == "a list with more than 200,000 values"
