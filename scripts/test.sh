@@ -3,9 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 select=(-m "not slow")
+# (Groups, such as the tests that share a Ray cluster, stay in one process.)
+thorough=(--hypothesis-profile=thorough --dist loadgroup)
 case "${1:-}" in
-  --all) select=(--hypothesis-profile=thorough); shift ;;
-  --slow) select=(-m slow --hypothesis-profile=thorough); shift ;;
+  --all) select=("${thorough[@]}"); shift ;;
+  --slow) select=(-m slow "${thorough[@]}"); shift ;;
 esac
 # Where this is set, each of thousands of processes would compile what it imports.
 unset PYTHONDONTWRITEBYTECODE
