@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # A frame of a stack: the address, the function with its offset, and the file that it is from.
-_FRAME = re.compile(r"\s+[0-9a-f]+ (?P<function>.*?)(?:\+0x[0-9a-f]+)? \((?P<file>.*)\)$")
+_FRAME = re.compile(r"\s+[0-9a-f]+ (?P<function>.*?)(?:\+0x[0-9a-f]+)? \((?P<file>[^()]*(?: \(deleted\))?)\)$")
 
 # Frames with a smaller share than this are not drawn.
 _SMALLEST_SHARE = 0.001
