@@ -53,10 +53,11 @@ def draw(counts: Counter[Stack], path: Path) -> None:
     import plotly.graph_objects as go
 
     shown = [stack for stack, count in counts.items() if count >= _SMALLEST_SHARE * counts[()]]
+    number = {stack: place for place, stack in enumerate(shown)}
     boxes = go.Icicle(
-        ids=["\n".join(stack) or "all" for stack in shown],
+        ids=[str(number[stack]) for stack in shown],
         labels=[stack[-1] if stack else "all samples" for stack in shown],
-        parents=["" if not stack else "\n".join(stack[:-1]) or "all" for stack in shown],
+        parents=[str(number[stack[:-1]]) if stack else "" for stack in shown],
         values=[counts[stack] for stack in shown],
         branchvalues="total",
         tiling={"orientation": "v"},
