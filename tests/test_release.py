@@ -72,7 +72,7 @@ def test_a_flame_graph_has_every_stack(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "flame_graph.py"))
     counts = script["count_prefixes"](script["read_stacks"](_SAMPLES.splitlines()))
     assert counts[()] == 2
-    assert counts["python", "main", "(python3.11)", "decode"] == 1
+    assert counts["python", "Python", "decode"] == 1
     assert counts["pt_data_worker", "Type<int (long)>::get"] == 1
     script["draw"](counts, tmp_path / "flames.html")
     assert '"decode"' in (tmp_path / "flames.html").read_text()
