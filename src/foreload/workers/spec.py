@@ -23,7 +23,7 @@ def check_workers(workers: Any, num_workers: Any) -> Workers:
     if workers not in get_args(Workers):
         raise ValueError(f"workers must be 'auto', 'threads', 'processes' or 'ray', got {workers!r}")
     if workers == "ray" and find_spec("ray") is None:
-        raise ImportError("workers='ray' needs Ray: pip install 'foreload[ray]'")
+        raise ImportError("workers='ray' needs Ray: pip install ray")
     if isinstance(num_workers, str):
         if num_workers != "auto":
             raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")

@@ -16,7 +16,7 @@ def connected() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError("workers='ray' needs Ray: pip install 'foreload[ray]'") from error
+        raise ImportError("workers='ray' needs Ray: pip install ray") from error
     if not ray.is_initialized():
         ray.init()
     return ray
