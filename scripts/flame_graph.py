@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # A frame of a stack: the address, the function with its offset, and the file that it is from.
-_FRAME = re.compile(r"\s+[0-9a-f]+ (?P<function>.*?)(?:\+0x[0-9a-f]+)? \((?P<file>.*)\)$")
+_FRAME = re.compile(r"\s+[0-9a-f]+ (?P<function>.*?)(?:\+0x[0-9a-f]+)? \((?P<file>[^()]*(?: \(deleted\))?)\)$")
+
+# Its own frames, dozens for each call of a function, are drawn as one: perf does not know Python's functions.
+_INTERPRETER = re.compile(r"(lib)?python3")
 
 # Frames with a smaller share than this are not drawn.
 _SMALLEST_SHARE = 0.001
@@ -27,8 +30,13 @@ def read_stacks(lines: Iterable[str]) -> Iterator[Stack]:
     process, frames = "", list[str]()
     for line in [*lines, ""]:
         if frame := _FRAME.match(line.rstrip()):
-            function = frame["function"]
-            frames.append(f"({Path(frame['file']).name})" if function == "[unknown]" else function)
+            function, file = frame["function"], Path(frame["file"]).name
+            if _INTERPRETER.match(file):
+                function = "Python"
+            elif function == "[unknown]":
+                function = f"({file})"
+            if frames[-1:] != ["Python"] or function != "Python":
+                frames.append(function)
         elif line.strip():
             process = line.split()[0]
         elif process:
@@ -53,17 +61,18 @@ def draw(counts: Counter[Stack], path: Path) -> None:
     import plotly.graph_objects as go
 
     shown = [stack for stack, count in counts.items() if count >= _SMALLEST_SHARE * counts[()]]
+    number = {stack: place for place, stack in enumerate(shown)}
     boxes = go.Icicle(
-        ids=["\n".join(stack) or "all" for stack in shown],
+        ids=[str(number[stack]) for stack in shown],
         labels=[stack[-1] if stack else "all samples" for stack in shown],
-        parents=["" if not stack else "\n".join(stack[:-1]) or "all" for stack in shown],
+        parents=[str(number[stack[:-1]]) if stack else "" for stack in shown],
         values=[counts[stack] for stack in shown],
         branchvalues="total",
         tiling={"orientation": "v"},
         hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.1%}<extra></extra>",
     )
     figure = go.Figure(boxes)
-    figure.update_layout(margin={"t": 10, "l": 10, "r": 10, "b": 10}, height=1000)
+    figure.update_layout(margin={"t": 10, "l": 10, "r": 10, "b": 10}, height=900)
     figure.write_html(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 import foreload
+from foreload.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -52,6 +55,38 @@ def test_workflows_run_scripts_that_are_there(path: Path) -> None:
     steps = [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
     scripts = re.findall(r"scripts/\w+\.\w+", " ".join(step.get("run", "") for step in steps))
     assert all((ROOT / script).is_file() for script in scripts), scripts
+
+
+_SAMPLES = """
+python 7 50.1:   20408163 cpu-clock:u:
+\t    1a2b decode+0x46 (/opt/_native.so)
+\t    7fde [unknown] (/usr/bin/python3.11)
+\t     8f6 main (/usr/bin/python3.11)
+
+pt_data_worker 8 50.2:   20408163 cpu-clock:u:
+\t    1aee Type<int (long)>::get+0x37 (/opt/_native.so)
+"""
+
+
+def test_a_flame_graph_has_every_stack(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "flame_graph.py"))
+    counts = script["count_prefixes"](script["read_stacks"](_SAMPLES.splitlines()))
+    assert counts[()] == 2
+    assert counts["python", "Python", "decode"] == 1
+    assert counts["pt_data_worker", "Type<int (long)>::get"] == 1
+    script["draw"](counts, tmp_path / "flames.html")
+    assert '"decode"' in (tmp_path / "flames.html").read_text()
+
+
+def test_commands_of_containers_are_foreloads() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert services.keys() == {"benchmark", "perf-analysis", "webapp"}
+    assert "5000:5000" in services["webapp"]["ports"][0]
+    for name, command in (("benchmark", "bench"), ("webapp", "serve")):
+        program, *arguments = services[name]["command"]
+        assert (program, arguments[0]) == ("foreload", command)
+        options = {option for one in typer.main.get_command(app).commands[command].params for option in one.opts}
+        assert {argument for argument in arguments if argument.startswith("--")} <= options
 
 
 @pytest.mark.slow
