@@ -15,7 +15,12 @@ import foreload as fl
 from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
 

@@ -21,7 +21,12 @@ from tests.ray.parts import Counting, Drawn, Lethal, Part, Touched, plain, runni
 from tests.test_documents import blocks_of
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
