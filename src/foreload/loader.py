@@ -143,7 +143,7 @@ class DataLoader(AdaptableLoader[T_co]):
         origin = origin_of(num_workers, dataset, collate_fn)
         if origin is not None:
             num_workers, prefetch_factor = origin.given_workers(prefetch_factor)
-        self.workers = check_workers(workers, num_workers)
+        self.workers = check_workers(workers, num_workers, multiprocessing_context)
         self.seed = None if seed is None else check_seed(seed)
         self.distributed = check_bool("distributed", distributed)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)

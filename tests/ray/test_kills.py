@@ -15,6 +15,7 @@ import foreload as fl
 from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
 
 ray = pytest.importorskip("ray")
+
 pytestmark = [
     pytest.mark.xdist_group("ray"),
     pytest.mark.slow,
@@ -61,6 +62,22 @@ def test_actors_are_killed_again_and_again(options: Any) -> None:
             loader.set_epoch(0)
             assert plain(loader) == expected
             assert loader.stats()["cache"]["hits"] > 0
+
+
+def test_a_nodes_cache_is_killed_with_its_workers() -> None:
+    expected = plain(fl.DataLoader(Drawn(80), num_workers=0, **ALWAYS))
+    options: Any = {"cache": "16MiB", "persistent_workers": True, "max_restarts": 30}
+    with fl.DataLoader(Drawn(80), num_workers=2, workers="ray", **ALWAYS, **options) as loader:
+        assert plain(loader) == expected
+        loader.set_epoch(0)
+        epoch, got = iter(loader), []
+        for number, batch in enumerate(epoch):
+            got += plain([batch])
+            if number == 3:
+                for keeper in epoch._pool._caches._keepers.values():
+                    ray.kill(keeper, no_restart=False)
+                assert kill(epoch, (0, 1)) > 0
+        assert got == expected
 
 
 def test_workers_with_parts_or_states_are_killed() -> None:

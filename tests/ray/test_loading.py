@@ -241,6 +241,8 @@ def test_a_cache_for_each_node_lasts_between_epochs(tmp_path: Path) -> None:
         assert stats is not None
         assert stats["hits"] == 80 - len(loaded)
         assert stats["misses"] == len(loaded)
+    with pytest.raises(ValueError, match="multiprocessing_context"):
+        fl.DataLoader(Drawn(8), num_workers=1, workers="ray", multiprocessing_context="spawn")
     with pytest.raises(ValueError, match="spill"):
         next(iter(on_ray(Drawn(), cache=fl.Cache("1MiB", spill=str(tmp_path)))))
 

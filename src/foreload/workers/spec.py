@@ -18,12 +18,14 @@ __all__ = ["CrewSpec", "Workers", "check_workers"]
 Workers = Literal["auto", "threads", "processes", "ray"]
 
 
-def check_workers(workers: Any, num_workers: Any) -> Workers:
-    """Return ``workers``; raise ValueError or TypeError if it or ``num_workers`` makes no sense."""
+def check_workers(workers: Any, num_workers: Any, multiprocessing_context: Any) -> Workers:
+    """Return ``workers``; raise ValueError or TypeError if these make no sense, alone or together."""
     if workers not in get_args(Workers):
         raise ValueError(f"workers must be 'auto', 'threads', 'processes' or 'ray', got {workers!r}")
     if workers == "ray" and find_spec("ray") is None:
         raise ImportError("workers='ray' needs Ray: pip install ray")
+    if workers == "ray" and multiprocessing_context is not None:
+        raise ValueError("multiprocessing_context says how processes start; leave it out with workers='ray'")
     if isinstance(num_workers, str):
         if num_workers != "auto":
             raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")

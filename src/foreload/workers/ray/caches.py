@@ -49,7 +49,7 @@ class NodeCaches(LoaderCache):
         )
         self.order = "unknown"
         self._router = None
-        self._keepers: dict[str, tuple[Any, Any]] = {}  # by node: the actor, and a reference to its answer
+        self._keepers: dict[str, Any] = {}  # by node: the actor
 
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Do nothing: there is no plan."""
@@ -64,10 +64,12 @@ class NodeCaches(LoaderCache):
         if node not in self._keepers:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             rule = "recent" if self.options.policy == "lru" else "all"
-            make = ray.remote(CacheKeeper).options(num_cpus=0, scheduling_strategy=there)
-            keeper = make.remote(self.store.arguments, rule)
-            self._keepers[node] = keeper, keeper.place.remote()
-        return self._keepers[node][1]
+            # (One that is killed begins again with nothing; its place is another one then.)
+            make = ray.remote(CacheKeeper).options(
+                num_cpus=0, scheduling_strategy=there, max_restarts=-1, max_task_retries=-1
+            )
+            self._keepers[node] = make.remote(self.store.arguments, rule)
+        return self._keepers[node].place.remote()
 
     def forget_lost(self) -> None:
         """Forget the caches of nodes that are gone."""
@@ -83,7 +85,7 @@ class NodeCaches(LoaderCache):
 
         counts: Counter[str] = Counter()
         if ray.is_initialized():
-            asked = [keeper.counts.remote() for keeper, _ in self._keepers.values()]
+            asked = [keeper.counts.remote() for keeper in self._keepers.values()]
             done, _ = ray.wait(asked, num_returns=len(asked), timeout=_COUNTS_SECONDS) if asked else ([], [])
             for reference in done:
                 try:
