@@ -109,6 +109,7 @@ def recipe_of_fsdp(rank: int, world: int, document: str) -> list[list[float]]:
     return seen + [y.tolist() for _, y in again]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the cache's budget")
 def test_distributed(tmp_path: Path) -> None:
     names = run("docs/distributed.md", {"dataset": list(range(100))})

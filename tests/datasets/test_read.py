@@ -147,7 +147,8 @@ def test_what_is_no_index_is_refused(tmp_path: Path, kind: str) -> None:
 def test_few_descriptors(tmp_path: Path) -> None:
     fill(tmp_path, [4000] * 500)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    others = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (others + 90, limits[1]))
     try:
         loader = fl.DataLoader(fl.FileDataset(tmp_path, direct_io=True), batch_size=256, num_workers=2)
         assert sum(len(targets) for _, targets in loader) == 500
