@@ -18,9 +18,10 @@ class Failures {
   // With the GIL: errors may hold Python objects.
   void clear() { all_.clear(); }
 
-  // Returns (position, exception), in order. If a sample failed twice, the last failure counts: that its
-  // shard has changed is why it could not be read.
-  std::vector<std::pair<size_t, nb::object>> listed() {
+  // Returns (position, exception), in order, and forgets them: the traceback of one that is raised leads back
+  // to the batch, and Python's collector does not see this part of the circle. If a sample failed twice, the
+  // last failure counts: that its shard has changed is why it could not be read.
+  std::vector<std::pair<size_t, nb::object>> take() {
     const std::lock_guard lock(mutex_);
     const auto position = [](const auto& failure) { return failure.first; };
     std::ranges::reverse(all_);
@@ -29,6 +30,7 @@ class Failures {
     all_.erase(again.begin(), again.end());
     std::vector<std::pair<size_t, nb::object>> failures;
     for (const auto& [where, error] : all_) failures.emplace_back(where, to_python(error));
+    all_.clear();
     return failures;
   }
 

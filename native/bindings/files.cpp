@@ -67,7 +67,7 @@ class ReadJob : public foreload::Job {
     }
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.take(); }
 
  private:
   static constexpr size_t kRun = 32;

@@ -168,7 +168,7 @@ class ImageJob : public foreload::Job {
     source_->idle_loaders.put_back(std::move(loader));
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.take(); }
 
  private:
   void load(ImageLoader& loader, size_t i, const Fallback& fallback) {

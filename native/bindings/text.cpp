@@ -87,7 +87,7 @@ class CharacterJob : public foreload::Job {
     read_all(*source_, std::span(samples_).subspan(begin, end - begin), 4 * width, visit, fail);
   }
 
-  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.listed(); }
+  std::vector<std::pair<size_t, nb::object>> failures() { return failures_.take(); }
 
  private:
   std::shared_ptr<TextSource> source_;
@@ -113,7 +113,7 @@ nb::object read_texts(TextSource& source, const Indices& indices) {
   }
   nb::list result;
   for (const std::string& text : texts) result.append(nb::bytes(text.data(), text.size()));
-  auto failed = failures.listed();
+  auto failed = failures.take();
   for (const auto& [position, error] : failed) result[position] = nb::none();
   return nb::make_tuple(result, failed);
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import random
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -338,3 +340,31 @@ def test_orientations_of_any_type_are_read_as_pillow_reads_them(order: str) -> N
         value = struct.pack(order + size, 6) * max(1, count) if inline else struct.pack(order + "I", 26)
         data = with_exif(SOUND["baseline"], order, kind, count, value)
         assert np.array_equal(decode_image(data), by_pillow(data)), (kind, count)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_that_is_over_keeps_nothing(workers: int, tmp_path: Path) -> None:
+    (tmp_path / "one.jpg").write_bytes(SOUND["progressive"][:-200])
+
+    def fail(load: Callable[[Any], Any]) -> weakref.ref[Any]:
+        dataset = fl.ImageDataset([tmp_path / "one.jpg"], transform=transforms.val(32))
+        with pytest.raises(DecodeError):
+            load(dataset)
+        return weakref.ref(dataset)
+
+    for load in (lambda data: data[0], lambda data: list(fl.DataLoader(data, num_workers=workers))):
+        left = fail(load)
+        gc.collect()
+        assert left() is None
+
+
+def test_files_that_are_gone_keep_nothing_when_their_error_is_over(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    dataset = fl.FileDataset([tmp_path / "one"])
+    (tmp_path / "one").unlink()
+    with pytest.raises(FileNotFoundError):
+        list(fl.DataLoader(dataset))
+    left = weakref.ref(dataset)
+    del dataset
+    gc.collect()
+    assert left() is None
