@@ -17,7 +17,6 @@ from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
 ray = pytest.importorskip("ray")
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore"),

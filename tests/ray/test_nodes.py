@@ -13,7 +13,6 @@ from tests.ray.parts import Drawn, plain, running_cluster
 
 ray = pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.slow,
     pytest.mark.timeout(150),
     pytest.mark.filterwarnings("ignore"),
