@@ -91,8 +91,9 @@ void bind_lane(nb::module_& module) {
           },
           nb::arg("stage"), nb::arg("begin"), nb::arg("end"), nb::arg("samples") = 0, nb::arg("bytes") = 0,
           nb::arg("batch") = 0, "Add a span that was measured elsewhere. For the lane's writer only.")
-      .def("absorb", &absorb, nb::arg("totals"), nb::arg("spans"), nb::arg("shift") = 0,
-           "Add what another lane has recorded, with its spans moved by ``shift`` nanoseconds. For the lane's "
-           "writer only.")
+      .def(
+          "absorb", &absorb, nb::arg("totals"), nb::arg("spans"), nb::arg("shift") = 0,
+          "Add what another lane has recorded, with its spans moved by ``shift`` nanoseconds. For the lane's "
+          "writer only.")
       .def("clear", &Lane::clear, "Reset the sums and forget the spans.");
 }
