@@ -56,6 +56,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     does an epoch of foreload's DataLoader when it begins. A dataset that makes batches in a way of its own
     (``__getitems__``) is left to make them. In a stock DataLoader, random numbers follow from
     ``torch.initial_seed()`` and the number of samples asked for before: seeding again does not take them back.
+    Inside ``Subset`` or ``ConcatDataset``, numbers under ``seed=`` are keyed by the index that this dataset is
+    asked for, not by that of the whole: wrap the whole instead, so that samples of two parts do not draw the same.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]

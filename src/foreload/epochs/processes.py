@@ -26,7 +26,7 @@ from foreload.workers.process import Worker
 from foreload.workers.processes import ProcessPool, Restart
 from foreload.workers.worker import Begin, Result
 
-__all__ = ["ProcessEpoch", "shown"]
+__all__ = ["ProcessEpoch", "shown", "take_batch"]
 
 
 class ProcessEpoch(Epoch):
@@ -135,10 +135,7 @@ class ProcessEpoch(Epoch):
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        if self._pin_device is None:
-            return result.batch()
-        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
-            return pinned(result.batch(), self._pin_device)
+        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
 
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
@@ -275,6 +272,21 @@ class ProcessEpoch(Epoch):
         with self._turn.lock:
             self._asked.clear()
             self._answers.clear()
+
+
+def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
+    """Return the batch of a result.
+
+    Args:
+        result: what a worker has sent.
+        lane: the native lane of the loop, which records the time that page-locking takes.
+        number: the batch's in the epoch.
+        pin_device: the device for which it is copied to page-locked memory; None: it is not.
+    """
+    if pin_device is None:
+        return result.batch()
+    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
+        return pinned(result.batch(), pin_device)
 
 
 def shown(indices: Any) -> str:

@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from foreload import _native
 from foreload.batch.assembly import count
-from foreload.batch.collate import pinned
 from foreload.epochs.base import Epoch, EpochSpec
-from foreload.epochs.processes import shown
+from foreload.epochs.processes import shown, take_batch
 from foreload.errors import warn_user
-from foreload.record.spans import Stage
 from foreload.workers.crew import Crew, PoolOwner
 from foreload.workers.processes import Restart
 from foreload.workers.ray.pool import RayPool
@@ -122,10 +119,7 @@ class RayEpoch(Epoch):
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        if self._pin_device is None:
-            return result.batch()
-        with _native.Work(self._lane, result.number - self._first), _native.Measure(Stage.batch, 0):
-            return pinned(result.batch(), self._pin_device)
+        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
 
     def _fill(self) -> None:
         """Draw as many batches as may be in the making, and give them to workers that have begun the epoch."""
