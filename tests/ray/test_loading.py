@@ -287,11 +287,13 @@ def test_init_functions_and_worker_info() -> None:
     assert told <= {(0, 2, 100, 1), (1, 2, 101, 1)}
 
 
-def test_a_sample_that_kills_its_workers_is_named() -> None:
-    loader = on_ray(Lethal(12, fails=frozenset({5})), batch_size=4, max_restarts=1)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sample_that_kills_its_workers_is_named(workers: int) -> None:
+    loader = on_ray(Lethal(12, fails=frozenset({5})), workers, batch_size=4, max_restarts=1)
     with pytest.raises(RuntimeError, match=r"2 workers ended while .* samples \[4, 5, 6, 7\] \(max_restarts=1\)"):
         list(loader)
-    restart, *_ = loader.stats()["restarts"]  # the second is noted too if that comes before the error
+    # The answer with the batch before it is lost sometimes, if one worker had both; then each is made alone.
+    restart = loader.stats()["restarts"][-1]
     assert restart["indices"][0] == [4, 5, 6, 7]
     assert restart["node"]
 

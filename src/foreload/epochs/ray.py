@@ -33,6 +33,8 @@ class _Job:
         worker: the worker that makes it; None: it has yet to be given to one.
         result: the answer.
         num_lost: how often the worker that was making it has ended.
+        is_alone: whether its worker may have no other job: one that had it has ended. The answer to the job before
+            it may have been lost on the way, so which of them ended the worker is known only if there is one.
     """
 
     indices: Any
@@ -40,6 +42,7 @@ class _Job:
     worker: RayWorker | None = None
     result: Result | None = None
     num_lost: int = 0
+    is_alone: bool = False
 
 
 class RayEpoch(Epoch):
@@ -130,14 +133,18 @@ class RayEpoch(Epoch):
             self._watch.depth = depth = max(1, self._memory.depth(self._each * max(1, len(ready))))
             while not self._is_drawn and len(self._jobs) < depth:
                 self._draw_one()
+            taken = {job.worker for job in self._jobs.values() if job.is_alone and job.result is None}
+            ready = [worker for worker in ready if worker not in taken]
             for number, job in self._jobs.items():
                 if job.worker is not None or job.result is not None:
                     continue
                 worker = min(ready, key=lambda worker: len(worker.asked), default=None)
-                if worker is None or len(worker.asked) >= self._each:
+                if worker is None or len(worker.asked) >= (1 if job.is_alone else self._each):
                     break
                 job.worker = worker
                 worker.ask(number, job.indices)
+                if job.is_alone:
+                    ready.remove(worker)
 
     def _draw_one(self) -> None:
         try:
@@ -190,7 +197,7 @@ class RayEpoch(Epoch):
     def _replace(self, worker: RayWorker) -> None:
         lost = [self._jobs[number] for number in worker.asked if number in self._jobs]
         for job in lost:
-            job.worker = None
+            job.worker, job.is_alone = None, True
         if lost:
             lost[0].num_lost += 1  # the others were not begun
             num_lost = lost[0].num_lost
