@@ -20,8 +20,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, Subset, TensorDataset
 
 import foreload as fl
 
@@ -362,7 +362,7 @@ class Drawing(Dataset[Any]):
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_who_loads_a_sample_does_not_change_what_it_draws(shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs(short: float, wait: threading.Event | None = None) -> tuple[list[Any], bool]:
-        monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", short)
+        monkeypatch.setattr("foreload.datasets.prefetch.read_ahead._SHORT_SECONDS", short)
         torch.manual_seed(5)
         dataset = Drawing(wait)
         with contextlib.closing(fl.AsyncPrefetchDataset(dataset, queue_size=3)) as ahead:
@@ -383,7 +383,7 @@ def test_who_loads_a_sample_does_not_change_what_it_draws(shuffle: bool, monkeyp
 
 
 def test_a_batch_of_short_samples_ends_loading_ahead_until_one_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", 0.05)
+    monkeypatch.setattr("foreload.datasets.prefetch.read_ahead._SHORT_SECONDS", 0.05)
     slow = threading.Event()
     gate = threading.Event()
 
@@ -413,7 +413,7 @@ def test_a_batch_of_short_samples_ends_loading_ahead_until_one_takes_long(monkey
 
 def test_a_sample_that_fails_in_a_batch_of_short_ones_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     squares = Squares()
-    monkeypatch.setattr("foreload.datasets.read_ahead._SHORT_SECONDS", 1.0)
+    monkeypatch.setattr("foreload.datasets.prefetch.read_ahead._SHORT_SECONDS", 1.0)
     ahead = fl.AsyncPrefetchDataset(squares)
     squares.bad = 17
     for _ in range(2):  # loaded by threads, then here
@@ -509,3 +509,73 @@ def test_attributes_of_a_subclass_are_its_own() -> None:
     some = Negated(fl.AsyncPrefetchDataset(squares), 5)
     assert (len(some), len(some.dataset), squares.size) == (5, 50, 50)
     assert (some.queue_size, some.dataset.queue_size) == (10, 10)
+
+
+class _Drawing(Dataset[float]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        return float(torch.rand(()))
+
+
+class _Pairs(Dataset[Any]):
+    """Draws a number itself, and asks one part twice and another once."""
+
+    def __init__(self) -> None:
+        self.parts = [fl.AsyncPrefetchDataset(_Drawing()) for _ in range(2)]
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        first, other = self.parts
+        return (
+            float(torch.rand(())),
+            first[index],
+            first[index],
+            other[index],
+            *first.__getitems__([index, 3 - index]),
+        )
+
+
+def _concatenated() -> Dataset[float]:
+    return ConcatDataset([fl.AsyncPrefetchDataset(_Drawing()) for _ in range(2)])
+
+
+def _of_subsets() -> Dataset[float]:
+    parts = [fl.AsyncPrefetchDataset(_Drawing()) for _ in range(2)]
+    return ConcatDataset([Subset(parts[0], [3, 1, 0]), Subset(parts[1], [3, 2])])
+
+
+def _nested() -> Dataset[float]:
+    return fl.AsyncPrefetchDataset(ConcatDataset([_concatenated(), _concatenated()]))
+
+
+def _stacked() -> Dataset[Any]:
+    return StackDataset(*(fl.AsyncPrefetchDataset(_Drawing()) for _ in range(3)))
+
+
+def _numbers(loader: Any) -> list[float]:
+    return [float(number) for batch in loader for number in np.ravel([*map(np.asarray, batch)])]
+
+
+@pytest.mark.parametrize("make", [_concatenated, _of_subsets, _nested, _stacked, _Pairs])
+def test_parts_of_a_dataset_draw_numbers_of_their_own(make: Any) -> None:
+    def epochs(**options: Any) -> list[list[float]]:
+        loader = fl.DataLoader(make(), batch_size=3, seed=1, **options)
+        return [_numbers(loader) for _ in range(2)]
+
+    expected = epochs(num_workers=0)
+    first, second = expected
+    assert len({*first, *second}) == len(first) + len(second)
+    assert epochs(num_workers=2, workers="threads") == expected
+    assert sorted(epochs(num_workers=0, shuffle=True)[1]) == sorted(expected[1])
+    if make is not _stacked:  # which makes whole batches
+        assert sorted(_numbers(fl.DataLoader(make(), batch_size=2, seed=1, num_workers=0))) == sorted(first)
+    for kind in (fl.DataLoader, torch.utils.data.DataLoader):
+        torch.manual_seed(0)
+        drawn = _numbers(kind(make(), batch_size=3, num_workers=0))
+        assert len(set(drawn)) == len(drawn)
+        torch.manual_seed(0)
+        assert _numbers(kind(make(), batch_size=3, num_workers=0)) == drawn

@@ -34,9 +34,15 @@ class _Loading(threading.local):
     Attributes:
         epoch: (seed, epoch) of the samples, by which a dataset that several loaders share tells them apart; None
             if no loader of ours loads them.
+        sample: the number that the generators are keyed with; None for a whole batch, or if they are not keyed.
+        turn: how often a dataset that loads ahead has been asked since then; None if the generators are not keyed.
+        dataset: the dataset that a loader of ours asks for samples, which may be made of others.
     """
 
     epoch: tuple[int, int] | None = None
+    sample: int | None = None
+    turn: int | None = None
+    dataset: Any = None
 
 
 loading = _Loading()
@@ -97,6 +103,7 @@ class KeyedGenerators:
         self._is_keyed = True
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(*self._of, number)
+        loading.sample, loading.turn = number, 0
 
     def _note_draw(self) -> None:
         if self._is_keyed and not self._draws:
@@ -109,11 +116,12 @@ class KeyedGenerators:
         held, python.gauss_next = python.gauss_next, None
         self._is_keyed = False
         self._states.save()
-        outer, loading.epoch = loading.epoch, self._of
+        outer = loading.epoch, loading.sample, loading.turn, loading.dataset
+        loading.epoch, loading.sample, loading.turn, loading.dataset = self._of, None, None, None
         try:
             yield
         finally:
-            loading.epoch = outer
+            loading.epoch, loading.sample, loading.turn, loading.dataset = outer
             if self._is_pure:
                 self._note_draw()
             self._states.restore()

@@ -17,7 +17,7 @@ from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
-from foreload.batch.generators import KeyedGenerators
+from foreload.batch.generators import KeyedGenerators, loading
 from foreload.cache.view import CachedView, holds_values
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
@@ -79,6 +79,7 @@ class SampleAssembly:
         self.depth: int | None = None
         self._arrays = arrays
         self._dataset = dataset
+        self._asked = dataset.seen if isinstance(dataset, CachedView) else dataset
         self._batched = spec.auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
@@ -149,12 +150,15 @@ class SampleAssembly:
 
     def _load_one(self, index: Any, key: Key | None) -> Any:
         if key is not None:
+            loading.dataset = self._asked
             key(index)
         return self.source()[index]
 
     def _load_whole(self, indices: Any, key: Key | None) -> Sequence[Any]:
         if key is not None:
+            loading.dataset = self._asked
             key(_first(indices))
+            loading.sample = None
         samples: Sequence[Any] = self._dataset.__getitems__(indices)
         return samples
 
@@ -168,6 +172,8 @@ class SampleAssembly:
         samples: list[Any] = []
         now, thread = self.now, threading.get_ident()
         dataset = self.source()
+        if key is not None:
+            loading.dataset = self._asked
         for position in range(begin, end):
             now[thread] = (indices, position)
             lost.pop(position, None)  # of an attempt before

@@ -91,6 +91,11 @@ class CachedView(Dataset[Any]):
         # The cache keeps the first stage of a two-stage sample.
         self._is_split = store is not None and isinstance(self._root, TwoStage)
 
+    @property
+    def seen(self) -> Any:
+        """The dataset itself."""
+        return self._dataset
+
     def with_store(self, store: SampleStore) -> CachedView:
         """Return the same dataset seen through another store."""
         return CachedView(self._dataset, store, self._transform, self._keep)

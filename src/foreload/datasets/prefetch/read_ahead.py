@@ -8,18 +8,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.generators import loading
-from foreload.batch.thread_generators import keyed_generators, run_keyed, with_own_generators
+from foreload.batch.thread_generators import run_keyed, with_own_generators
+from foreload.datasets.prefetch.draws import Draws, Places, Request, Task
 from foreload.machine import join
 
-__all__ = ["ReadAhead"]
+__all__ = ["ReadAhead", "places"]
+
+# Of the datasets of this process that load ahead.
+places = Places()
 
 # Parallel workers ask nearly in the expected order: how far ahead in it to look for a request.
 _NEAR = 1 << 14
@@ -35,53 +38,6 @@ _SAMPLES_LOOKED_AT = 32
 _LONG_SHARE = 0.1
 
 
-class _Draws(NamedTuple):
-    """What keys the random numbers of a sample.
-
-    Attributes:
-        key: (seed, epoch) of its generators.
-        number: distinguishes it from the others with this key.
-        epoch: what a dataset within it finds as ``loading.epoch``.
-    """
-
-    key: tuple[int, int]
-    number: int
-    epoch: tuple[int, int]
-
-
-class _Task(Future[Any]):
-    """A sample to load, with random numbers of its own.
-
-    Attributes:
-        draws: what keys them.
-        seconds: how long the dataset took.
-    """
-
-    def __init__(self, dataset: Any, index: int, draws: _Draws) -> None:
-        super().__init__()
-        self._dataset = dataset
-        self._index = index
-        self.draws = draws
-        self.seconds = 0.0
-
-    def load(self) -> Any:
-        """Load it in the calling thread."""
-        return run_keyed(self.draws.key, self._load)
-
-    def load_in_own_thread(self) -> Any:
-        """Load it in a thread that has generators of its own."""
-        return keyed_generators(self.draws.key).run(self._load)
-
-    def _load(self, key: Callable[[Any], None]) -> Any:
-        key(self.draws.number)
-        loading.epoch = self.draws.epoch
-        begun = time.perf_counter()
-        try:
-            return self._dataset[self._index]
-        finally:
-            self.seconds = time.perf_counter() - begun
-
-
 class ReadAhead:
     """The threads of one process, and the samples that they have loaded.
 
@@ -89,21 +45,23 @@ class ReadAhead:
         dataset: its samples are loaded.
         most: samples that are loaded, or being loaded, before they are asked for.
         threads: how many.
+        place: distinguishes its random numbers from those of others where there is no epoch.
 
     Attributes:
         process: the process that has the threads.
     """
 
-    def __init__(self, dataset: Any, most: int, threads: int) -> None:
+    def __init__(self, dataset: Any, most: int, threads: int, place: int = 0) -> None:
+        self._place = place
         self.process = os.getpid()
         self._dataset = dataset
         self._most = most
         self._count = threads
         self._threads: list[threading.Thread] = []
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
         self._lock = threading.RLock()
-        self._loaded: dict[int, _Task] = {}
+        self._loaded: dict[int, Task] = {}
         self._epoch: tuple[int, int] | None = None  # the one whose order was told
         self._num_requests = 0
         self._num_loaded = self._num_long = 0  # samples since they were looked at last, and those that took long
@@ -138,19 +96,27 @@ class ReadAhead:
         with self._lock:
             self._guess()
 
-    def get(self, index: int) -> Any:
-        """Return a sample, loaded ahead or now."""
+    def get(self, index: int, *, is_part: bool) -> Any:
+        """Return a sample, loaded ahead or now.
+
+        Args:
+            index: its index.
+            is_part: whether this is for a dataset around it, of which it is a part.
+        """
+        return self._get(index, self._request(index, is_part=is_part))
+
+    def _get(self, index: int, request: Request) -> Any:
         with self._lock:
-            draws = self._draws(index)
+            draws = self._draws(index, request)
             self._num_requests += 1
             if self._told and self._epoch is not None and self._epoch != loading.epoch:
                 task = None  # of another loader's epoch
                 self._note_surprise()
             else:
-                task = self._take(index, draws)
-        return self._result(_Task(self._dataset, index, draws) if task is None else task)
+                task = self._take(index, request, draws)
+        return self._result(Task(self._dataset, index, draws) if task is None else task)
 
-    def _take(self, index: int, draws: _Draws) -> _Task | None:
+    def _take(self, index: int, request: Request, draws: Draws) -> Task | None:
         """Return what is loaded ahead of a sample, and have the next ones loaded."""
         task = self._loaded.pop(index, None)
         if task is not None and task.draws != draws and (loading.epoch is not None or not self._told):
@@ -159,22 +125,23 @@ class ReadAhead:
             self._compare(index, is_there=task is not None)
         if not self._told:
             self._follow_steps(index)
-        self._load_ahead()
+        self._load_ahead(request)
         return task
 
-    def get_batch(self, indices: Sequence[int]) -> list[Any]:
+    def get_batch(self, indices: Sequence[int], *, is_part: bool) -> list[Any]:
         """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
+        request = self._request(is_part=is_part)
         if self._told:
-            return [self.get(index) for index in indices]
+            return [self._get(index, request) for index in indices]
         samples: list[Any] = []
         try:
             if self._is_short:
-                self._load_short(indices, samples)
+                self._load_short(indices, request, samples)
             rest = indices[len(samples) :]
             if len(set(np.diff(indices).tolist())) <= 1:
-                samples.extend(map(self.get, rest))
+                samples.extend(self._get(index, request) for index in rest)
             else:
-                self._load_together(rest, samples)
+                self._load_together(rest, request, samples)
         except Exception as error:
             note_sample(error, indices[len(samples)], len(samples))
             raise
@@ -187,7 +154,7 @@ class ReadAhead:
                     self._guess()  # what is loaded ahead will not be asked for
         return samples
 
-    def _load_short(self, indices: Sequence[int], samples: list[Any]) -> None:
+    def _load_short(self, indices: Sequence[int], request: Request, samples: list[Any]) -> None:
         """Load samples in the calling thread until one takes long."""
 
         def load(key: Callable[[Any], None]) -> None:
@@ -204,25 +171,25 @@ class ReadAhead:
                     return
                 before = now
 
-        wanted = [self._draws(index, later) for later, index in enumerate(indices)]
+        wanted = [self._draws(index, request, later) for later, index in enumerate(indices)]
         if wanted:
             run_keyed(wanted[0].key, load)
 
-    def _load_together(self, indices: Sequence[int], samples: list[Any]) -> None:
+    def _load_together(self, indices: Sequence[int], request: Request, samples: list[Any]) -> None:
         """Load samples of no known order, the next ones in the threads."""
-        ahead: deque[_Task] = deque()
+        ahead: deque[Task] = deque()
         try:
             for place in range(len(indices)):
                 with self._lock:
                     for later in indices[place + len(ahead) : place + self._most]:
-                        ahead.append(self._submit(later, self._draws(later, len(ahead))))
+                        ahead.append(self._submit(later, self._draws(later, request, len(ahead))))
                 self._num_requests += 1
                 samples.append(self._result(ahead.popleft()))
         finally:
             for task in ahead:
                 task.cancel()
 
-    def _result(self, task: _Task) -> Any:
+    def _result(self, task: Task) -> Any:
         try:
             # A task that no thread has begun is done sooner here.
             return task.load() if task.cancel() else task.result()
@@ -230,17 +197,25 @@ class ReadAhead:
             self._num_long += task.seconds > _SHORT_SECONDS
             del task  # an exception's traceback holds this frame
 
-    def _draws(self, index: int, later: int = 0) -> _Draws:
+    def _request(self, index: int | None = None, *, is_part: bool) -> Request:
+        """Return what the random numbers of a new request follow from; None: for several samples."""
+        places.begin()
+        epoch, turn = loading.epoch, loading.turn
+        if epoch is None or turn is None or not is_part:
+            return Request(epoch)
+        loading.turn = turn + 1
+        return Request(epoch, turn, loading.sample, index)
+
+    def _draws(self, index: int, request: Request, later: int = 0) -> Draws:
         """Return the key and number of the sample asked for, or of one that will be so many requests later.
 
         They do not depend on what is loaded ahead, so the random numbers are the same whoever loads the sample.
         """
-        epoch = loading.epoch
-        if epoch is not None:
-            return _Draws(epoch, index, epoch)
+        if request.epoch is not None:
+            return Draws(request.epoch, request.number_of(index), request.epoch)
         # No epoch is known, in which each sample is loaded once: each request draws other numbers.
-        seed, request = torch.initial_seed(), self._num_requests + later
-        return _Draws((seed, 0), (request << 32) + index, (seed, request))
+        seed, count = torch.initial_seed(), self._num_requests + later
+        return Draws((seed, self._place), (count << 32) + index, (seed, count))
 
     def _compare(self, index: int, *, is_there: bool) -> None:
         """Compare a request with the expected order."""
@@ -281,7 +256,7 @@ class ReadAhead:
         if goes_on and step != 0 and (begins or not follows):
             self._follow(range(index + step, size if step > 0 else -1, step))
 
-    def _load_ahead(self) -> None:
+    def _load_ahead(self, request: Request) -> None:
         while len(self._loaded) < self._most and self._at < len(self._order):
             if self._at in self._taken:
                 self._taken.discard(self._at)
@@ -291,9 +266,9 @@ class ReadAhead:
             if index in self._loaded:
                 return  # it comes twice in the order, and was not asked for the first time yet
             self._at += 1
-            self._loaded[index] = self._submit(index, self._draws(index, len(self._loaded)))
+            self._loaded[index] = self._submit(index, self._draws(index, request, len(self._loaded)))
 
-    def _submit(self, index: int, draws: _Draws) -> _Task:
+    def _submit(self, index: int, draws: Draws) -> Task:
         if len(self._threads) < self._count:
             thread = threading.Thread(
                 target=with_own_generators,
@@ -303,7 +278,7 @@ class ReadAhead:
             )
             self._threads.append(thread)
             thread.start()
-        task = _Task(self._dataset, index, draws)
+        task = Task(self._dataset, index, draws)
         self._tasks.put(task)
         return task
 
@@ -319,7 +294,7 @@ class ReadAhead:
         join(threads)
 
 
-def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
+def _work(tasks: queue.SimpleQueue[Task | None]) -> None:
     while (task := tasks.get()) is not None:
         if task.set_running_or_notify_cancel():
             try:

@@ -1,4 +1,4 @@
-"""A wrapper of any dataset whose threads load the next samples ahead."""
+"""A dataset around another one, whose threads load the next samples ahead."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from foreload.batch.generators import loading
 from foreload.checks import Indices, check_int
-from foreload.datasets.read_ahead import ReadAhead
+from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory
 from foreload.order.index import position_of
 from foreload.protocol import EpochListener
@@ -56,8 +57,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     does an epoch of foreload's DataLoader when it begins. A dataset that makes batches in a way of its own
     (``__getitems__``) is left to make them. In a stock DataLoader, random numbers follow from
     ``torch.initial_seed()`` and the number of samples asked for before: seeding again does not take them back.
-    Inside ``Subset`` or ``ConcatDataset``, numbers under ``seed=`` are keyed by the index that this dataset is
-    asked for, not by that of the whole: wrap the whole instead, so that samples of two parts do not draw the same.
+    Inside another dataset, such as ``ConcatDataset``, samples draw other numbers than where the whole is wrapped,
+    and parts other numbers than each other.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]
@@ -76,6 +77,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             "dataset": dataset,
             "queue_size": check_int("queue_size", queue_size, 1),
             "num_workers": check_int("num_workers", num_workers, 1),
+            "_place": places.take(),
         }
         self.__dict__.update(own)  # the dataset may have attributes of these names
         for reading in list(_reading(dataset)) if direct_io else []:
@@ -83,7 +85,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         self._reader = self._begin()
 
     def _begin(self) -> ReadAhead:
-        reader = ReadAhead(self.dataset, self.queue_size, self.num_workers)
+        reader = ReadAhead(self.dataset, self.queue_size, self.num_workers, self._place)
         weakref.finalize(self, reader.close)
         return reader
 
@@ -116,7 +118,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         position = position_of(index)
         if position is None or is_in_memory(self.dataset):
             return self.dataset[index]
-        return self._here().get(position)
+        return self._here().get(position, is_part=loading.dataset is not self)
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return the samples of a batch, loaded in parallel, or gathered if they are in memory."""
@@ -132,14 +134,15 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]
-        return self._here().get_batch(positions)
+        return self._here().get_batch(positions, is_part=loading.dataset is not self)
 
     def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""
+        reader = self._here()
         if order is None or is_in_memory(self.dataset):
-            self._here().forget()
+            reader.forget()
         else:
-            self._here().look_ahead(np.asarray(order, np.int64), key)
+            reader.look_ahead(np.asarray(order, np.int64), key)
 
     def __getattr__(self, name: str) -> Any:
         """Return the dataset's own attribute."""
