@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +20,7 @@ from foreload.checks import Array
 from foreload.datasets.images.dataset import ImageDataset
 from foreload.loader import DataLoader
 from foreload.machine import granted_cores, granted_memory
-from foreload.options import POLICIES, Cache, Keep
+from foreload.options import POLICIES, Cache, Keep, Policy
 from foreload.order.samplers import KeyedSampler
 from foreload.record.units import quantity, seconds
 
@@ -133,17 +135,16 @@ def curves(
     accesses = np.concatenate(epochs)
     warm = slice(len(epochs[0]), None) if len(epochs) > 1 else slice(None)
     passes = max(1, len(epochs) - 1)
-    points = []
-    for policy in POLICIES:
-        for budget in budgets:
-            plan = compile_plan(
-                accesses, len(samples.sizes), budget, policy, sizes=samples.sizes, costs=samples.loads
-            )
-            hits, asked = plan.hits[warm], accesses[warm]
-            took = (samples.loads[asked[~hits]].sum() + samples.rest * len(asked)) / passes / samples.workers
-            points.append(Point(policy, int(budget), float(hits.mean()), float(took)))
-            done()
-    return points
+
+    def point(policy: Policy, budget: int) -> Point:
+        plan = compile_plan(accesses, len(samples.sizes), budget, policy, sizes=samples.sizes, costs=samples.loads)
+        hits, asked = plan.hits[warm], accesses[warm]
+        took = (samples.loads[asked[~hits]].sum() + samples.rest * len(asked)) / passes / samples.workers
+        done()
+        return Point(policy, int(budget), float(hits.mean()), float(took))
+
+    with ThreadPoolExecutor(granted_cores()) as threads:
+        return list(threads.map(point, *zip(*itertools.product(POLICIES, budgets), strict=True)))
 
 
 def enough(points: Sequence[Point], share: float = 0.05) -> int | None:
