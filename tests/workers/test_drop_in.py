@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import (
     Dataset,
     IterableDataset,
+    Sampler,
     StackDataset,
     Subset,
     TensorDataset,
@@ -181,3 +183,49 @@ def test_threads_leave_the_loops_generator_alone_when_it_is_named() -> None:
     assert torch.equal(
         threaded, torch.cat(list(fl.DataLoader(FromTheGlobalGenerator(), num_workers=0, seed=3, batch_size=2)))
     )
+
+
+class DrawsEach(Sampler[int]):
+    """Draws each index from the loop's generator when it is asked for it."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(16):
+            yield random.randrange(16)
+
+
+def drawn_between(loader: Any) -> list[Any]:
+    """Return the batches, and what a loop draws before, between and after them."""
+    torch.manual_seed(0)
+    random.seed(0)
+    batches, seen = iter(loader), [torch.rand(1).item(), random.random()]
+    for batch in batches:
+        seen += [*batch.tolist(), torch.rand(1).item(), random.random()]
+    return seen
+
+
+def prepare(worker: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"sampler": DrawsEach()}], ids=["shuffle", "sampler"])
+def test_loops_that_draw_while_workers_load_get_the_numbers_that_they_get_in_torch(order: dict[str, Any]) -> None:
+    stock = drawn_between(TorchDataLoader(range(16), 2, num_workers=2, **order))
+    for kind in ("auto", "threads", "processes"):
+        assert drawn_between(fl.DataLoader(range(16), 2, num_workers=2, workers=kind, **order)) == stock
+
+
+def test_a_loop_that_draws_before_its_first_batch_does_not_show_which_workers_were_chosen() -> None:
+    stock = drawn_between(TorchDataLoader(range(16), 2, shuffle=True))
+    assert drawn_between(fl.DataLoader(range(16), 2, shuffle=True)) == stock
+    chosen = fl.DataLoader(range(16), 2, shuffle=True, worker_init_fn=prepare)
+    assert drawn_between(chosen) == stock
+    assert chosen.stats()["workers"]["kind"] == "processes"
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}], ids=str)
+def test_rows_of_a_compressed_sparse_tensor(options: dict[str, Any]) -> None:
+    data = TensorDataset(torch.eye(4).to_sparse_csr())
+    with pytest.raises(RuntimeError, match="Batches of sparse tensors"):
+        next(iter(fl.DataLoader(data, batch_size=2, **options)))
+    rows = [row.to_dense().tolist() for (row,) in fl.DataLoader(data, batch_size=None, num_workers=0)]
+    assert rows == torch.eye(4).tolist()
