@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.view import unwrap
+from foreload.cache.view import root_of
 from foreload.checks import check_bool, check_int, check_seed
 from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
@@ -155,7 +155,7 @@ class DataLoader(AdaptableLoader[T_co]):
             sampler, shuffle = KeyedSampler(data, self.seed) if own is None else own, None
         _check_transform(dataset, transform, cache)
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
-            root, _ = unwrap(dataset)
+            root = root_of(dataset)
             collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
         self.cache = None if cache is None else Cache.of(cache)
         self.transform = transform

@@ -43,8 +43,6 @@ def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> A
         return done[id(value)][0]
     if isinstance(value, (tuple, list)):
         items = [_move(item, copy_one, done) for item in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
         return items if type(value) is list else _like(value, items)
     if isinstance(value, np.ndarray):
         return value.copy(order="K") if value.flags.writeable else value
@@ -79,10 +77,25 @@ def _like(value: Any, items: Any) -> Any:
         other = copy.copy(value)
         other[:] = items
         return other
+    if isinstance(value, tuple):
+        return _tuple_like(value, items)
     try:
         return type(value)(items)
     except TypeError:
-        return tuple(items) if isinstance(value, tuple) else items
+        return items
+
+
+def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    """Return a tuple of the same class with other items, and the same attributes."""
+    kind = type(value)
+    try:
+        # The constructor of a user's class, as of a named tuple, may take other arguments.
+        copied = tuple.__new__(kind, items)
+    except TypeError:  # of a class that is written in C
+        copied = kind(items)
+    if hasattr(value, "__dict__"):
+        vars(copied).update(vars(value))
+    return copied
 
 
 def snapshot(value: Any) -> Any:
@@ -126,7 +139,7 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
         items = [_snapshot(item, done) for item in value]
         if all(copied is item for copied, item in zip(items, value, strict=True)):
             return value
-        return type(value)(*items) if hasattr(value, "_fields") else _like(value, items)
+        return _like(value, items)
     if isinstance(value, MutableMapping):
         mapping = copy.copy(value)
         for name, item in value.items():  # the update() of transformers' ModelOutput raises an error

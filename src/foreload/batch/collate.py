@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
@@ -26,13 +27,27 @@ __all__ = [
     "stack",
 ]
 
+# What users may replace in torch's ``default_collate_fn_map``, as torch has it.
+_TORCH_FUNCTIONS: dict[Any, Any] = {
+    torch.Tensor: torch_collate.collate_tensor_fn,
+    np.ndarray: torch_collate.collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): torch_collate.collate_numpy_scalar_fn,
+    float: torch_collate.collate_float_fn,
+    int: torch_collate.collate_int_fn,
+    str: torch_collate.collate_str_fn,
+    bytes: torch_collate.collate_str_fn,
+}
+
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
 
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
-    """Whether ``collate_fn`` is the one that torch's DataLoader uses by default."""
-    return collate_fn is torch_collate.default_collate
+    """Whether ``collate_fn`` is torch's default one, with torch's own functions for tensors and numbers."""
+    functions = torch_collate.default_collate_fn_map
+    return collate_fn is torch_collate.default_collate and all(
+        functions.get(kind) is function for kind, function in _TORCH_FUNCTIONS.items()
+    )
 
 
 class _Lending(threading.local):

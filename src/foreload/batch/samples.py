@@ -19,6 +19,7 @@ from foreload.batch.collate import collate_into, is_default_collate, lending, pi
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators import KeyedGenerators, loading
 from foreload.cache.view import CachedView, holds_values
+from foreload.nested import snapshot
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
@@ -55,6 +56,7 @@ class SampleAssembly:
         buffers: memory for the batches.
         arrays: whether indices come as arrays.
         surroundings: what samples are loaded in; None: the calling thread as it is.
+        copies: whether batches are copied, lest what the loop writes into them gets into the dataset.
     """
 
     # A run of samples should take far longer than handing it out, yet end soon enough to balance the load.
@@ -73,6 +75,7 @@ class SampleAssembly:
         *,
         arrays: bool,
         surroundings: Surroundings | None = None,
+        copies: bool = False,
     ) -> None:
         # The sample that each thread is loading, to report if nothing comes.
         self.now: Any = {}
@@ -87,6 +90,8 @@ class SampleAssembly:
         self._collate = collate_into(buffers) if self._own_collate else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)
+        # (Torch's own function has copied what it stacks.)
+        self._copies = copies and not (self._batched and self._own_collate)
         self._buffers = buffers
         self._pin_device = spec.pin_device
         self.on_error = spec.on_error
@@ -215,7 +220,7 @@ class SampleAssembly:
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise
-        return pinned(batch, self._pin_device)
+        return pinned(snapshot(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
         generators = None if self._surroundings is None or self._own_collate else self._surroundings.generators()

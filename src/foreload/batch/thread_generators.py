@@ -261,7 +261,8 @@ class _OwnTorchGenerator(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        if options.get("generator") is None:
+        given = options.get("generator")
+        if given is None or given is torch.default_generator:
             if func in _TAKES_GENERATOR:
                 options = {**options, "generator": self._generator}
             elif func in _SUBSTITUTES:

@@ -8,31 +8,42 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from foreload import _native
 from foreload.cache.store import SampleStore
 from foreload.checks import optional
 from foreload.errors import warn_user
 from foreload.options import Keep
-from foreload.order.index import position_of
+from foreload.order.index import position_of, row_numbers
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
-__all__ = ["CachedView", "holds_values", "is_remote", "parts_of", "unwrap", "warn_of_randomness"]
+__all__ = ["CachedView", "holds_values", "is_remote", "parts_of", "root_of", "unwrap", "warn_of_randomness"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def root_of(dataset: Any) -> Any:
+    """Return the dataset within torch's ``Subset``."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
 def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     """Return the dataset within torch's ``Subset``, and the position of each sample in it.
+
+    A ``Subset`` of keys or negative indices, which are no positions, is a dataset of its own.
 
     >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
     ([10, 20, 30, 40], array([3, 1]))
     """
     places: Places | None = None
     while type(dataset) is Subset:
-        inner = np.asarray(dataset.indices, np.int64)
+        inner = row_numbers(dataset.indices)
+        if inner is None or (inner < 0).any():
+            break
         places = inner if places is None else inner[places]
         dataset = dataset.dataset
     return dataset, places
@@ -184,7 +195,7 @@ class TimedView:
 
 def warn_of_randomness(dataset: Any) -> None:
     """Warn if the dataset has a transform of its own, whose result would be cached."""
-    root, _ = unwrap(dataset)
+    root = root_of(dataset)
     if isinstance(root, TwoStage):
         return  # its transform comes after the cache
     for part in parts_of(root):
@@ -210,6 +221,9 @@ def holds_values(dataset: Any) -> bool:
         return holds_values(dataset.dataset)
     if kind is ConcatDataset:
         return all(map(holds_values, dataset.datasets))
+    if kind is StackDataset:
+        parts = dataset.datasets
+        return all(map(holds_values, parts.values() if isinstance(parts, dict) else parts))
     return kind in (list, tuple, range, str, np.ndarray, torch.Tensor, TensorDataset)
 
 

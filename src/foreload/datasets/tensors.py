@@ -153,6 +153,7 @@ def tensor_assembly(
         return len(tensors) == len(rows.fields) and all(
             tensor.data_ptr() == field.data_ptr()
             and tensor.shape == field.shape
+            and tensor.layout is torch.strided
             and tensor.is_contiguous()
             and tensor.dtype is field.dtype
             and not tensor.requires_grad
@@ -171,6 +172,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.ndim > 0
         and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
         and tensor.is_contiguous()
         and not tensor.requires_grad
         and not tensor.is_quantized

@@ -124,6 +124,12 @@ class PrefetchLoader:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
+    def __copy__(self) -> PrefetchLoader:
+        """Return a loader that is in the same place, since both have the same wrapped loader."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the loader and the device, without the epoch under way."""
         return {**self.__dict__, "_place": None, "_goes_on": None}

@@ -39,6 +39,8 @@ class EpochSpec:
         prefetch_factor: batches made ahead per worker.
         snapshot_every: batches between two states of a dataset that workers have; 0: none.
         expected_length: the length that an iterable dataset reported.
+        draws_at_once: whether workers get their first batches when the epoch begins, as torch's do, and not when
+            the first one is requested, as if there were none: a loop may draw random numbers in between.
     """
 
     cursor: Cursor
@@ -53,6 +55,7 @@ class EpochSpec:
     prefetch_factor: int | None
     snapshot_every: int
     expected_length: int | None = None
+    draws_at_once: bool = False
 
     @property
     def store(self) -> SampleStore | None:

@@ -129,7 +129,9 @@ class Cursor:
             over = state["finished"]
             start = Start(given, state["drawn"], begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
             self.streams = {
-                worker: Progress(since, own, tuple(replay)) for worker, since, own, replay in state["streams"]
+                worker: Progress(since, own, tuple(replay))
+                for worker, since, own, replay in state["streams"]
+                if own is not None or not self.again  # what has no state begins each epoch anew
             }
             self.turn = state["turn"] % max(1, spec.num_streams) if has_begun else 0  # there may be fewer workers
             if spec.generator is not None:

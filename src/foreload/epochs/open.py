@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
+from foreload.cache.view import holds_values
 from foreload.datasets.native import native_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
@@ -72,7 +73,14 @@ def open_epoch(
         elif isinstance(spec.dataset, EpochListener):
             surroundings = LoopSurroundings(cursor.key)
         assembly = SampleAssembly(
-            batches, spec.view, count, buffers, arrays=cursor.order.is_array, surroundings=surroundings
+            batches,
+            spec.view,
+            count,
+            buffers,
+            arrays=cursor.order.is_array,
+            surroundings=surroundings,
+            # Workers of torch's load from a copy of such a dataset.
+            copies=not is_inline and holds_values(spec.dataset),
         )
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)

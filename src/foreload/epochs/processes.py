@@ -80,10 +80,16 @@ class ProcessEpoch(Epoch):
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker))
-        for _ in range(self._depth):
-            self._ask()
+        self._has_asked = False
+        if spec.draws_at_once or self._is_stream:
+            self._ask_first()
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
+
+    def _ask_first(self) -> None:
+        self._has_asked = True
+        for _ in range(self._depth):
+            self._ask()
 
     def _begin_of(self, worker: Worker) -> Begin:
         again = self._begin.again and worker.number in self._unheard
@@ -102,6 +108,8 @@ class ProcessEpoch(Epoch):
         return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        if not self._has_asked:
+            self._ask_first()
         if self._unheard:
             self._hear()
         while self._asked:

@@ -169,6 +169,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.prefetch_factor,
             self.snapshot_every_n_steps,
             expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
+            not self._auto_workers,  # which no result may show
         )
         crew = self._crew_spec(view)
         return open_epoch(

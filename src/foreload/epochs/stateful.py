@@ -74,6 +74,8 @@ class StatefulSource(EpochSource[T_co]):
         Raises:
             ValueError: the state is not one of a loader like this one; the message names the field.
         """
+        if not self._auto_workers:
+            self.choose_workers()  # nothing is measured, and workers with a copy each have states of their own
         spec = self._order_spec()
         resumption = resume(spec, state_dict, chooses=self._auto_workers)
         self._begun = self._moving = self._place = None

@@ -50,6 +50,8 @@ class ThreadEpoch(Epoch):
         # Also runs when the interpreter exits while an epoch is open.
         self._close = weakref.finalize(self, _end, pool, self._completions, owner is None)
         pool.watch(self._completions)
+        if spec.draws_at_once:
+            self._fill(self._memory.depth(self._depth, self._store, copies=self.copies))
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         depth = self._memory.depth(self._depth, self._store, copies=self.copies)
@@ -62,8 +64,10 @@ class ThreadEpoch(Epoch):
                 raise self._pool.failure
             raise StopIteration
         batch = self._await()
-        # The caller still holds the previous batch, whose memory the last batch ahead could use.
-        self._fill(max(1, depth - 1), ahead=True)
+        # The caller still holds the previous batch, whose memory the last batch ahead could use. But a sampler of
+        # the user's may draw from the loop's generators, so it is asked when torch does it.
+        is_left = self._spec.draws_at_once and not self._order.is_array
+        self._fill(depth if is_left else max(1, depth - 1), ahead=True)
         return *self._numbers.pop(batch.job), batch.take
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:
