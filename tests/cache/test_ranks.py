@@ -322,3 +322,19 @@ def test_the_others_go_on_when_the_rank_that_made_the_cache_is_killed(tmp_path: 
             padded = [order + order[: -N % 3] for order in whole]
             assert [flat(epoch) for epoch in found[0]] == [order[rank::3] for order in padded]
             assert found[1] > 0
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_ranks_that_own_no_sample_load_theirs_all_the_same(
+    samples: int, hashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if hashed:
+        monkeypatch.setattr("foreload.cache.loader_cache.has_tables", lambda *_, **__: False)
+    parts = []
+    for rank in range(5):
+        cache = fl.Cache("1MiB", route=True)
+        loader: Any = fl.DataLoader(range(samples), 2, shuffle=True, seed=1, group=(rank, 5), cache=cache)  # type: ignore[arg-type]
+        parts.append([index for _ in range(2) for batch in loader for index in batch.tolist()])
+    assert all(len(part) == 2 * min(samples, 1) for part in parts)
+    assert {index for part in parts for index in part} == set(range(samples))

@@ -390,6 +390,22 @@ def test_rows_of_ray_data_come_in_a_known_order() -> None:
         fl.from_ray_dataset([1])
 
 
+def test_rows_of_blocks_of_pandas_are_those_that_ray_data_gives() -> None:
+    def frame(batch: dict[str, Any]) -> Any:
+        missing = [None if number % 2 else str(number) for number in batch["id"]]
+        times = pd.to_datetime(["2020-01-01" if number % 2 else None for number in batch["id"]])
+        floats = [None if number % 2 else 0.5 for number in batch["id"]]
+        return pd.DataFrame({"id": batch["id"], "text": missing, "time": times, "float": floats})
+
+    pd = pytest.importorskip("pandas")
+    frames = [frame({"id": np.arange(first, first + 4)}) for first in (0, 4)]
+    made = ray.data.from_pandas(frames).materialize()
+    rows = fl.from_ray_dataset(made)
+    found = [rows[i] for i in range(8)]
+    assert found == made.take_all()
+    assert found[1]["text"] is found[0]["time"] is found[1]["float"] is None
+
+
 def _train(config: dict[str, Any]) -> None:
     import ray.train
 

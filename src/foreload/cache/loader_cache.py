@@ -193,16 +193,17 @@ class LoaderCache:
         """Keep as many of each rank's own samples as fit, in the order of the router."""
         ranks = sorted(set(self._ranks()))
         self.order = "known"
+        own = self._in_store(router.owned_by(ranks[0], 1))  # if it owns none, the others of them do not either
         if self.store.native.is_hashed:
             counts = self.store.native.counts()
             size = counts["used"] // max(1, counts["samples"])
-            size = size or self._size_of_sample(spec, int(router.owned_by(ranks[0], 1)[0]))
+            size = size or (self._size_of_sample(spec, int(own[0])) if len(own) else 0)
             each = self.room // len(ranks) // size if size else len(self.store)
             self.store.native.follow_owned(router.seed, router.ranks, np.array(ranks), each * router.ranks)
             return
         sizes = self.store.sizes()
-        if not sizes.any():
-            sizes = self._try_first_sample(spec, int(self._in_store(router.owned_by(ranks[0])[:1])[0]))
+        if not sizes.any() and len(own):
+            sizes = self._try_first_sample(spec, int(own[0]))
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:

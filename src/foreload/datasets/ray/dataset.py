@@ -96,10 +96,12 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def _block(self, number: int) -> Any:
         import ray
+        from ray.data.block import BlockAccessor
 
         block = self._open.pop(number, None)
         if block is None:
-            block = ray.get(self._references[number])
+            # Ray Data makes Arrow's tables of blocks of pandas before it gives out rows, so None is not NaN there.
+            block = BlockAccessor.batch_to_block(ray.get(self._references[number]))
             while len(self._open) >= _OPEN_BLOCKS:
                 self._open.popitem(last=False)
         self._open[number] = block
