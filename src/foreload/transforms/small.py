@@ -31,8 +31,8 @@ class SmallImageTransform:
         padding: black pixels that are added on each side first; fewer than the crop has.
         hflip: the probability of mirroring an image.
         color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ``ColorJitter``, or None.
-        cutout: the side of a square that gets the colour ``mean``, to the nearest byte (DeVries & Taylor, 2017); its
-            middle is any pixel, so that a part of it may be outside. 0: none.
+        cutout: the side of a square that gets the colour ``mean``, to the nearest byte (DeVries & Taylor, 2017);
+            its middle is any pixel, so that a part of it may be outside. 0: none.
         normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8, for :class:`Normalize` on a GPU perhaps.
         channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
     """
