@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from common import ROOT, Record, images, median, parser, take_turns
+from common import ROOT, Record, Samples, images, median, parser, take_turns
 from peer import SimplejpegOpenCV
+from PIL import Image
 
 import foreload as fl
 from foreload.bench.contestants import Work
@@ -64,6 +66,62 @@ def build_limit() -> Path:
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return build / "limit"
+
+
+def progressive(folder: Path) -> Path:
+    """The same pictures in progressive files: made once, then read once, so that the page cache is warm."""
+    target = folder.with_name(f"{folder.name}-progressive")
+    for file in sorted(folder.glob("*/*.jpg")):
+        copy = target / file.relative_to(folder)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(file).save(copy, "JPEG", quality="keep", progressive=True)
+        copy.read_bytes()
+    return target
+
+
+def bytes_against_the_peer(folder: Path, rounds: int) -> Samples:
+    """Images per second to uint8: foreload, and threads with simplejpeg's fast DCT and OpenCV."""
+    dataset = fl.ImageDataset(folder, transform=fl.transforms.train(224, normalize=False), cache_size=0)
+    loader = fl.DataLoader(dataset, BATCH, shuffle=True, num_workers=2)
+    peer = SimplejpegOpenCV(folder, BATCH, 2)
+    contestants = {
+        "progressive, foreload": epoch_of(lambda: loader, len(dataset)),
+        "progressive, threads, simplejpeg, OpenCV": epoch_of(lambda: peer, len(dataset)),
+    }
+    return take_turns(contestants, rounds)
+
+
+class NumpyAugmented(torch.utils.data.Dataset):
+    """CIFAR-like training samples, augmented one by one in NumPy."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        padded = np.pad(self.pixels[index], ((4, 4), (4, 4), (0, 0)))
+        top, left, y, x = np.random.randint((9, 9, 32, 32))
+        image = padded[top : top + 32, left : left + 32, :: np.random.choice((-1, 1))].astype(np.float32)
+        image = (image / 255 - np.float32(fl.transforms.IMAGENET_MEAN)) / np.float32(fl.transforms.IMAGENET_STD)
+        image[max(0, y - 4) : y + 4, max(0, x - 4) : x + 4] = 0
+        return torch.from_numpy(image).permute(2, 0, 1), index % 10
+
+
+def small_images(rounds: int) -> Samples:
+    """CIFAR-like samples per second: crop with padding, flip, cutout, float32."""
+    pixels = np.random.default_rng(0).integers(0, 256, (20000, 32, 32, 3), np.uint8)
+    transform = fl.transforms.train_small(32, padding=4, cutout=8)
+    ours = fl.ImageArrayDataset(pixels, np.arange(len(pixels)) % 10, transform)
+    loader = fl.DataLoader(ours, 512, shuffle=True, seed=0)
+    stock = torch.utils.data.DataLoader(NumpyAugmented(pixels), 512, shuffle=True, num_workers=2)
+    contestants = {
+        "CIFAR-like, foreload, defaults": epoch_of(lambda: loader, len(pixels)),
+        "CIFAR-like, stock, 2 workers": epoch_of(lambda: stock, len(pixels)),
+    }
+    return take_turns(contestants, rounds)
 
 
 def main() -> None:
@@ -121,6 +179,18 @@ def main() -> None:
     record.verdict(
         "uint8, against the peer", reached / median(speeds, "threads, simplejpeg, OpenCV INTER_AREA"), 1.6
     )
+
+    print("progressive files, uint8")
+    speeds = bytes_against_the_peer(progressive(folder), options.rounds)
+    record.samples(speeds, "images/s")
+    ours, theirs = (median(speeds, name) for name in speeds)
+    record.verdict("progressive, uint8, against the peer", ours / theirs, 1.5)
+
+    print("small images in memory, float32")
+    speeds = small_images(options.rounds)
+    record.samples(speeds, "samples/s")
+    ours, theirs = (median(speeds, name) for name in speeds)
+    record.verdict("CIFAR-like, against stock with NumPy", ours / theirs, 10)
 
     print("per image, one thread, against libjpeg-turbo's crop decode of the same boxes")
     parts = {key: [detail[key] for detail in details[1:]] for key in ("crop_decode_ms", "uint8_ms", "float32_ms")}

@@ -30,6 +30,7 @@ PUBLIC = [
     "FileDataset",
     "HDF5Dataset",
     "HighPerformanceDataset",
+    "ImageArrayDataset",
     "ImageDataset",
     "LRUCache",
     "LoadingMode",

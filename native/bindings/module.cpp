@@ -34,6 +34,7 @@ NB_MODULE(_native, module) {
   bind_files(module);
   bind_view(module);
   bind_image(module);
+  bind_small(module);
   bind_text(module);
   bind_pieces(module);
   bind_twisters(module);

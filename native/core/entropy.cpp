@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "scans.hpp"
+
 #if defined(FORELOAD_HAVE_JPEG) && __has_include(<jpegint.h>)
 
 // libjpeg's own headers for programs that replace a part of it.
@@ -13,12 +15,6 @@
 namespace foreload {
 
 namespace {
-
-// From zigzag order to rows.
-constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
-                                  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
-                                  35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-                                  58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 // The longest intervals, in MCUs, that are worth decoding as a whole.
 constexpr unsigned kMaxMcusAhead = 16;
@@ -69,8 +65,8 @@ bool EntropyDecoder::take_over(jpeg_decompress_struct* info, std::span<const uin
     const JHUFF_TBL* dc_table = info->dc_huff_tbl_ptrs[dc];
     const JHUFF_TBL* ac_table = info->ac_huff_tbl_ptrs[ac];
     if (dc_table == nullptr || ac_table == nullptr) return false;
-    if (!dc_[static_cast<size_t>(dc)].load(dc_table->bits, dc_table->huffval, false)) return false;
-    if (!ac_[static_cast<size_t>(ac)].load(ac_table->bits, ac_table->huffval, true)) return false;
+    if (!dc_[static_cast<size_t>(dc)].load(dc_table->bits, dc_table->huffval, Codes::dc)) return false;
+    if (!ac_[static_cast<size_t>(ac)].load(ac_table->bits, ac_table->huffval, Codes::ac)) return false;
     blocks_[static_cast<size_t>(i)] = {&dc_[static_cast<size_t>(dc)], &ac_[static_cast<size_t>(ac)],
                                        component};
   }

@@ -4,6 +4,7 @@
 #include "error.hpp"
 #include "libjpeg.hpp"
 #include "planes.hpp"
+#include "progressive.hpp"
 
 #ifdef FORELOAD_HAVE_JPEG
 
@@ -17,12 +18,11 @@ constexpr unsigned kMaxScans = 500;
 
 // A progressive file may repeat scans without end, each of which takes as long as a picture; a real one has
 // about ten.
-void count_scans(j_common_ptr info) {
-  auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
-  if (decoder->input_scan_number > static_cast<int>(kMaxScans)) {
-    info->err->msg_code = JERR_BAD_PROGRESSION;
-    std::memset(info->err->msg_parm.i, 0, sizeof(info->err->msg_parm.i));
-    info->err->error_exit(info);
+void count_scans(const jpeg_decompress_struct& info) {
+  if (info.input_scan_number > static_cast<int>(kMaxScans)) {
+    info.err->msg_code = JERR_BAD_PROGRESSION;
+    std::memset(info.err->msg_parm.i, 0, sizeof(info.err->msg_parm.i));
+    info.err->error_exit(reinterpret_cast<j_common_ptr>(const_cast<jpeg_decompress_struct*>(&info)));
   }
 }
 
@@ -33,11 +33,27 @@ struct Target {
   size_t widths[3], heights[3];
 };
 
+// What libjpeg calls before it reads the next part of a file of several scans.
+struct Monitor {
+  jpeg_progress_mgr base{};
+  ProgressiveDecoder progressive;
+  Region region;
+  bool started = false, own_scans = false;
+
+  static void watch(j_common_ptr common) {
+    auto& info = *reinterpret_cast<j_decompress_ptr>(common);
+    auto& self = *reinterpret_cast<Monitor*>(info.progress);
+    count_scans(info);
+    if (!self.started) self.own_scans = self.progressive.take_over(&info, self.region);
+    self.started = true;
+  }
+};
+
 struct JpegDecoder::State {
   jpeg_decompress_struct info{};
   JpegHandler handler;
   jpeg_source_mgr source{};
-  jpeg_progress_mgr progress{};
+  Monitor monitor;
   std::span<const uint8_t> bytes;
   std::vector<uint8_t> pixels;
   EntropyDecoder entropy;
@@ -45,7 +61,7 @@ struct JpegDecoder::State {
 
   State() {
     handler.install();
-    progress.progress_monitor = count_scans;
+    monitor.base.progress_monitor = &Monitor::watch;
     info.err = &handler.base;
   }
   ~State() { jpeg_destroy_decompress(&info); }
@@ -66,11 +82,18 @@ struct JpegDecoder::State {
     jpeg_destroy_decompress(&info);
     jpeg_create_decompress(&info);
     info.src = &source;
-    info.progress = &progress;
-    handler.exhausted = own_entropy = false;
+    info.progress = &monitor.base;
+    handler.exhausted = own_entropy = monitor.started = monitor.own_scans = false;
     set_source(source, bytes);
     jpeg_read_header(&info, TRUE);
     return true;
+  }
+
+  // A file of several scans is read here, as far as the region needs it.
+  void start_reading(const Region& region) {
+    monitor.region = region;
+    jpeg_start_decompress(&info);
+    if (monitor.own_scans) monitor.progressive.begin_output(&info);
   }
 
   bool start(const Box& box, int reduction, JDIMENSION* left) {
@@ -78,10 +101,10 @@ struct JpegDecoder::State {
     info.out_color_space = JCS_RGB;
     info.scale_num = 1;
     info.scale_denom = static_cast<unsigned>(reduction);
-    jpeg_start_decompress(&info);
     // Smooth chroma upsampling looks one column beyond the box on each side.
     constexpr int kMargin = 2;
     *left = static_cast<JDIMENSION>(box.x > kMargin ? box.x - kMargin : 0);
+    start_reading({static_cast<int>(*left), box.y, box.x + box.width - 1 + kMargin, box.y + box.height - 1});
     const JDIMENSION right = static_cast<JDIMENSION>(box.x + box.width + kMargin);
     JDIMENSION width = (right < info.output_width ? right : info.output_width) - *left;
     // libjpeg-turbo loses its place if it both crops and reduces chroma of an eighth of the pixels.
@@ -100,16 +123,23 @@ struct JpegDecoder::State {
 #endif
     const int right = static_cast<int>(left + info.output_width);
     const std::span<const uint8_t> data(source.next_input_byte, source.bytes_in_buffer);
-    own_entropy = entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column);
+    own_entropy = !monitor.own_scans &&
+                  entropy.take_over(&info, data, static_cast<int>(left) / column, (right - 1) / column);
   }
 
   // To be called once the picture was read.
-  bool is_sound() const { return handler.is_clean() && !(own_entropy && entropy.is_damaged()); }
+  bool is_sound() const {
+    return handler.is_clean() && !(own_entropy && entropy.is_damaged()) &&
+           !(monitor.own_scans && monitor.progressive.is_damaged());
+  }
+
+  // Whether the scans of a file that has several were sound, and gave everything; after start().
+  bool is_complete() const { return has_all_bits(info) && (!monitor.own_scans || is_sound()); }
 
   bool start_planes() {
     if (setjmp(handler.escape) != 0) return give_up();
     info.raw_data_out = TRUE;
-    jpeg_start_decompress(&info);
+    start_reading({0, 0, static_cast<int>(info.image_width) - 1, static_cast<int>(info.image_height) - 1});
     return true;
   }
 
@@ -217,7 +247,7 @@ bool JpegDecoder::is_usual() const {
 
 std::optional<Pixels> JpegDecoder::decode(const Box& box, int reduction) {
   JDIMENSION left = 0;
-  if (!state_->start(box, reduction, &left) || !has_all_bits(state_->info)) return std::nullopt;
+  if (!state_->start(box, reduction, &left) || !state_->is_complete()) return std::nullopt;
   state_->take_entropy(left);
   const size_t stride = (size_t{state_->info.output_width} * 3 + 63) / 64 * 64;
   const size_t size = stride * (static_cast<size_t>(box.height) + 1);
@@ -241,7 +271,7 @@ bool JpegDecoder::decode_planes(uint8_t* memory) {
     target.widths[c] = static_cast<size_t>(c == 0 ? planes.width : planes.colour_width());
     target.heights[c] = static_cast<size_t>(c == 0 ? planes.height : planes.colour_height());
   }
-  if (!state_->start_planes() || !has_all_bits(state_->info)) return false;
+  if (!state_->start_planes() || !state_->is_complete()) return false;
   state_->take_entropy(0);
   return state_->read_planes(target) && state_->is_sound();
 }

@@ -25,7 +25,7 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
   plain_.resize(std::max(plain_.size(), data.size() + kPadding));
   intervals_.clear();
   in_order_ = 0;
-  is_ended_ = is_filled_ = false;
+  is_marked_ = is_ended_ = is_filled_ = false;
   bool in_order = true;
   const auto add = [&](size_t from, size_t to) {
     intervals_.push_back({from, to, 0});
@@ -51,6 +51,7 @@ void RestartIntervals::find(std::span<const uint8_t> data) {
     }
     add(begin, end);
     if (code < kFirstRestart || code > kLastRestart) {
+      is_marked_ = true;
       is_ended_ = code == kEndOfImage;
       return;
     }

@@ -12,9 +12,12 @@ class RestartIntervals {
  public:
   // Finds them in entropy-coded data, which must outlive its use here. Without restart markers there is one.
   void find(std::span<const uint8_t> data);
-  // Whether there are at least so many, with the right markers between them, and an end marker behind them
-  // all.
+  // Whether there are at least so many, with the right markers between them, and the image's end behind them.
   bool has(size_t count) const { return is_ended_ && in_order_ >= count; }
+  // Whether there are exactly so many, with the right markers between them, and any other marker behind them.
+  bool are(size_t count) const { return is_marked_ && in_order_ == count && intervals_.size() == count; }
+  // Where in the data they end.
+  size_t end() const { return intervals_.empty() ? 0 : intervals_.back().end; }
   // Whether there are fill bytes before a stuffed zero, which belong before markers only.
   bool is_filled() const { return is_filled_; }
 
@@ -32,7 +35,7 @@ class RestartIntervals {
   std::vector<uint8_t> plain_;  // each interval where it begins in the data
   std::vector<Interval> intervals_;
   size_t in_order_ = 0;  // intervals before a restart marker that is not the next one
-  bool is_ended_ = false, is_filled_ = false;
+  bool is_marked_ = false, is_ended_ = false, is_filled_ = false;
 };
 
 }  // namespace foreload

@@ -25,7 +25,45 @@ struct Kind {
   bool optimise = false;  // Huffman tables of its own
   bool noise = false;     // nothing but noise, whose codes are long
   bool separate = false;  // a scan for each component
+  unsigned script = 0;    // names one of all legal ways to divide a progressive file into scans
 };
+
+// The scans of any legal progressive file: bands of coefficients, the bits below one for each, given later
+// one by one, perhaps in other bands.
+inline std::vector<jpeg_scan_info> any_script(int channels, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  std::vector<jpeg_scan_info> scans;
+  const auto add_first = [&](int high, int low) {
+    if (below(2)) {
+      scans.push_back({channels, {0, 1, 2, 3}, 0, 0, high, low});
+    } else {
+      for (int c = 0; c < channels; ++c) scans.push_back({1, {c}, 0, 0, high, low});
+    }
+  };
+  const auto add_bands = [&](int c, int high, int low) {
+    for (int from = 1; from < 64;) {
+      const int to = below(3) == 0 ? 63 : from + below(64 - from);
+      scans.push_back({1, {c}, from, to, high, low});
+      from = to + 1;
+    }
+  };
+  int low = below(4);
+  add_first(0, low);
+  for (int c = 0; c < channels; ++c) {
+    int bit = below(4);
+    add_bands(c, 0, bit);
+    for (; bit > 0; --bit) {
+      add_bands(c, bit, bit - 1);
+      if (low > 0 && below(2)) {
+        add_first(low, low - 1);
+        --low;
+      }
+    }
+  }
+  for (; low > 0; --low) add_first(low, low - 1);
+  return scans;
+}
 
 // Smooth colours with some noise, as a photograph has.
 inline Bytes pixels(int width, int height, int channels, unsigned seed) {
@@ -74,6 +112,11 @@ inline Bytes encode(int width, int height, const Kind& kind, unsigned seed = 1) 
   if (kind.separate) {
     info.scan_info = scans;
     info.num_scans = channels;
+  }
+  const std::vector<jpeg_scan_info> script = any_script(channels, kind.script);
+  if (kind.progressive && kind.script > 0) {
+    info.scan_info = script.data();
+    info.num_scans = static_cast<int>(script.size());
   }
   info.restart_interval = static_cast<unsigned>(kind.restart);
   jpeg_start_compress(&info, TRUE);
@@ -200,6 +243,9 @@ inline std::vector<Kind> kinds() {
           {.horizontal = 4, .vertical = 1},
           {.separate = true},
           {.progressive = true, .restart = 3},
+          {.horizontal = 2, .vertical = 1, .progressive = true, .optimise = true, .noise = true, .script = 1},
+          {.progressive = true, .grey = true, .script = 2},
+          {.progressive = true, .restart = 40, .script = 3},
           {.restart = 40}};
 }
 

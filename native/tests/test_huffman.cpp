@@ -5,6 +5,7 @@
 #include "huffman.hpp"
 
 using foreload::BitReader;
+using foreload::Codes;
 using foreload::HuffmanTable;
 
 namespace {
@@ -106,7 +107,7 @@ int main() {
     const bool ac = below(2) != 0;
     const Definition definition = any_definition(ac);
     for (int again = 0; again < 2; ++again) {
-      CHECK(table.load(definition.counts.data(), definition.symbols.data(), ac));
+      CHECK(table.load(definition.counts.data(), definition.symbols.data(), ac ? Codes::ac : Codes::dc));
     }
     for (int j = 0; j < 500; ++j) {
       // Long codes begin with ones.
@@ -120,17 +121,29 @@ int main() {
   one.counts[1] = 1;
   one.symbols[0] = 0;
   const BitReader zeros{0, 64, nullptr};
-  CHECK(table.load(one.counts.data(), one.symbols.data(), true));
+  CHECK(table.load(one.counts.data(), one.symbols.data(), Codes::ac));
   CHECK((table.entry(zeros) >> 8 & 0xFF) == HuffmanTable::kStepsToEnd);
-  CHECK(table.load(one.counts.data(), one.symbols.data(), false));
+  CHECK(table.load(one.counts.data(), one.symbols.data(), Codes::dc));
   CHECK((table.entry(zeros) >> 8 & 0xFF) == 0);
 
   // No table of 8-bit samples: no code, more codes than there can be, a value that is too long.
-  CHECK(!table.load(Definition{}.counts.data(), one.symbols.data(), false));
+  CHECK(!table.load(Definition{}.counts.data(), one.symbols.data(), Codes::dc));
   Definition many{};
   many.counts[1] = 3;
-  CHECK(!table.load(many.counts.data(), many.symbols.data(), false));
+  CHECK(!table.load(many.counts.data(), many.symbols.data(), Codes::dc));
   one.symbols[0] = 12;
-  CHECK(!table.load(one.counts.data(), one.symbols.data(), true));
-  CHECK(!table.load(one.counts.data(), one.symbols.data(), false));
+  CHECK(!table.load(one.counts.data(), one.symbols.data(), Codes::ac));
+  CHECK(!table.load(one.counts.data(), one.symbols.data(), Codes::dc));
+
+  // In a progressive file a symbol that ends a block has a value; one that adds a bit has at most that bit.
+  one.symbols[0] = 0x30;
+  CHECK(table.load(one.counts.data(), one.symbols.data(), Codes::ac_first));
+  CHECK(table.entry(zeros) == (3U << 24 | 1U << 16 | HuffmanTable::kStepsToEnd << 8 | 4U));
+  one.symbols[0] = 0x32;
+  CHECK(table.load(one.counts.data(), one.symbols.data(), Codes::ac_first));
+  CHECK((table.entry(zeros) >> 8 & 0xFF) == 4);
+  CHECK(table.load(one.counts.data(), one.symbols.data(), Codes::ac_refine));
+  CHECK(HuffmanTable::is_astray(table.entry(zeros) >> 8));
+  one.symbols[0] = 11;
+  CHECK(!table.load(one.counts.data(), one.symbols.data(), Codes::ac_first));
 }

@@ -57,7 +57,8 @@ void check_any() {
     kind.horizontal = 1 + below(4);
     kind.vertical = 1 + below(4);
   } while (kind.horizontal * kind.vertical > 8);
-  kind.progressive = below(4) == 0;
+  kind.progressive = below(2) == 0;
+  kind.script = below(3) == 0 ? 0 : random_bits();
   kind.grey = below(6) == 0;
   kind.restart = below(3) == 0 ? 1 + below(20) : 0;
   kind.quality = 1 + below(100);

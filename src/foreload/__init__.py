@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foreload.datasets.base import BaseDataset
     from foreload.datasets.files import FileDataset
     from foreload.datasets.hdf5 import HDF5Dataset
+    from foreload.datasets.images.arrays import ImageArrayDataset
     from foreload.datasets.images.dataset import ImageDataset
     from foreload.datasets.mds import MDSDataset
     from foreload.datasets.mixture import Mixture
@@ -61,6 +62,7 @@ __all__ = [
     "FileDataset",
     "HDF5Dataset",
     "HighPerformanceDataset",
+    "ImageArrayDataset",
     "ImageDataset",
     "LRUCache",
     "LoadingMode",
@@ -105,6 +107,7 @@ _MODULES = {
     "FileDataset": "foreload.datasets.files",
     "HDF5Dataset": "foreload.datasets.hdf5",
     "HighPerformanceDataset": "foreload.recipes.factory",
+    "ImageArrayDataset": "foreload.datasets.images.arrays",
     "ImageDataset": "foreload.datasets.images.dataset",
     "LRUCache": "foreload.cache.lru",
     "MDSDataset": "foreload.datasets.mds",

@@ -236,6 +236,28 @@ def view(
     transform: Transform, width: int, height: int, seed: int, epoch: int, index: int
 ) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int], bool]: ...
 
+# small
+class SmallTransform:
+    def __init__(
+        self,
+        *,
+        random: bool,
+        size: tuple[int, int],
+        padding: int,
+        flip: float,
+        cutout: int,
+        jitter: tuple[float, float, float, float],
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        normalize: bool,
+        channels_last: bool,
+    ) -> None: ...
+
+class SmallImageJob(Job):
+    def __init__(
+        self, images: Array, transform: SmallTransform, indices: Array, seed: int, epoch: int, out: Array
+    ) -> None: ...
+
 # image
 Fallback = Callable[[str, bytes], Array]
 

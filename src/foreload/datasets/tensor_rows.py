@@ -21,7 +21,7 @@ from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import MIN_BORROWED_BYTES
 from foreload.checks import Array, Indices
 
-__all__ = ["Rows", "as_tensor", "byte_rows"]
+__all__ = ["Rows", "as_tensor", "byte_rows", "from_array"]
 
 
 _MAPS = Path("/proc/self/maps")  # which only Linux has
@@ -131,7 +131,7 @@ def _page_lock(tensor: torch.Tensor) -> None:
 def as_tensor(name: str, data: Any) -> torch.Tensor:
     """Return a contiguous CPU tensor or array as a tensor; raise TypeError or ValueError if it is none."""
     if isinstance(data, np.ndarray):
-        data = _from_array(data)
+        data = from_array(data)
     if not isinstance(data, torch.Tensor):
         raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
@@ -140,7 +140,8 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     return data.detach().resolve_conj().resolve_neg()
 
 
-def _from_array(array: Array) -> torch.Tensor:
+def from_array(array: Array) -> torch.Tensor:
+    """Return a tensor over an array's memory, which need not be writable."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():

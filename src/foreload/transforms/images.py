@@ -1,9 +1,4 @@
-"""Image transforms for training and validation, which run natively.
-
-A transform here is a description. :class:`foreload.ImageDataset` hands it to the native core, which decodes only
-the part of the image that is needed and makes a whole batch in one call. Called with an image, a transform does
-the same to that image.
-"""
+"""Transforms of images of any size, which resize them."""
 
 from __future__ import annotations
 
@@ -15,22 +10,18 @@ import torch
 
 from foreload import _native
 from foreload._torch import draw_seed
-from foreload.checks import Array
-from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
+from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD
+from foreload.transforms.arrays import Jitter, Size, check_colors, check_jitter, rgb_array, size_pair
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 __all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
     "ImageTransform",
-    "Normalize",
     "get_train_transforms",
     "get_val_transforms",
     "resize",
-    "rgb_array",
     "shaped",
     "train",
     "transform_array",
@@ -38,7 +29,6 @@ __all__ = [
 ]
 
 Mode = Literal["exact", "fast"]
-Size = int | tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +58,7 @@ class ImageTransform:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     hflip: float = 0.0
-    color_jitter: tuple[float, float, float, float] | None = None
+    color_jitter: Jitter | None = None
     normalize: bool = True
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
@@ -93,14 +83,8 @@ class ImageTransform:
         _check_range("ratio", self.ratio, float("inf"))
         if not 0 <= self.hflip <= 1:
             raise ValueError(f"hflip is a probability, from 0 to 1, got {self.hflip}")
-        jitter = self.color_jitter or (0.0, 0.0, 0.0, 0.0)
-        if len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
-            raise ValueError(
-                "color_jitter must be (brightness, contrast, saturation, hue), none negative and hue at most 0.5, "
-                f"got {self.color_jitter}"
-            )
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(f"mean and std need three numbers each, std above 0, got {self.mean} and {self.std}")
+        jitter = check_jitter(self.color_jitter)
+        check_colors(self.mean, self.std)
         if self.mode not in ("exact", "fast"):
             raise ValueError(f"mode must be 'exact' or 'fast', got {self.mode!r}")
         if self.flip_on_device and self.normalize:
@@ -170,21 +154,13 @@ def _check_range(name: str, values: tuple[float, float], most: float) -> None:
         raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {values}")
 
 
-def _pair(size: Size) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    if len(size) != 2:
-        raise ValueError(f"size must be one number or (height, width), got {size}")
-    return int(size[0]), int(size[1])
-
-
 def train(
     size: Size = 224,
     *,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     hflip: float = 0.5,
-    color_jitter: tuple[float, float, float, float] | None = None,
+    color_jitter: Jitter | None = None,
     normalize: bool = True,
     mean: tuple[float, float, float] = IMAGENET_MEAN,
     std: tuple[float, float, float] = IMAGENET_STD,
@@ -202,7 +178,7 @@ def train(
     """
     return ImageTransform(
         crop="random",
-        size=_pair(size),
+        size=size_pair(size),
         scale=scale,
         ratio=ratio,
         hflip=hflip,
@@ -233,7 +209,7 @@ def val(
     >>> val(224).shorter
     256
     """
-    pair = _pair(size)
+    pair = size_pair(size)
     return ImageTransform(
         crop="center",
         size=pair,
@@ -262,7 +238,7 @@ def resize(
     """
     return ImageTransform(
         crop="none",
-        size=_pair(size),
+        size=size_pair(size),
         normalize=normalize,
         mean=mean,
         std=std,
@@ -289,34 +265,3 @@ def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch
     if transform.channels_last:
         return memory.view(count, height, width, 3).permute(0, 3, 1, 2)
     return memory.view(count, 3, height, width)
-
-
-def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
-    """Return any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits scaled to 8.
-
-    Raises:
-        TypeError: ``image`` is not an image, or its dtype is not uint8.
-    """
-    if isinstance(image, torch.Tensor):
-        image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8:
-            raise TypeError(f"an image must be uint8, got {image.dtype}; convert it, or transform it yourself")
-        if image.ndim == 2:
-            image = image[:, :, None]
-        if image.ndim != 3 or image.shape[2] not in (1, 3, 4):
-            raise TypeError(f"an image must have 1, 3 or 4 channels, got the shape {image.shape}")
-        image = image.repeat(3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
-        return np.ascontiguousarray(image)
-    if not hasattr(image, "convert"):
-        raise TypeError(f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}")
-    if image.mode.startswith("I") or image.mode == "F":
-        return rgb_array(_to_8_bits(np.asarray(image), image.mode))
-    return np.ascontiguousarray(np.asarray(image.convert("RGB")))
-
-
-def _to_8_bits(values: Array, mode: str) -> Array:
-    # Pillow's own conversion clips at 255, which turns a 16-bit image white. Its mode "I" holds 8 or 16 bits.
-    if mode.startswith("I;16") or (mode == "I" and values.max(initial=0) > 255):
-        values = values / 257
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)

@@ -1,0 +1,83 @@
+"""Images of any kind as arrays, and checks of what all transforms take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from foreload.checks import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["Jitter", "Size", "check_colors", "check_jitter", "rgb_array", "size_pair"]
+
+Size = int | tuple[int, int]
+Jitter = tuple[float, float, float, float]
+
+
+def size_pair(size: Size) -> tuple[int, int]:
+    """Return (height, width).
+
+    >>> size_pair(32)
+    (32, 32)
+    """
+    if isinstance(size, int):
+        return size, size
+    if len(size) != 2:
+        raise ValueError(f"size must be one number or (height, width), got {size}")
+    return int(size[0]), int(size[1])
+
+
+def check_jitter(jitter: Jitter | None) -> Jitter:
+    """Return a ``color_jitter``, or one that changes nothing.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    values = jitter or (0.0, 0.0, 0.0, 0.0)
+    if len(values) != 4 or min(values) < 0 or values[3] > 0.5:
+        raise ValueError(
+            "color_jitter must be (brightness, contrast, saturation, hue), none negative and hue at most 0.5, "
+            f"got {jitter}"
+        )
+    return values
+
+
+def check_colors(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """Raise ValueError unless there are three numbers of each that images can be normalised with."""
+    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        raise ValueError(f"mean and std need three numbers each, std above 0, got {mean} and {std}")
+
+
+def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
+    """Return any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits scaled to 8.
+
+    Raises:
+        TypeError: ``image`` is not an image, or its dtype is not uint8.
+    """
+    if isinstance(image, torch.Tensor):
+        image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8:
+            raise TypeError(f"an image must be uint8, got {image.dtype}; convert it, or transform it yourself")
+        if image.ndim == 2:
+            image = image[:, :, None]
+        if image.ndim != 3 or image.shape[2] not in (1, 3, 4):
+            raise TypeError(f"an image must have 1, 3 or 4 channels, got the shape {image.shape}")
+        image = image.repeat(3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
+        return np.ascontiguousarray(image)
+    if not hasattr(image, "convert"):
+        raise TypeError(f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}")
+    if image.mode.startswith("I") or image.mode == "F":
+        return rgb_array(_to_8_bits(np.asarray(image), image.mode))
+    return np.ascontiguousarray(np.asarray(image.convert("RGB")))
+
+
+def _to_8_bits(values: Array, mode: str) -> Array:
+    # Pillow's own conversion clips at 255, which turns a 16-bit image white. Its mode "I" holds 8 or 16 bits.
+    if mode.startswith("I;16") or (mode == "I" and values.max(initial=0) > 255):
+        values = values / 257
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
