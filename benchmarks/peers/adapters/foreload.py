@@ -13,6 +13,7 @@ from benchmarks.peers.work import Work
 from benchmarks.peers.workloads.python import DATASETS
 from torch.utils.data import TensorDataset
 
+
 import foreload as fl
 
 
