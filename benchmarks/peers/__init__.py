@@ -1,0 +1,1 @@
+"""foreload beside other loaders, on the same files."""

@@ -1,0 +1,153 @@
+"""Turns of contestants, each in a fresh process: first the check, then rounds of timed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.peers.contestant import MARK
+from benchmarks.peers.work import ROOT, Work
+
+SECONDS = 600  # that a turn may take
+
+
+@dataclass
+class Contestant:
+    """A loader at one setting, and what it reached on one workload.
+
+    Attributes:
+        turns: the answers of timed turns.
+        reason: why it is not timed: a wrong result, or an error.
+        memory: MiB at most over its processes, in the turn that is not timed.
+    """
+
+    adapter: str
+    settings: str
+    python: Path
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    reason: str | None = None
+    memory: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.adapter}: {self.settings}" if self.settings else self.adapter
+
+    def run(self, work: Work, what: str) -> dict[str, Any]:
+        """One turn in a process of its own."""
+        if work.shows == "import":
+            return _import(self.python, self.settings.removeprefix("import "))
+        wanted = {"work": work.name, "quick": work.is_quick, "settings": self.settings}
+        answer, memory = ask(self.python, self.adapter, what, json.dumps(wanted), watch=what == "check")
+        self.memory = max(self.memory, memory)
+        return answer
+
+
+def ask(python: Path, adapter: str, *arguments: str, watch: bool = False) -> tuple[dict[str, Any], float]:
+    """Start a contestant's process; return its answer, and the MiB that it took at most if that is watched."""
+    command = [python, "-W", "ignore", "-m", "benchmarks.peers.contestant", adapter, *arguments]
+    # Files, not pipes: a loader's processes that outlive the contestant would hold a pipe open.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, cwd=ROOT, start_new_session=True)
+        done, peak = threading.Event(), [0.0]
+        watcher = threading.Thread(target=_watch, args=(process.pid, done, peak))
+        if watch:
+            watcher.start()
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"it took more than {SECONDS} s"}, peak[0]
+        finally:
+            done.set()
+            _end(process)
+            if watch:
+                watcher.join()
+        return _answer(process, out, errors), peak[0]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and what it has started and left."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _answer(process: subprocess.Popen[bytes], out: IO[str], errors: IO[str]) -> dict[str, Any]:
+    out.seek(0)
+    lines = [line for line in out.read().splitlines() if line.startswith(MARK)]
+    if lines:
+        answer: dict[str, Any] = json.loads(lines[-1].removeprefix(MARK))
+        return answer
+    errors.seek(0)
+    last = [line for line in errors.read().splitlines() if line.strip()][-1:] or ["no word"]
+    return {"failed": f"it ended with exit code {process.returncode}: {last[0]}"}
+
+
+def _watch(pid: int, done: threading.Event, peak: list[float]) -> None:
+    from foreload.bench.measure import tree_memory
+
+    while not done.wait(0.1):
+        peak[0] = max(peak[0], tree_memory(pid) / 2**20)
+
+
+def _import(python: Path, module: str) -> dict[str, Any]:
+    timed = "import torch, time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", timed.format(module)], capture_output=True, text=True, cwd=ROOT
+    )
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1]}
+    return {"import": float(done.stdout.split()[-1]), "epochs": []}
+
+
+def check(work: Work, contestants: Iterable[Contestant], tell: Callable[[str], object] = print) -> None:
+    """Let each contestant show that what it gives is right; note the reason where it is not."""
+    for contestant in contestants:
+        answer = contestant.run(work, "check")
+        _note(contestant, answer)
+        tell(f"  {contestant.name}: {contestant.reason or 'right'}")
+
+
+def time_turns(work: Work, contestants: Iterable[Contestant], rounds: int) -> None:
+    """Time those that are right, in turns, so that what disturbs the machine disturbs all of them."""
+    for _ in range(rounds):
+        for contestant in contestants:
+            if contestant.reason is None:
+                answer = contestant.run(work, "time")
+                _note(contestant, answer)
+                if contestant.reason is None:
+                    contestant.turns.append(answer)
+
+
+def _note(contestant: Contestant, answer: dict[str, Any]) -> None:
+    for key in ("wrong", "failed"):
+        if key in answer:
+            contestant.reason = f"{key}: {answer[key]}"
+
+
+def summary(work: Work, contestant: Contestant) -> dict[str, Any]:
+    """What is kept of a contestant: medians, and all values."""
+    entry: dict[str, Any] = {"contestant": contestant.name, "adapter": contestant.adapter}
+    if contestant.reason is not None or not contestant.turns:
+        return {**entry, "reason": contestant.reason or "not timed"}
+    values = {
+        "rate": [turn["epochs"][-1]["samples"] / turn["epochs"][-1]["seconds"] for turn in contestant.turns if turn["epochs"]],
+        "first": [1e3 * turn["epochs"][0]["first"] for turn in contestant.turns if turn["epochs"]],
+        "second": [1e3 * turn["epochs"][-1]["first"] for turn in contestant.turns if turn["epochs"]],
+        "resume": [1e3 * turn["resume"] for turn in contestant.turns if "resume" in turn],
+        "import": [1e3 * turn["import"] for turn in contestant.turns if "import" in turn],
+    }  # fmt: skip
+    measures = {key: {"median": statistics.median(all_), "all": all_} for key, all_ in values.items() if all_}
+    if contestant.memory:
+        measures["memory"] = {"median": contestant.memory, "all": [contestant.memory]}
+    return {**entry, "value": measures[work.shows]["median"], "measures": measures}
