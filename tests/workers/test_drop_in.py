@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import (
     Dataset,
     IterableDataset,
+    RandomSampler,
     Sampler,
     StackDataset,
     Subset,
@@ -229,3 +230,31 @@ def test_rows_of_a_compressed_sparse_tensor(options: dict[str, Any]) -> None:
         next(iter(fl.DataLoader(data, batch_size=2, **options)))
     rows = [row.to_dense().tolist() for (row,) in fl.DataLoader(data, batch_size=None, num_workers=0)]
     assert rows == torch.eye(4).tolist()
+
+
+class InPairs:
+    """A batch sampler of the user's around one of torch's with a generator."""
+
+    def __init__(self) -> None:
+        self.sampler = RandomSampler(range(8), generator=torch.Generator().manual_seed(3))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = iter(self.sampler)
+        return iter(list(zip(indices, indices, strict=True)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("taken", [None, 0, 2])
+def test_a_state_has_the_generator_of_a_sampler_within_a_batch_sampler(taken: int | None) -> None:
+    first = fl.DataLoader(range(8), batch_sampler=InPairs(), num_workers=0)
+    list(first)
+    if taken is not None:
+        batches = iter(first)
+        for _ in range(taken):
+            next(batches)
+    state = json.loads(json.dumps(first.state_dict()))
+    stock = TorchDataLoader(range(8), batch_sampler=InPairs())
+    _, *expected = [[batch.tolist() for batch in stock] for _ in range(3)]
+    again = fl.DataLoader(range(8), batch_sampler=InPairs(), num_workers=0)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected[0][taken or 0 :]
+    assert [batch.tolist() for batch in again] == expected[1]

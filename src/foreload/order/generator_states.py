@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.order.samplers import nested_samplers
+
 __all__ = [
     "check_sampler_states",
     "check_text",
     "generator_text",
     "kept_generators",
+    "own_generator",
     "sampler_states",
     "set_generator",
     "set_sampler_states",
@@ -68,15 +71,21 @@ def check_text(text: Any, device: torch.device | str = "cpu") -> None:
     set_generator(torch.Generator(device), text)
 
 
+def own_generator(sampler: Any) -> torch.Generator | None:
+    """Return the generator of torch's that a sampler has, or one within it, as batch samplers hold them."""
+    generators = (getattr(each, "generator", None) for each in nested_samplers(sampler))
+    return next((found for found in generators if isinstance(found, torch.Generator)), None)
+
+
 def sampler_states(sampler: Any) -> str:
     """Return the states of all generators that a sampler may draw from: torch's, Python's, NumPy's, its own."""
-    own = getattr(sampler, "generator", None)
+    own = own_generator(sampler)
     name, keys, *rest = np.random.get_state()
     states = {
         "torch": generator_text(torch.default_generator),
         "python": random.getstate(),
         "numpy": [name, np.asarray(keys).tolist(), *rest],
-        "own": generator_text(own) if isinstance(own, torch.Generator) else None,
+        "own": None if own is None else generator_text(own),
     }
     return _packed(json.dumps(states).encode())
 
@@ -87,8 +96,8 @@ def set_sampler_states(sampler: Any, text: str) -> None:
     set_generator(torch.default_generator, states["torch"])
     random.setstate(_as_tuples(states["python"]))
     np.random.set_state(_numpy_state(states))
-    own = getattr(sampler, "generator", None)
-    if isinstance(own, torch.Generator) and states["own"] is not None:
+    own = own_generator(sampler)
+    if own is not None and states["own"] is not None:
         set_generator(own, states["own"])
 
 

@@ -15,7 +15,12 @@ from foreload._torch import draw_seed
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.nested import snapshot
-from foreload.order.generator_states import kept_generators, sampler_states, set_sampler_states
+from foreload.order.generator_states import (
+    kept_generators,
+    own_generator,
+    sampler_states,
+    set_sampler_states,
+)
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.resume import Ranges, Start, has_state
 from foreload.order.skip import LeftOut
@@ -117,7 +122,7 @@ class SamplerBatches(Iterator[Any]):
         now = sampler_states(self._inner)
         set_sampler_states(self._inner, states["iter"])
         draws_seed = states["next"] is None and states["drew"]
-        own = getattr(self._inner, "generator", None)
+        own = own_generator(self._inner)
         draws_own = states["next"] is None and own is not None and bool(states.get("seeds"))
         if draws_seed and self._cuts:
             draw_seed()
@@ -138,8 +143,8 @@ class SamplerBatches(Iterator[Any]):
         if not hasattr(self._inner, "__len__"):
             return items
         items = iter(list(items))
-        own = getattr(self._inner, "generator", None)
-        kept = own.get_state() if isinstance(own, torch.Generator) else None
+        own = own_generator(self._inner)
+        kept = None if own is None else own.get_state()
         set_sampler_states(self._inner, states)
         if own is not None and kept is not None:
             own.set_state(kept)
@@ -280,6 +285,6 @@ def coming_state(sampler: Any, loader_generator: torch.Generator | None, *, drew
         own = {"sampler": copy.deepcopy(sampler.state_dict()), "iterator": None}
         return {"own": own, "at": 0, "over": False, "again": False}
     is_global = loader_generator is None
-    seeds = drew and not is_global and getattr(sampler, "generator", None) is loader_generator
+    seeds = drew and not is_global and own_generator(sampler) is loader_generator
     states = {"iter": sampler_states(sampler), "next": None, "drew": drew and is_global, "seeds": seeds}
     return {"generators": states}
