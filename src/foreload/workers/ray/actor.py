@@ -83,7 +83,7 @@ class _State(WorkerState):
 
 @contextmanager
 def _ends_as_a_process() -> Iterator[None]:
-    """End the actor by what ends a worker process: KeyboardInterrupt, which to Ray means a cancelled task, and others."""
+    """End the actor by what ends a worker process, such as KeyboardInterrupt, which to Ray is a cancelled task."""
     try:
         yield
     except (Exception, SystemExit):
