@@ -299,3 +299,14 @@ def test_a_state_after_an_error_and_a_loop_that_was_left_is_of_its_last_batch() 
     gc.collect()
     again.load_state_dict(loader.state_dict())
     assert labels(again)[0] == [12, 13, 14]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_state_before_a_sample_that_cannot_be_read_keeps_its_batch(depth: int) -> None:
+    loader = make(Files(unreadable=(9,)), shuffle=False, batch_size=3, depth=depth)
+    epoch = iter(loader)
+    for _ in range(3):  # the fourth batch has failed by then, further ahead
+        next(epoch)
+    again = make(shuffle=False, batch_size=3)
+    again.load_state_dict(loader.state_dict())
+    assert labels(again)[0] == [9, 10, 11]

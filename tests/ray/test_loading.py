@@ -298,6 +298,21 @@ def test_a_sample_that_kills_its_workers_is_named(workers: int) -> None:
     assert restart["node"]
 
 
+class Interrupted(Drawn):
+    def __getitem__(self, index: int) -> Any:
+        if index in self.fails:
+            raise KeyboardInterrupt  # by which Ray tells a task that it is cancelled
+        return super().__getitem__(index)
+
+
+def test_a_sample_that_interrupts_its_worker_ends_it() -> None:
+    with on_ray(Interrupted(8, frozenset({5})), 1, batch_size=4, prefetch_factor=1, max_restarts=0) as loader:
+        batches = iter(loader)
+        assert next(batches)["index"].tolist() == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match=r"has ended.*\[4, 5, 6, 7\] \(max_restarts=0\)"):
+            next(batches)
+
+
 def test_a_dataset_that_nodes_cannot_unpickle() -> None:
     class Missing:
         def __reduce__(self) -> Any:

@@ -27,6 +27,11 @@ class _Drawn(NamedTuple):
     size: int
 
 
+class _Failure(NamedTuple):
+    error: Exception
+    state: Any  # of the loader before this batch was requested
+
+
 class _Ready(NamedTuple):
     drawn: _Drawn
     batch: Any  # or the exception in its place
@@ -72,7 +77,7 @@ class DALIEpoch(Iterator[Any]):
         self._turn = Turn()
         self._under_way: deque[_Drawn] = deque()
         self._ready: deque[_Ready] = deque()  # batches that were tried again
-        self._failure: Exception | None = None  # of the dataset, after what is under way
+        self._failure: _Failure | None = None  # of the dataset, after what is under way
         self._is_begun = self._is_over = False
 
     def __len__(self) -> int:
@@ -92,8 +97,8 @@ class DALIEpoch(Iterator[Any]):
             self._watch.loop.mark_requested()
             began = _native.now_ns()
             drawn, batch = self._next(self._pipeline)
-            following = self._ready[0].drawn if self._ready else self._under_way[0] if self._under_way else None
-            self.place.state = self._state_of_loader() if following is None else following.state
+            coming = [*(ready.drawn for ready in self._ready), *self._under_way, self._failure]
+            self.place.state = self._state_of_loader() if coming[0] is None else coming[0].state
             if isinstance(batch, Exception):
                 raise batch
             size = sum(field.nbytes for sample in drawn.samples for field in sample.fields)
@@ -133,7 +138,7 @@ class DALIEpoch(Iterator[Any]):
             self._is_over = True
             raise
         except Exception as error:
-            self._failure = error
+            self._failure = _Failure(error, state)
             raise StopIteration from None
         self._under_way.append(_Drawn(samples, state, self._watch.passed()))
         return samples
@@ -143,7 +148,7 @@ class DALIEpoch(Iterator[Any]):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self.place.state = self._state_of_loader()
-            raise failure
+            raise failure.error
         if self._is_over:
             self.place.state = None  # nothing is ahead any more: it is the loader's own
             self._watch.end()

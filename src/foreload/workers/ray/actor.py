@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -78,6 +81,18 @@ class _State(WorkerState):
     _flatten, _dumps = staticmethod(flatten_by_value), staticmethod(cloudpickle.dumps)
 
 
+@contextmanager
+def _ends_as_a_process() -> Iterator[None]:
+    """End the actor by what ends a worker process, such as KeyboardInterrupt, which to Ray is a cancelled task."""
+    try:
+        yield
+    except (Exception, SystemExit):
+        raise
+    except BaseException as error:
+        traceback.print_exception(error)
+        raise SystemExit(1) from None
+
+
 class LoadingActor:
     """A worker on a Ray cluster: does what a worker process does, one job after the other.
 
@@ -113,10 +128,11 @@ class LoadingActor:
             cache: where the node's cache is, as :meth:`CacheKeeper.place` returned it; None: there is none.
         """
         result = None
-        if self._task is not None:
-            if self._state is None:
-                self._state = self._open(self._task, cache)
-            result = self._state.begin(begin)
+        with _ends_as_a_process():
+            if self._task is not None:
+                if self._state is None:
+                    self._state = self._open(self._task, cache)
+                result = self._state.begin(begin)
         return self._answer(result or Result(-1, begun=begin.first))
 
     def _open(self, task: WorkerTask, cache: CachePlace | None) -> _State:
@@ -136,7 +152,8 @@ class LoadingActor:
 
     def load(self, number: int, indices: Any) -> Answer:
         """Do a job."""
-        result = None if self._state is None else self._state.load(number, indices, _NOTHING)
+        with _ends_as_a_process():
+            result = None if self._state is None else self._state.load(number, indices, _NOTHING)
         return self._answer(result or Result(number, error=self._failure))
 
     def _answer(self, result: Result) -> Answer:

@@ -15,6 +15,7 @@ from foreload.cache.view import unwrap
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.protocol import ImageForms
+from foreload.workers.ray.cluster import current_job
 
 __all__ = ["NodeCaches"]
 
@@ -49,7 +50,8 @@ class NodeCaches(LoaderCache):
         )
         self.order = "unknown"
         self._router = None
-        self._keepers: dict[str, Any] = {}  # by node: the actor
+        self._job: str | None = None
+        self._keepers: dict[str, Any] = {}  # of this job, by node: the actor
 
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Do nothing: there is no plan."""
@@ -61,6 +63,7 @@ class NodeCaches(LoaderCache):
 
         from foreload.workers.ray.actor import CacheKeeper
 
+        self._forget_other_clusters()
         if node not in self._keepers:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             rule = "recent" if self.options.policy == "lru" else "all"
@@ -70,6 +73,11 @@ class NodeCaches(LoaderCache):
             )
             self._keepers[node] = make.remote(self.store.arguments, rule)
         return self._keepers[node].place.remote()
+
+    def _forget_other_clusters(self) -> None:
+        job = current_job()
+        if self._job != job:
+            self._job, self._keepers = job, {}
 
     def forget_lost(self) -> None:
         """Forget the caches of nodes that are gone."""
@@ -84,14 +92,14 @@ class NodeCaches(LoaderCache):
         import ray
 
         counts: Counter[str] = Counter()
-        if ray.is_initialized():
-            asked = [keeper.counts.remote() for keeper in self._keepers.values()]
-            done, _ = ray.wait(asked, num_returns=len(asked), timeout=_COUNTS_SECONDS) if asked else ([], [])
-            for reference in done:
-                try:
-                    counts.update(ray.get(reference))
-                except ray.exceptions.RayError:  # the node is gone
-                    continue
+        self._forget_other_clusters()
+        asked = [keeper.counts.remote() for keeper in self._keepers.values()]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=_COUNTS_SECONDS) if asked else ([], [])
+        for reference in done:
+            try:
+                counts.update(ray.get(reference))
+            except ray.exceptions.RayError:  # the node is gone
+                continue
         found: dict[str, Any] = {**self.store.native.counts(), **counts}
         requests = found["hits"] + found["misses"]
         found["hit_rate"] = found["hits"] / requests if requests else 0.0

@@ -23,10 +23,13 @@ def connected() -> Any:
 
 
 def current_job() -> str | None:
-    """Return the job that this process runs on its cluster; None if it is not connected to one."""
+    """Return a name of the job that this process runs on its cluster; None if it is not connected to one."""
     import ray
 
-    return str(ray.get_runtime_context().get_job_id()) if ray.is_initialized() else None
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()} {context.get_job_id()}"  # each cluster counts its jobs from 1
 
 
 def count_cpus() -> int:

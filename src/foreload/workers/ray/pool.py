@@ -165,7 +165,7 @@ class RayPool:
             return []  # it has been replaced
         error = message.future.exception()
         if error is not None:
-            return self._failed(worker, error)
+            return self._failed(worker, job, error)
         answer = message.future.result()
         if not hasattr(answer, "result"):
             worker.placed(answer.address, answer.pid, self._caches and self._caches.place_of(answer.node))
@@ -183,11 +183,12 @@ class RayPool:
             result.parts = lease_parts(result.parts)
         return [(worker, result)]
 
-    def _failed(self, worker: RayWorker, error: BaseException) -> Answers:
+    def _failed(self, worker: RayWorker, job: int | None, error: BaseException) -> Answers:
         exceptions = self._ray.exceptions
-        if isinstance(error, exceptions.TaskCancelledError):
-            return []
+        if isinstance(error, exceptions.TaskCancelledError) and job is not None and job not in worker.asked:
+            return []  # of an epoch that has ended
         if isinstance(error, exceptions.RayTaskError):  # foreload's own code has failed there
+            self.close()
             raise error
         if self._caches is not None:
             self._caches.forget_lost()
