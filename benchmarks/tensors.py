@@ -9,13 +9,26 @@ from typing import Any
 import torch
 from common import Record, median, parser, take_turns
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import foreload as fl
 
 BATCH = 64
 X = torch.randn(10000, 100)
 Y = torch.randint(10, (10000,))
+
+
+class Tokens(Dataset[torch.Tensor]):
+    """A user's dataset of 8 KB tensors, as views of one."""
+
+    def __init__(self) -> None:
+        self.rows = torch.randint(50_000, (4000, 2048), dtype=torch.int32)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index]
 
 
 class Bare:
@@ -52,6 +65,7 @@ def main() -> None:
     options = parser(__doc__, 9).parse_args()
     record = Record("tensors")
     arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True}
+    tokens = Tokens()
     times = take_turns(
         {
             "stock, TensorDataset(x)": per_batch(TorchDataLoader(TensorDataset(X), **arguments)),
@@ -67,6 +81,12 @@ def main() -> None:
             "foreload, CachedDataset(x)": per_batch(fl.DataLoader(fl.CachedDataset(X), **arguments)),
             "foreload, CachedDataset((x, y))": per_batch(fl.DataLoader(fl.CachedDataset((X, Y)), **arguments)),
             "foreload, TensorDataset(x, y)": per_batch(fl.DataLoader(TensorDataset(X, Y), **arguments)),
+            "stock, 8 KB tokens": per_batch(TorchDataLoader(tokens, batch_size=32, shuffle=True)),
+            "foreload, 8 KB tokens, no workers": per_batch(
+                fl.DataLoader(tokens, batch_size=32, shuffle=True, num_workers=0)
+            ),
+            "stock, epochs of one batch": per_batch(TorchDataLoader(TensorDataset(X[:BATCH]), **arguments)),
+            "foreload, epochs of one batch": per_batch(fl.DataLoader(fl.CachedDataset(X[:BATCH]), **arguments)),
             "bare index_select, x": per_batch(Bare(X)),
             "bare index_select, x and y": per_batch(Bare(X, Y)),
         },
@@ -88,6 +108,8 @@ def main() -> None:
     record.verdict("CachedDataset inside stock, batches of one, against TensorDataset", single, 1)
     ahead = ratio("stock, TensorDataset(x, y)", "stock, AsyncPrefetchDataset(x, y)")
     record.verdict("AsyncPrefetchDataset inside stock, against TensorDataset", ahead, 1.2)
+    drop_in = ratio("stock, 8 KB tokens", "foreload, 8 KB tokens, no workers")
+    record.verdict("a user's dataset of 8 KB tensors, against stock", drop_in, 1.3)
     record.write()
 
 
