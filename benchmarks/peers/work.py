@@ -106,7 +106,7 @@ def size_of(batch: Any) -> int:
 
 def array(values: Any) -> np.ndarray[Any, Any]:
     """A batch's part as an array of its own: loaders use the memory of batches again."""
-    return np.array(values)
+    return values.numpy().copy() if hasattr(values, "numpy") else np.array(values)
 
 
 def require(condition: Any, problem: str) -> None:

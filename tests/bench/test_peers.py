@@ -19,10 +19,15 @@ from benchmarks.peers.workloads import ALL, find
 ADAPTERS = sorted(Path(adapters.__file__).parent.glob("[!_]*.py"))
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("peers")
+
+
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a workload with few samples."""
-    monkeypatch.setattr(work, "ROOT", tmp_path)
+    monkeypatch.setattr(work, "ROOT", data)
 
     def make(name: str, count: int = 24, **changes: Any) -> Work:
         short = replace(find(name), count=count, batch_size=7, workers=0, **changes)
@@ -61,7 +66,7 @@ def test_adapters_packages_and_workloads_name_each_other() -> None:
 
 
 def test_validation_is_the_same_by_foreload_and_by_stock(tiny: Any) -> None:
-    short = tiny("validation, float32", 10)
+    short = tiny("validation, float32")
     ours = [(images.clone(), labels.clone()) for images, labels in loader("foreload", short)]
     theirs = list(loader("torch", short, "Pillow, 0"))
     for (a, numbers), (b, others) in zip(ours, theirs, strict=True):
@@ -149,6 +154,7 @@ def test_contestants_run_in_turns_and_wrong_ones_are_not_timed() -> None:
     assert "value" not in rows[2]
 
 
+@pytest.mark.slow
 def test_a_contestant_is_a_process_that_says_what_it_has_and_what_went_wrong() -> None:
     python = Path(sys.executable)
     answer, _ = turns.ask(python, "torch", "list")

@@ -1,7 +1,7 @@
 """torchdata.nodes: sampler, batcher, parallel mapper, prefetcher.
 
-https://meta-pytorch.org/data/beta/torchdata.nodes.html:
-Loader(Prefetcher(ParallelMapper(Batcher(SamplerWrapper)))) and samplers that have a state; a batch per task, threads where the work releases the GIL.
+https://meta-pytorch.org/data/beta/torchdata.nodes.html: Prefetcher(ParallelMapper(Batcher(SamplerWrapper))) in a
+Loader, with samplers that have a state; a batch per task, threads where the work releases the GIL.
 """
 
 from __future__ import annotations
