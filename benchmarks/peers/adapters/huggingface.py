@@ -58,4 +58,8 @@ def many(work: Work) -> Any:
 
     table = datasets.Dataset.from_dict({"number": np.arange(work.count)}).with_format("torch")
     torch.manual_seed(0)
-    return DataLoader(table, batch_size=work.batch_size, shuffle=True)
+    return DataLoader(table, batch_size=work.batch_size, shuffle=True, collate_fn=_numbers)
+
+
+def _numbers(rows: Any) -> torch.Tensor:
+    return torch.stack([row["number"] for row in rows])

@@ -63,10 +63,16 @@ for _family in ("train", "validation"):
     loads(_family, "simplejpeg and OpenCV")(partial(_images, how="opencv"))
 
 
+def _bytes(samples: Any) -> list[bytes]:
+    return [bytes(one) for one in samples]
+
+
 def _records(work: Work) -> Any:
     folder = optimized(work, lambda: (sample(number) for number in range(work.count)))
     dataset = StreamingDataset(folder, shuffle=True, drop_last=False)
-    return StreamingDataLoader(dataset, batch_size=work.batch_size, num_workers=work.workers or 0, collate_fn=list)
+    return StreamingDataLoader(
+        dataset, batch_size=work.batch_size, num_workers=work.workers or 0, collate_fn=_bytes
+    )
 
 
 loads("tar-random", "its own chunks, shuffled")(_records)
