@@ -1,5 +1,5 @@
 # `make demo` and `make test` need nothing but Debian, Python 3.11+ and a compiler: they set themselves up.
-.PHONY: setup demo test test-all lint docs native-test fuzz bench clean
+.PHONY: setup demo test test-all lint docs native-test fuzz bench bench-peers clean
 
 setup:
 	@scripts/setup.sh test lint
@@ -34,6 +34,11 @@ fuzz:
 bench:
 	@scripts/setup.sh test bench
 	@benchmarks/run_all.sh
+
+# make bench-peers OPTIONS="--quick --only train"
+bench-peers:
+	@scripts/setup.sh test bench
+	@scripts/bench-peers.sh $(OPTIONS)
 
 .PHONY: wheel
 wheel:

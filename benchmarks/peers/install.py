@@ -1,4 +1,4 @@
-"""Environments of the contestants in build/peers, each on top of .venv; those that cannot be made, with the reason.
+"""Environments of the contestants in build/peers, each on top of .venv, or the reason why there is none.
 
 python benchmarks/peers/install.py [NAME ...]
 """
@@ -97,7 +97,11 @@ def main() -> None:
     wanted = packages()
     for name in sys.argv[1:] or wanted:
         state = BUILD / f"{name}.json"
-        entry = {"packages": wanted[name], "python": sys.version, "problem": None}
+        entry = {
+            "packages": {key: wanted[name][key] for key in ("pip", "alone", "apt") if key in wanted[name]},
+            "python": sys.version,
+            "problem": None,
+        }
         if state.exists() and json.loads(state.read_text()) == entry:
             continue
         print(f"==> {name}", flush=True)

@@ -97,8 +97,11 @@ def _details(row: Row) -> list[str]:
         f"|{' --- |' * (len(used) + 1)}",
     ]
     order = sorted(row["contestants"], key=lambda one: one.get("value", math.inf), reverse=row["shows"] == "rate")
-    for one in [one for one in order if "value" in one]:
-        lines.append(f"| {' | '.join([one['contestant'], *(_spread(one, key) for key in used)])} |")
+    lines += [
+        f"| {' | '.join([one['contestant'], *(_spread(one, key) for key in used)])} |"
+        for one in order
+        if "value" in one
+    ]
     lines += ["", *(f"- {one['contestant']}: {one['reason']}" for one in row["contestants"] if "reason" in one)]
     return lines
 

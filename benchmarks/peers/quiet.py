@@ -18,7 +18,7 @@ def busy(seconds: float = 2.0) -> float:
 
 
 def wait(bound: float, measure: Callable[[], float] = busy, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Measure until the machine is quiet, or ``bound`` seconds are over; say so, and return whether it is quiet."""
+    """Measure until the machine is quiet or ``bound`` seconds are over; say so, and return whether it is quiet."""
     end = clock() + bound
     told = False
     while (share := measure()) > LEAST:

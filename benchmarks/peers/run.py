@@ -1,4 +1,4 @@
-"""All contestants on all workloads, in turns: benchmarks/results/peers.json, a table, a plot and docs/benchmarks.md.
+"""All contestants on all workloads, in turns: results/peers.json, a table, a plot and docs/benchmarks.md.
 
 python -m benchmarks.peers.run [--only TEXT ...] [--contestants NAME ...] [--rounds N] [--quick] [--check]
 """
@@ -87,7 +87,7 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], help="workloads: parts of their names, or patterns")
-    parser.add_argument("--contestants", nargs="+", default=list(install.packages()), help="adapters")
+    parser.add_argument("--contestants", nargs="+", default=[], help="adapters; all by default")
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of each contestant")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that contestants are right")
     parser.add_argument("--check", action="store_true", help="check only, time nothing")
@@ -99,8 +99,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     works = [work.shortened() if options.quick else work for work in chosen(options.only)]
-    found, missing = available(options.contestants)
-    partial = options.quick or options.check or options.only
+    found, missing = available(options.contestants or list(install.packages()))
+    partial = options.quick or options.check or options.only or options.contestants
     path = options.json or (ROOT / "build" / "peers" / "partial.json" if partial else RESULT)
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.peers.run", *sys.argv[1:]]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.peers.contestant import MARK
+from benchmarks.peers.install import packages
 from benchmarks.peers.work import ROOT, Work
 
 SECONDS = 600  # that a turn may take
@@ -44,7 +46,8 @@ class Contestant:
     def run(self, work: Work, what: str) -> dict[str, Any]:
         """One turn in a process of its own."""
         if work.shows == "import":
-            return _import(self.python, self.settings.removeprefix("import "))
+            before = packages()[self.adapter].get("before")
+            return _import(self.python, self.settings.removeprefix("import "), f", {before}" if before else "")
         wanted = {"work": work.name, "quick": work.is_quick, "settings": self.settings}
         answer, memory = ask(self.python, self.adapter, what, json.dumps(wanted), watch=what == "check")
         self.memory = max(self.memory, memory)
@@ -75,10 +78,8 @@ def ask(python: Path, adapter: str, *arguments: str, watch: bool = False) -> tup
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and what it has started and left."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -100,10 +101,10 @@ def _watch(pid: int, done: threading.Event, peak: list[float]) -> None:
         peak[0] = max(peak[0], tree_memory(pid) / 2**20)
 
 
-def _import(python: Path, module: str) -> dict[str, Any]:
-    timed = "import torch, time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+def _import(python: Path, module: str, before: str) -> dict[str, Any]:
+    timed = "import torch, time{}; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
     done = subprocess.run(
-        [python, "-W", "ignore", "-c", timed.format(module)], capture_output=True, text=True, cwd=ROOT
+        [python, "-W", "ignore", "-c", timed.format(before, module)], capture_output=True, text=True, cwd=ROOT
     )
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1]}
@@ -140,13 +141,15 @@ def summary(work: Work, contestant: Contestant) -> dict[str, Any]:
     entry: dict[str, Any] = {"contestant": contestant.name, "adapter": contestant.adapter}
     if contestant.reason is not None or not contestant.turns:
         return {**entry, "reason": contestant.reason or "not timed"}
+    turns = contestant.turns
+    passes = [turn["epochs"] for turn in turns if turn["epochs"]]
     values = {
-        "rate": [turn["epochs"][-1]["samples"] / turn["epochs"][-1]["seconds"] for turn in contestant.turns if turn["epochs"]],
-        "first": [1e3 * turn["epochs"][0]["first"] for turn in contestant.turns if turn["epochs"]],
-        "second": [1e3 * turn["epochs"][-1]["first"] for turn in contestant.turns if turn["epochs"]],
-        "resume": [1e3 * turn["resume"] for turn in contestant.turns if "resume" in turn],
-        "import": [1e3 * turn["import"] for turn in contestant.turns if "import" in turn],
-    }  # fmt: skip
+        "rate": [epochs[-1]["samples"] / epochs[-1]["seconds"] for epochs in passes],
+        "first": [1e3 * epochs[0]["first"] for epochs in passes],
+        "second": [1e3 * epochs[-1]["first"] for epochs in passes],
+        "resume": [1e3 * turn["resume"] for turn in turns if "resume" in turn],
+        "import": [1e3 * turn["import"] for turn in turns if "import" in turn],
+    }
     measures = {key: {"median": statistics.median(all_), "all": all_} for key, all_ in values.items() if all_}
     if contestant.memory:
         measures["memory"] = {"median": contestant.memory, "all": [contestant.memory]}

@@ -36,8 +36,8 @@ class Work:
         batches: how many batches an epoch is stopped after, if not at its end.
         unit: of what is counted.
         workers: how many threads or processes, where an adapter can choose; None: only its defaults.
-        shows: the measure that is compared: ``rate``, ``first`` (ms to the first batch, from the loader's construction on),
-            ``resume`` (ms from a kept state to the next batch) or ``import`` (ms).
+        shows: the measure that is compared: ``rate``, ``first`` (ms to the first batch, the loader's
+            construction included), ``resume`` (ms from a kept state to the next batch) or ``import`` (ms).
     """
 
     name: str
@@ -95,15 +95,18 @@ def made(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def size_of(batch: Any) -> int:
-    """The samples of a batch: the length of its first part."""
+    """The samples of a batch: a list of bytes or texts, or the length of its first part."""
     while isinstance(batch, (tuple, list, dict)):
-        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+        first = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+        if isinstance(first, (bytes, str)):
+            break
+        batch = first
     return len(batch)
 
 
 def array(values: Any) -> np.ndarray[Any, Any]:
     """A batch's part as an array of its own: loaders use the memory of batches again."""
-    return np.array(values)
+    return values.numpy().copy() if hasattr(values, "numpy") else np.array(values)
 
 
 def require(condition: Any, problem: str) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from nvidia.dali import fn, pipeline_def, types
-
 from benchmarks.peers.adapters import Epochs, loads
 from benchmarks.peers.work import CORES, Work
 from benchmarks.peers.workloads.images import MEAN, STD
+from nvidia.dali import fn, pipeline_def, types
 
 
 def _epochs(pipeline: Any, work: Work) -> Epochs:
@@ -22,9 +20,9 @@ def _epochs(pipeline: Any, work: Work) -> Epochs:
     def epoch(number: int) -> Iterator[Any]:
         left = work.count
         while left > 0:
-            parts = [np.asarray(part.as_array())[:left] for part in pipeline.run()]
+            parts = [part.as_array()[:left] for part in pipeline.run()]
             left -= len(parts[0])
-            yield parts if len(parts) > 1 else parts[0]
+            yield (parts[0], parts[1].reshape(-1)) if len(parts) > 1 else parts[0]
 
     return Epochs(epoch)
 

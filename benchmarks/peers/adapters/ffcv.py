@@ -10,6 +10,9 @@ from typing import Any
 
 import benchmarks.peers.torchvision_stub  # noqa: F401
 import numpy as np
+from benchmarks.peers.adapters import loads
+from benchmarks.peers.work import CORES, Work
+from benchmarks.peers.workloads.images import MEAN, STD
 from ffcv.fields import IntField, RGBImageField
 from ffcv.fields.decoders import CenterCropRGBImageDecoder, IntDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.fields.rgb_image import SimpleRGBImageDecoder
@@ -17,10 +20,6 @@ from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, RandomTranslate, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
-
-from benchmarks.peers.adapters import loads
-from benchmarks.peers.work import CORES, Work
-from benchmarks.peers.workloads.images import MEAN, STD
 
 
 class Samples:

@@ -13,7 +13,6 @@ from benchmarks.peers.work import Work
 from benchmarks.peers.workloads.python import DATASETS
 from torch.utils.data import TensorDataset
 
-
 import foreload as fl
 
 
@@ -99,6 +98,8 @@ def parquet(work: Work) -> Any:
 
 @loads("mds", "MDSDataset, defaults")
 def mds(work: Work) -> Any:
+    import benchmarks.peers.torchvision_stub  # noqa: F401  (MosaicML's package imports torchvision)
+
     return loader(fl.MDSDataset(work.folder), work)
 
 

@@ -1,6 +1,7 @@
 """Grain: MapDataset with its threads.
 
-https://google-grain.readthedocs.io: source, shuffle, map, batch, to_iter_dataset with ReadOptions; as many threads as cores.
+https://google-grain.readthedocs.io: source, shuffle, to_iter_dataset with ReadOptions, batch;
+as many threads as cores.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 import grain
 import numpy as np
 import torch
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import Epochs, loads
 from benchmarks.peers.datasets import Cifar, Numbers

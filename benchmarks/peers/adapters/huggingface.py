@@ -1,6 +1,7 @@
 """Hugging Face datasets: Arrow tables, set_format/with_transform, torch's loader.
 
-https://huggingface.co/docs/datasets/use_with_pytorch: a map-style dataset whose __getitems__ reads a batch at a time.
+https://huggingface.co/docs/datasets/use_with_pytorch: a map-style dataset whose __getitems__
+reads a batch at a time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from typing import Any
 
 import datasets
 import torch
-from torch.utils.data import DataLoader
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.work import CORES, Work
+from torch.utils.data import DataLoader
 
 datasets.disable_progress_bars()
 
@@ -58,4 +58,8 @@ def many(work: Work) -> Any:
 
     table = datasets.Dataset.from_dict({"number": np.arange(work.count)}).with_format("torch")
     torch.manual_seed(0)
-    return DataLoader(table, batch_size=work.batch_size, shuffle=True)
+    return DataLoader(table, batch_size=work.batch_size, shuffle=True, collate_fn=_numbers)
+
+
+def _numbers(rows: Any) -> torch.Tensor:
+    return torch.stack([row["number"] for row in rows])

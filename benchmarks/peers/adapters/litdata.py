@@ -1,6 +1,7 @@
 """LitData: data optimised into its chunks, StreamingDataset in StreamingDataLoader.
 
-https://github.com/Lightning-AI/litData: chunk_bytes="64MB", transforms in a subclass's __getitem__, TokensLoader for tokens.
+https://github.com/Lightning-AI/litData: chunk_bytes="64MB", transforms in a subclass's __getitem__,
+TokensLoader for tokens.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
-from litdata.streaming.writer import BinaryWriter
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.work import CORES, Work
 from benchmarks.peers.workloads.files import sample
 from benchmarks.peers.workloads.text import BLOCK
+from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+from litdata.streaming.writer import BinaryWriter
 
 
 def optimized(work: Work, samples: Callable[[], Iterator[Any]], **options: Any) -> str:
@@ -63,10 +63,16 @@ for _family in ("train", "validation"):
     loads(_family, "simplejpeg and OpenCV")(partial(_images, how="opencv"))
 
 
+def _bytes(samples: Any) -> list[bytes]:
+    return [bytes(one) for one in samples]
+
+
 def _records(work: Work) -> Any:
     folder = optimized(work, lambda: (sample(number) for number in range(work.count)))
     dataset = StreamingDataset(folder, shuffle=True, drop_last=False)
-    return StreamingDataLoader(dataset, batch_size=work.batch_size, num_workers=work.workers or 0, collate_fn=list)
+    return StreamingDataLoader(
+        dataset, batch_size=work.batch_size, num_workers=work.workers or 0, collate_fn=_bytes
+    )
 
 
 loads("tar-random", "its own chunks, shuffled")(_records)

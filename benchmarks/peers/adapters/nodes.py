@@ -1,7 +1,7 @@
 """torchdata.nodes: sampler, batcher, parallel mapper, prefetcher.
 
-https://meta-pytorch.org/data/beta/torchdata.nodes.html: Loader(Prefetcher(ParallelMapper(Batcher(MapStyleWrapper/SamplerWrapper)))),
-a batch per task, threads where the work releases the GIL.
+https://meta-pytorch.org/data/beta/torchdata.nodes.html: Prefetcher(ParallelMapper(Batcher(SamplerWrapper))) in a
+Loader, with samplers that have a state; a batch per task, threads where the work releases the GIL.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler, default_collate
-from torchdata.nodes import Batcher, Loader, ParallelMapper, Prefetcher, SamplerWrapper
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.datasets import Cifar
 from benchmarks.peers.work import CORES, Work
 from benchmarks.peers.workloads.python import DATASETS
+from torch.utils.data import SequentialSampler, default_collate
+from torchdata.nodes import Batcher, Loader, ParallelMapper, Prefetcher, SamplerWrapper
+from torchdata.stateful_dataloader.sampler import RandomSampler
 
 
 def graph(work: Work, make: Callable[[list[int]], Any], *, shuffle: bool = True, method: str = "thread") -> Any:
     """A loader whose workers make whole batches."""
     indices = range(work.count)
-    sampler: Any = RandomSampler(indices) if shuffle else SequentialSampler(indices)
+    sampler: Any = RandomSampler(indices, generator=torch.Generator()) if shuffle else SequentialSampler(indices)
     node: Any = Batcher(SamplerWrapper(sampler), batch_size=work.batch_size, drop_last=False)
     node = ParallelMapper(node, make, num_workers=CORES, in_order=True, method=method)
     return Loader(Prefetcher(node, prefetch_factor=2))

@@ -13,7 +13,6 @@ import numpy as np
 import ray
 import ray.data
 import torch
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import Epochs, loads
 from benchmarks.peers.work import CORES, ROOT, Work

@@ -1,7 +1,7 @@
 """SPDL: a pipeline of threads, a batch per task.
 
-https://facebookresearch.github.io/spdl: PipelineBuilder with aggregate and pipe(concurrency=), spdl.io.load_image_batch
-or a decoder of one's own.
+https://facebookresearch.github.io/spdl: PipelineBuilder with aggregate and pipe(concurrency=),
+and a decoder of one's own, which was faster than its FFmpeg.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from spdl.pipeline import PipelineBuilder
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import Epochs, loads
 from benchmarks.peers.work import CORES, Work
+from spdl.pipeline import PipelineBuilder
 
 
 def pipeline(work: Work, make: Callable[[list[int]], Any], *, shuffle: bool = True) -> Epochs:

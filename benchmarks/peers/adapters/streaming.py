@@ -1,6 +1,7 @@
 """MosaicML Streaming: MDS shards on the local disk, StreamingDataset in torch's loader.
 
-https://docs.mosaicml.com/projects/streaming: batch_size given to the dataset too, num_canonical_nodes=1, py1e shuffle.
+https://docs.mosaicml.com/projects/streaming: batch_size given to the dataset too,
+num_canonical_nodes=1, its own shuffle.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from typing import Any
 import benchmarks.peers.torchvision_stub  # noqa: F401
 import numpy as np
 import torch
-from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.work import CORES, Work
 from benchmarks.peers.workloads.text import BLOCK
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
 
 def _dataset(kind: type[StreamingDataset], folder: Path, work: Work, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Threads by hand, a batch per task, simplejpeg and OpenCV: no library, but the fastest that one writes in an hour."""
+"""Threads by hand, a batch per task, simplejpeg and OpenCV: the fastest loop that one writes in an hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-
 from benchmarks.peers import decode
 from benchmarks.peers.adapters import Epochs, loads
 from benchmarks.peers.work import CORES, Work

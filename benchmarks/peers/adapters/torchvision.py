@@ -1,4 +1,4 @@
-"""torch's DataLoader with torchvision's decode_jpeg and transforms v2; a torchvision that does not fit torch's build is named."""
+"""torch's DataLoader with torchvision's decode_jpeg and transforms v2."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
-from torchvision.io import ImageReadMode, decode_jpeg
-from torchvision.transforms import v2
-
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.work import CORES, Work
 from benchmarks.peers.workloads.images import MEAN, STD
+from torch.utils.data import DataLoader, Dataset
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
 
 
 class Images(Dataset[Any]):

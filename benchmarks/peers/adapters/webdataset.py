@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
-
 from benchmarks.peers import decode, server
 from benchmarks.peers.adapters import loads
 from benchmarks.peers.work import CORES, Work

@@ -35,7 +35,7 @@ WORKLOADS = [
          options={"size": 224, "normalize": False}),
     Work("first batch of 100 million", "many", "a dataset that gives the number of a sample, shuffled and seeded",
          make, check_numbers, "nothing", 100_000_000, 1_000_000, batches=20, shows="first", unit="ms"),
-    Work("resume", "resume", "8 KiB files, shuffled; half an epoch, state_dict, a new loader, load_state_dict, next batch",
+    Work("resume", "resume", "8 KiB files, shuffled; half an epoch, its state in a new loader, the next batch",
          make_files, check_resume, "files", 20_000, 1000, batch_size=50, shows="resume", unit="ms"),
     Work("import", "import", "the import beyond torch's, in a fresh process",
          make, lambda work, batches: None, "nothing", 1, 1, shows="import", unit="ms"),

@@ -33,7 +33,9 @@ def make_hdf5(folder: Path, count: int) -> None:
     import h5py
 
     with h5py.File(folder / "rows.h5", "w") as file:
-        file.create_dataset("data", data=rows(count), chunks=(64, COLUMNS), compression="gzip", compression_opts=1)
+        file.create_dataset(
+            "data", data=rows(count), chunks=(min(64, count), COLUMNS), compression="gzip", compression_opts=1
+        )
 
 
 def make_mds(folder: Path, count: int) -> None:

@@ -56,6 +56,6 @@ def check_packing(work: Work, batches: Batches) -> None:
 WORKLOADS = [
     Work("tokens", "tokens", f"blocks of {BLOCK:,} int32 tokens from one file, shuffled; the blocks",
          make_tokens, check_tokens, "tokens", 50_000, 2000, unit="blocks/s"),
-    Work("packing", "packing", f"documents packed into rows of {LENGTH} tokens, each epoch anew; the rows, padded with 0",
+    Work("packing", "packing", f"documents packed into rows of {LENGTH} tokens; the rows, padded with 0",
          make_documents, check_packing, "documents", 50_000, 2000, unit="rows/s", options={"any_size": True}),
 ]  # fmt: skip
