@@ -7,5 +7,5 @@ for sanitizers in "" address,undefined thread; do
   echo "==> core tests, ${sanitizers:-no sanitizer}"
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DFORELOAD_BUILD_TESTS=ON -DFORELOAD_SANITIZE="$sanitizers" >/dev/null
   cmake --build "$build" --parallel "$(nproc)" >/dev/null
-  ctest --test-dir "$build" --output-on-failure --no-tests=error
+  ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error
 done

@@ -49,6 +49,10 @@ if ! is_done build "$build"; then
       echo "    not installed (apt install libjpeg62-turbo-dev): JPEGs will be decoded by Pillow, several times slower" >&2
   fi
   [ -x .venv/bin/python ] || "$python" -m venv .venv
+  pip install scikit-build-core nanobind ninja $(command -v cmake >/dev/null || echo cmake)
+  echo "==> foreload"
+  pip install --no-deps --no-build-isolation --editable . &  # beside the packages, which it needs only when it runs
+  building=$!
 fi
 
 if [ ${#missing[@]} != 0 ]; then
@@ -62,16 +66,17 @@ with open("pyproject.toml", "rb") as file:
 extras = [project["optional-dependencies"][name] for name in sys.argv[1].split(",")]
 print(*(line for lines in (project["dependencies"], *extras) for line in lines), sep="\n")
 PYTHON
-  pip install torch==2.13.0 scikit-build-core nanobind ninja $(command -v cmake >/dev/null || echo cmake) \
-    -r .venv/requirements.txt
+  # (Of thousands of files few are ever imported: Python compiles those when they are.)
+  pip install --no-compile torch==2.13.0 -r .venv/requirements.txt
   for name in "${missing[@]}"; do done_with "$name" "$packages"; done
 fi
 
 if ! is_done build "$build"; then
-  echo "==> foreload"
-  pip install --no-deps --no-build-isolation --editable .
+  wait "$building"
   # pip compiles what it installs, but not an editable tree; where Python may not write bytecode, each process
   # would compile all of it anew.
   .venv/bin/python -m compileall -q src/foreload
   done_with build "$build"
 fi
+# One process compiles what all import, before many do at once.
+env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import foreload.cli.commands"

@@ -11,11 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "foreload"
 FILES = sorted(SOURCE.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in FILES
 }
+
+
+def tree_of(path: Path) -> ast.Module:
+    """Parse a file anew each time: all trees together would be memory that each fork of the tests copies."""
+    return ast.parse(path.read_text())
 
 
 def room_of(path: Path) -> str:
@@ -36,7 +40,7 @@ def imported(path: Path) -> set[Path]:
     """The files of foreload that a file imports, anywhere in it, for types too."""
     package = path.relative_to(SOURCE.parent).parent.parts
     names = []
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -95,9 +99,10 @@ PUBLIC_PRIVATE = {"_current_frames", "_getframe", "_exit", "_replace", "_fields"
 
 def test_private_names_are_not_read_across_files() -> None:
     read = []
-    for path, tree in TREES.items():
+    for path in FILES:
         if str(path.relative_to(SOURCE)) in READS_OTHERS:
             continue
+        tree = tree_of(path)
         own = own_private_names(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("foreload"):
@@ -136,8 +141,8 @@ def code_lines(function: ast.FunctionDef) -> int:
 def test_functions_are_short() -> None:
     long = [
         f"{path.relative_to(SOURCE)}: {node.name} has {code_lines(node)} lines"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
         # A signature is not code: DataLoader has torch's arguments and its own.
         if isinstance(node, ast.FunctionDef) and code_lines(node) - len(node.args.args + node.args.kwonlyargs) > 60
     ]
@@ -147,8 +152,8 @@ def test_functions_are_short() -> None:
 def test_first_lines_say_what_a_module_is() -> None:
     odd = [
         f"{path.relative_to(SOURCE)}: {line}"
-        for path, tree in TREES.items()
-        if not (line := (ast.get_docstring(tree) or "").partition("\n")[0])
+        for path in FILES
+        if not (line := (ast.get_docstring(tree_of(path)) or "").partition("\n")[0])
         or re.match(r"(What|Who|How|Whether|Stage) ", line)
     ]
     assert odd == []

@@ -337,6 +337,27 @@ def photos(folder: Path, count: int = 24) -> Path:
     return folder
 
 
+TRANSFORMS = {
+    "train": fl.transforms.train(48, color_jitter=(0.2, 0.2, 0.2, 0.1)),
+    "val": fl.transforms.val(48),
+    "resize": fl.transforms.resize(50),
+}
+IN_ORDER: Any = {"batch_size": 5, "shuffle": True, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos(tmp_path_factory.mktemp("cached"))
+
+
+@pytest.fixture(scope="module")
+def uncached(folder: Path) -> dict[str, list[Any]]:
+    """The batches of four epochs by each transform, without a cache and without workers."""
+    images = {name: fl.ImageDataset(folder, transform=transform) for name, transform in TRANSFORMS.items()}
+    loaders = {name: fl.DataLoader(dataset, num_workers=0, **IN_ORDER) for name, dataset in images.items()}
+    return {name: [list(loader) for _ in range(4)] for name, loader in loaders.items()}
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
 @pytest.mark.parametrize(
@@ -349,23 +370,16 @@ def photos(folder: Path, count: int = 24) -> Path:
         for budget in ("20KB", "300KB", "10MB")
     ],
 )
-def test_images_are_the_same_from_the_cache(tmp_path: Path, keep: Any, budget: str, workers: str) -> None:
-    for transform in (
-        fl.transforms.train(48, color_jitter=(0.2, 0.2, 0.2, 0.1)),
-        fl.transforms.val(48),
-        fl.transforms.resize(50),
-    ):
-        images = fl.ImageDataset(
-            photos(tmp_path) if not list(tmp_path.iterdir()) else tmp_path, transform=transform
-        )
-        arguments: Any = {"batch_size": 5, "shuffle": True, "seed": 3}
+def test_images_are_the_same_from_the_cache(
+    folder: Path, uncached: dict[str, list[Any]], keep: Any, budget: str, workers: str
+) -> None:
+    for name, transform in TRANSFORMS.items():
         if workers == "processes" and transform.random:
             continue  # torch's workers draw from their own generators
-        arguments |= WORKERS[workers]
-        plain = fl.DataLoader(images, **arguments)
-        cached = fl.DataLoader(images, cache=fl.Cache(budget, keep=keep), **arguments)
-        for _ in range(4):
-            for (x, y), (u, v) in zip(plain, cached, strict=True):
+        images = fl.ImageDataset(folder, transform=transform)
+        cached = fl.DataLoader(images, cache=fl.Cache(budget, keep=keep), **IN_ORDER, **WORKERS[workers])
+        for epoch in uncached[name]:
+            for (x, y), (u, v) in zip(epoch, cached, strict=True):
                 assert torch.equal(x, u)
                 assert torch.equal(y, v)
         counts = cached.stats()["cache"]

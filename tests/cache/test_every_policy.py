@@ -99,11 +99,10 @@ def test_samples_order_and_generators_are_torchs(workers: str, order: str, polic
 )
 def test_processes_of_all_kinds_share_one_cache(processes: str, order: str) -> None:
     arguments = PROCESSES[processes]
-    torchs = {"num_workers": 2, "persistent_workers": arguments["persistent_workers"]}
     for own in (True, False) if "fork" in processes.split(",") else (True,):
         dataset = Varied()
         got, states, loader = epochs_of(fl.DataLoader, dataset, order, own, 2, cache="1MiB", **arguments)
-        expected, expected_states, _ = epochs_of(TorchDataLoader, Varied(), order, own, 2, **torchs)
+        expected, expected_states = stocks(order, own, 2, arguments["persistent_workers"])
         assert got == expected
         assert states == expected_states
         assert (dataset.calls <= 1).all()

@@ -315,6 +315,7 @@ def test_a_class_may_be_derived_from(method: str | None) -> None:
         sampler=RandomSampler(dataset, replacement=True, generator=generator),
         num_workers=0 if method is None else 2,
         multiprocessing_context=method,
+        persistent_workers=method == "spawn",  # each epoch's own would import everything anew
     )
     fractions = set()
     for _ in range(2):
@@ -342,7 +343,8 @@ class Closed(Third):
 def test_datasets_that_pickle_themselves_share_when_spawned() -> None:
     generator, expected = foretell(1, 2)
     dataset = Closed(shift=4)
-    run(DataLoader, dataset, generator, 2, batch_size=8, num_workers=2, multiprocessing_context="spawn")
+    own: Any = {"multiprocessing_context": "spawn", "persistent_workers": True}
+    run(DataLoader, dataset, generator, 2, batch_size=8, num_workers=2, **own)
     assert dataset.calls.sum() == belady(expected, N // 3)
 
 

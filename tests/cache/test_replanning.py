@@ -126,17 +126,24 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    "arguments",
+    ("kind", "arguments"),
     [
-        {},
-        {"persistent_workers": True},
-        {"multiprocessing_context": "forkserver", "persistent_workers": True},
-        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
-        pytest.param({"multiprocessing_context": "spawn", "persistent_workers": True}, marks=pytest.mark.slow),
+        *itertools.product(
+            ["three times", "shuffled", "weighted"],
+            [
+                {},
+                {"persistent_workers": True},
+                {"multiprocessing_context": "forkserver", "persistent_workers": True},
+            ],
+        ),
+        # Each of these workers imports everything anew.
+        pytest.param("shuffled", {"multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+        pytest.param(
+            "three times", {"multiprocessing_context": "spawn", "persistent_workers": True}, marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", ["three times", "shuffled", "weighted"])
 def test_so_it_is_with_workers_of_any_kind(kind: str, arguments: dict[str, Any]) -> None:
     make, generator = SAMPLERS[kind], torch.Generator().manual_seed(2)
     sampler = make(generator)

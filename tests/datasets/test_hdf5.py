@@ -799,9 +799,9 @@ def two_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("sizes")
     for name, rows in (("small", 2000), ("large", 24_000)):
         with h5py.File(folder / f"{name}.h5", "w") as file:
-            data = file.create_dataset("data", (rows, 1024), "f4", chunks=(64, 1024), compression="gzip")
-            chunk = zlib.compress(np.arange(65536, dtype="f4").tobytes(), 1)
-            for begin in range(0, rows, 64):
+            data = file.create_dataset("data", (rows, 1024), "f4", chunks=(16, 1024), compression="gzip")
+            chunk = zlib.compress(np.arange(16384, dtype="f4").tobytes(), 1)
+            for begin in range(0, rows, 16):
                 data.id.write_direct_chunk((begin, 0), chunk)
     return [str(folder / "small.h5"), str(folder / "large.h5")]
 
@@ -864,7 +864,7 @@ def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path
         file.create_dataset("data", data=data, chunks=(4, 5), **GZIP)
         file["labels"] = np.arange(24)
     expected = [torch.from_numpy(row) for row in data.astype(data.dtype.newbyteorder("="))]
-    arguments = {"num_workers": 2} | ({"workers": "processes"} if loader is fl.DataLoader else {})
+    arguments = {"num_workers": 1} | ({"workers": "processes"} if loader is fl.DataLoader else {})
     for transform in (None, unchanged):
         for target in (None, "labels"):
             dataset = fl.HDF5Dataset(path, target_name=target, transform=transform)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
+from tests.ray.parts import Counting, Drawn, Part, plain
 
 ray = pytest.importorskip("ray")
 
@@ -23,12 +22,6 @@ pytestmark = [
 ]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
-    with running_cluster() as cluster:
-        yield cluster
 
 
 def kill(epoch: Any, numbers: Any) -> int:
@@ -64,9 +57,9 @@ def test_actors_are_killed_again_and_again(options: Any) -> None:
 
 
 def test_a_nodes_cache_is_killed_with_its_workers() -> None:
-    expected = plain(fl.DataLoader(Drawn(80), num_workers=0, **ALWAYS))
+    expected = plain(fl.DataLoader(Drawn(160), num_workers=0, **ALWAYS))
     options: Any = {"cache": "16MiB", "persistent_workers": True, "max_restarts": 30}
-    with fl.DataLoader(Drawn(80), num_workers=2, workers="ray", **ALWAYS, **options) as loader:
+    with fl.DataLoader(Drawn(160), num_workers=2, workers="ray", **ALWAYS, **options) as loader:
         assert plain(loader) == expected
         loader.set_epoch(0)
         epoch, got = iter(loader), []
