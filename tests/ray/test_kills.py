@@ -57,9 +57,9 @@ def test_actors_are_killed_again_and_again(options: Any) -> None:
 
 
 def test_a_nodes_cache_is_killed_with_its_workers() -> None:
-    expected = plain(fl.DataLoader(Drawn(160), num_workers=0, **ALWAYS))
+    expected = plain(fl.DataLoader(Drawn(80), num_workers=0, **ALWAYS))
     options: Any = {"cache": "16MiB", "persistent_workers": True, "max_restarts": 30}
-    with fl.DataLoader(Drawn(160), num_workers=2, workers="ray", **ALWAYS, **options) as loader:
+    with fl.DataLoader(Drawn(80), num_workers=2, workers="ray", **ALWAYS, **options) as loader:
         assert plain(loader) == expected
         loader.set_epoch(0)
         epoch, got = iter(loader), []
