@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Lethal, Part, Touched, plain
+from tests.ray.parts import Counting, Drawn, Lethal, Part, Touched, plain, running_cluster
 from tests.test_documents import blocks_of
 
 ray = pytest.importorskip("ray")
@@ -26,6 +26,12 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def on_ray(dataset: Any, workers: Any = 2, **options: Any) -> fl.DataLoader[Any]:

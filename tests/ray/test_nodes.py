@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import foreload as fl
-from tests.ray.parts import Drawn, plain
+from tests.ray.parts import Drawn, plain, running_cluster
 
 ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(150),
     pytest.mark.filterwarnings("ignore"),
 ]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 class Slow(Drawn):
