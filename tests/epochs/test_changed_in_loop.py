@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset, Dataset, RandomSampler, Sampler, Subset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, RandomSampler, Sampler, Subset, TensorDataset
 
 import foreload as fl
 
@@ -221,3 +222,40 @@ def test_large_batches_lie_in_memory_that_is_used_again() -> None:
             assert torch.equal(batch, tensor[int(batch[0, 0]) // 40_000 :][:8])
             addresses.add((epoch, batch.data_ptr()))
     assert len(addresses) <= 9
+
+
+FORMS: dict[str, Any] = {
+    "TensorDataset": TensorDataset,
+    "tensor": lambda tensor: tensor,
+    "list": list,
+    "Subset": lambda tensor: Subset(TensorDataset(tensor), range(100)),
+    "ConcatDataset": lambda tensor: ConcatDataset([TensorDataset(tensor), TensorDataset(tensor)]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_threads_warn_of_changes_while_they_load(form: str) -> None:
+    tensor = torch.zeros(100, 4)
+    loader = fl.DataLoader(FORMS[form](tensor), batch_size=2, num_workers=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            for _ in loader:
+                pass
+            tensor.add_(1)  # between epochs
+    with pytest.warns(UserWarning, match="were changed while worker threads load") as found:
+        for _ in loader:
+            tensor.add_(1)
+    assert len(found) == 1
+    assert found[0].filename == __file__
+
+
+def test_processes_show_the_data_of_the_epochs_beginning() -> None:
+    tensor = torch.zeros(100, 4)
+    loader = fl.DataLoader(TensorDataset(tensor), batch_size=2, num_workers=2, workers="processes")
+    for epoch in range(2):
+        seen = set()
+        for (batch,) in loader:
+            seen.add(float(batch.max()))
+            tensor.add_(1)
+        assert seen == {50.0 * epoch}

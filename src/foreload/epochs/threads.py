@@ -11,6 +11,7 @@ from typing import Any
 from foreload import _native
 from foreload.batch.samples import SampleAssembly
 from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.held import HeldTensors
 from foreload.protocol import Assembly, Batch
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Tuner
@@ -42,6 +43,7 @@ class ThreadEpoch(Epoch):
         self._owner = owner
         self._timeout = spec.timeout or 0
         self._in_order = spec.in_order
+        self._held = HeldTensors(spec.dataset)
         self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
@@ -64,6 +66,7 @@ class ThreadEpoch(Epoch):
                 raise self._pool.failure
             raise StopIteration
         batch = self._await()
+        self._held.warn()
         # The caller still holds the previous batch, whose memory the last batch ahead could use. But a sampler of
         # the user's may draw from the loop's generators, so it is asked when torch does it.
         is_left = self._spec.draws_at_once and not self._order.is_array
