@@ -434,7 +434,7 @@ def test_loaders_that_try_out_workers_are_not_the_scripts(tmp_path: Path) -> Non
         "    def __len__(self): return 200\n"
         "    def __getitem__(self, index): time.sleep(0.003); return torch.tensor(index)\n"
         "if __name__ == '__main__':\n"
-        "    for batch in foreload.DataLoader(Slow(), batch_size=8, num_workers=2): pass\n"
+        "    for batch in foreload.DataLoader(Slow(), batch_size=8): pass\n"
     )
     found = profile(script)
     assert [loader.where for loader in found.loaders] == ["train.py:6"]

@@ -25,6 +25,10 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.5
 _MAX_RECORDING_SHARE = 0.01
 
 
+# The module that iterates loaders of its own to measure workers.
+_TRYING = "foreload.epochs.source"
+
+
 def patch_foreload(session: Session, module: Any) -> None:
     """Record the statistics of each ``foreload.DataLoader`` that is iterated."""
     kind = module.DataLoader
@@ -42,7 +46,7 @@ def patch_foreload(session: Session, module: Any) -> None:
             hide(error)
             raise
         # Loaders that foreload makes to measure workers are not the script's.
-        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("foreload.tune."):
+        if sys._getframe(1).f_globals.get("__name__") != _TRYING:
             notes.begin(self, epoch, where)
         if session.mark is not None and type(epoch) not in marked:
             marked.add(type(epoch))
