@@ -196,6 +196,7 @@ class RayEpoch(Epoch):
 
     def _replace(self, worker: RayWorker) -> None:
         lost = [self._jobs[number] for number in worker.asked if number in self._jobs]
+        is_certain = len(lost) == 1 or (bool(lost) and lost[0].is_alone)
         for job in lost:
             job.worker, job.is_alone = None, True
         if lost:
@@ -207,7 +208,7 @@ class RayEpoch(Epoch):
         if num_lost > self._max_restarts:
             self.close()
             self._pool.close()
-            raise RuntimeError(worker.death() + self._times(num_lost, indices))
+            raise RuntimeError(worker.death() + self._times(num_lost, indices[:1] if is_certain else indices))
         process = worker.process
         self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
         if len(self._restarts) == 1:
@@ -221,9 +222,8 @@ class RayEpoch(Epoch):
         limit = f"(max_restarts={self._max_restarts})"
         if not indices:
             return f"{num_lost} workers ended before they had begun {limit}."
-        return (
-            f"{num_lost} workers ended while they were loading the batch of samples {shown(indices[0])} {limit}."
-        )
+        batches = ", or that of ".join(map(shown, indices))
+        return f"{num_lost} workers ended while they were loading the batch of samples {batches} {limit}."
 
     def wake(self) -> None:
         """Let a thread that waits for a batch look again whether the epoch goes on."""
