@@ -186,6 +186,8 @@ HEAVY = {
     "foreload.recipes",
     "foreload.remote",
     "foreload.report",
+    "foreload.tune.choose",
+    "foreload.workers.processes",
     "foreload.transforms",
 }
 

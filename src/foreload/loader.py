@@ -25,9 +25,9 @@ from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
+from foreload.record.restart import Restart
 from foreload.record.stats import Stats, collect
 from foreload.record.units import quantity
-from foreload.workers.processes import Restart
 from foreload.workers.spec import Workers, check_workers
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ import foreload as fl
 from foreload import machine
 from foreload.record import usage as gpu
 from foreload.record import usage as tree
+from foreload.record.restart import Restart
 from foreload.record.spans import Stage
 from foreload.record.stats import Stats, _percentiles
-from foreload.workers.processes import Restart
 from tests.fake_device import FakeDevice
 
 KINDS: dict[str, dict[str, Any]] = {

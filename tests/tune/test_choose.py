@@ -20,10 +20,9 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
-from foreload.tune.choose import Choice
 from foreload.tune.dataset_state import StateWatch
 from foreload.tune.measure import TOO_LONG, Measurement
-from foreload.tune.workload import STRIDE, Workload
+from foreload.tune.workload import STRIDE, Choice, Workload
 from foreload.workers import selection
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -13,13 +13,11 @@ from foreload.datasets.native import native_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
-from foreload.epochs.processes import ProcessEpoch
-from foreload.epochs.stream import StreamEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
 from foreload.protocol import EpochListener
+from foreload.record.restart import Restart
 from foreload.workers.crew import Crew
-from foreload.workers.processes import Restart
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
@@ -52,11 +50,15 @@ def open_epoch(
     cursor, batches, count = spec.cursor, spec.batches, workers.count
     crew.count = count
     if crew.kind(workers.workers, count) == "processes":
+        from foreload.epochs.processes import ProcessEpoch
+
         pool, owner = crew.process_pool(workers, cursor.base_seed)
         return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)
     if crew.kind(workers.workers, count) == "ray":
         return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
     if isinstance(spec.dataset, IterableDataset):
+        from foreload.epochs.stream import StreamEpoch
+
         if count == 0:
             return StreamEpoch(spec, buffers)
         identity = WorkerIdentity(count, cursor.base_seed, spec.dataset, workers.init)
@@ -100,6 +102,8 @@ def _open_on_ray(
 
     pool, owner = crew.ray_pool(workers, spec.cursor.base_seed)
     if workers.is_stream or has_state(spec.dataset):
+        from foreload.epochs.processes import ProcessEpoch
+
         # Each worker has its own part, or state, and so the batches that are its.
         same: Any = pool
         return ProcessEpoch(spec, same, owner=owner, restarts=restarts, max_restarts=max_restarts)

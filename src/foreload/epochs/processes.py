@@ -20,10 +20,11 @@ from foreload.batch.progress import BEGUN, Progress
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
+from foreload.record.restart import Restart
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
 from foreload.workers.process import Worker
-from foreload.workers.processes import ProcessPool, Restart
+from foreload.workers.processes import ProcessPool
 from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch", "shown", "take_batch"]

@@ -14,8 +14,8 @@ from foreload.batch.assembly import count
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.processes import shown, take_batch
 from foreload.errors import warn_user
+from foreload.record.restart import Restart
 from foreload.workers.crew import Crew, PoolOwner
-from foreload.workers.processes import Restart
 from foreload.workers.ray.pool import RayPool
 from foreload.workers.ray.worker import RayWorker
 from foreload.workers.worker import Begin, Result

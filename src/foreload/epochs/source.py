@@ -23,7 +23,6 @@ from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
-from foreload.epochs.open import open_epoch
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
@@ -33,11 +32,11 @@ from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
+from foreload.record.restart import Restart
 from foreload.record.spans import Spans
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew
-from foreload.workers.processes import Restart
 from foreload.workers.spec import CrewSpec, Workers
 
 __all__ = ["EpochSource"]
@@ -171,6 +170,8 @@ class EpochSource(LoaderOrder[T_co]):
             expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
             not self._auto_workers,  # which no result may show
         )
+        from foreload.epochs.open import open_epoch
+
         crew = self._crew_spec(view)
         return open_epoch(
             spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts

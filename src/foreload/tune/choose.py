@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
-from foreload.tune.costs import WorkerKind
 from foreload.tune.measure import (
     MAX_THREADS,
     MEMORY_SHARE,
@@ -23,9 +21,9 @@ from foreload.tune.measure import (
     Measurement,
     measure_workers,
 )
-from foreload.tune.workload import Workload
+from foreload.tune.workload import Choice, Workload
 
-__all__ = ["Choice", "choose_workers", "remote_threads"]
+__all__ = ["choose_workers", "remote_threads"]
 
 # Datasets with fewer samples are not measured.
 _MIN_SAMPLES = 32
@@ -48,29 +46,6 @@ def remote_threads(batch_size: int | None) -> int:
     """
     wanted = -(-_SAMPLES_IN_FLIGHT // max(1, batch_size or 1))
     return max(_MIN_REMOTE_THREADS, min(MAX_THREADS, wanted))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The workers that load the samples.
-
-    Attributes:
-        kind: threads or processes.
-        count: their number; 0: the calling thread loads.
-        why: the reason, in words.
-        rates: samples per second that were measured.
-        seconds: the time that measuring took.
-        is_pure: whether loading was seen to change nothing in the dataset.
-        made_of: the objects that the dataset, and what is applied to its samples, were made of then.
-    """
-
-    kind: WorkerKind
-    count: int
-    why: str
-    rates: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    is_pure: bool = False
-    made_of: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 def choose_workers(work: Workload) -> Choice:

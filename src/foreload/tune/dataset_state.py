@@ -11,7 +11,6 @@ import io
 import logging
 import random
 import socket
-import sqlite3
 import sys
 import zlib
 from array import array
@@ -34,20 +33,18 @@ __all__ = ["StateWatch", "changed", "digest", "find_open_file", "made_of", "snap
 _MOST_VALUES = 20_000
 _MOST_BYTES = 1 << 20
 
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-
 # The most values that are looked at in each epoch.
 _MOST_PARTS = 2_000
 
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 
 # A number of ctypes; numbers, arrays and structures of its may lie in shared memory.
 _NUMBER: Any = ctypes.c_int.__base__
 
 
-@functools.cache
+@functools.cache  # and when it is first needed, since NumPy imports its generators then
 def _generators() -> tuple[Any, ...]:
-    # When it is first needed: NumPy imports its generators then.
     return random.Random, np.random.Generator, np.random.RandomState, torch.Generator
 
 
@@ -149,13 +146,18 @@ def _is_open(value: Any) -> bool:
 
 
 def _is_iterator(value: Any) -> bool:
-    return isinstance(value, Iterator) and not isinstance(value, (io.IOBase, sqlite3.Cursor))
+    return isinstance(value, Iterator) and not (isinstance(value, io.IOBase) or _is_of_sqlite(value))
+
+
+def _is_of_sqlite(value: Any) -> bool:
+    module = sys.modules.get("sqlite3")  # if nobody has imported it, there is no connection
+    return module is not None and isinstance(value, (module.Connection, module.Cursor))
 
 
 def _is_open_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
         return not (value.closed or isinstance(value, (io.BytesIO, io.StringIO)))
-    if isinstance(value, (sqlite3.Connection, sqlite3.Cursor, socket.socket)):
+    if isinstance(value, socket.socket) or _is_of_sqlite(value):
         return True
     return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "netCDF4", "tables") and bool(value)
 

@@ -1,11 +1,11 @@
-"""The samples that workers are measured with, and turns of workers that load them."""
+"""The samples that workers are measured with, turns of workers that load them, and the workers that are chosen."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from foreload.tune.costs import WorkerKind
 
-__all__ = ["STRIDE", "Candidate", "NotWanted", "Turns", "Workload"]
+__all__ = ["STRIDE", "Candidate", "Choice", "NotWanted", "Turns", "Workload"]
 
 # The kind and number of workers; none: the thread of the loop.
 Candidate = tuple[WorkerKind, int]
@@ -29,6 +29,29 @@ _TURN_SECONDS = 0.05
 
 # The batches that are made to see what a sample takes in one.
 _GLANCED_BATCHES = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The workers that load the samples.
+
+    Attributes:
+        kind: threads or processes.
+        count: their number; 0: the calling thread loads.
+        why: the reason, in words.
+        rates: samples per second that were measured.
+        seconds: the time that measuring took.
+        is_pure: whether loading was seen to change nothing in the dataset.
+        made_of: the objects that the dataset, and what is applied to its samples, were made of then.
+    """
+
+    kind: WorkerKind
+    count: int
+    why: str
+    rates: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_pure: bool = False
+    made_of: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 class NotWanted(BaseException):

@@ -15,20 +15,20 @@ from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
 from foreload.tune.between_epochs import Retuner
-from foreload.tune.choose import Choice
 from foreload.tune.costs import WorkerKind
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Setting, Tuner
+from foreload.tune.workload import Choice
 from foreload.workers.copies import own_copy
-from foreload.workers.processes import ProcessPool
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CrewSpec, Workers
 from foreload.workers.threads import ThreadPool
-from foreload.workers.worker import WorkerTask
 from foreload.workers.worker_info import WorkerIdentity
 
 if TYPE_CHECKING:
+    from foreload.workers.processes import ProcessPool
     from foreload.workers.ray.pool import RayPool
+    from foreload.workers.worker import WorkerTask
 
 __all__ = ["Crew", "PoolOwner"]
 
@@ -152,6 +152,8 @@ class Crew:
 
     def process_pool(self, spec: CrewSpec, seed: int) -> tuple[ProcessPool, PoolOwner | None]:
         """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
+        from foreload.workers.processes import ProcessPool
+
         if not isinstance(self.pool, ProcessPool) or self.pool.closed:
             task = _task(spec, seed)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
@@ -215,6 +217,8 @@ class Crew:
 
 def _task(spec: CrewSpec, seed: int) -> WorkerTask:
     """Return what a worker in another process is started with."""
+    from foreload.workers.worker import WorkerTask
+
     # The loop's process pins memory, and the view has the cache in it already.
     batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
     return WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)

@@ -7,7 +7,6 @@ import select
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from foreload.record.spans import Spans
@@ -16,26 +15,7 @@ from foreload.workers.pipes import Alarm
 from foreload.workers.process import END_SECONDS, Worker
 from foreload.workers.worker import Result, WorkerTask
 
-__all__ = ["ProcessPool", "Restart"]
-
-
-@dataclass(frozen=True)
-class Restart:
-    """A worker process that ended before its time, and was replaced.
-
-    Attributes:
-        worker: its number.
-        pid: the id of its process.
-        exitcode: minus the signal that killed it, or its exit code; None: not known, as on another machine.
-        indices: the indices of its unfinished batches, which were loaded again.
-        node: the address of its machine, for workers on a Ray cluster.
-    """
-
-    worker: int
-    pid: int
-    exitcode: int | None
-    indices: list[Any]
-    node: str = ""
+__all__ = ["ProcessPool"]
 
 
 class ProcessPool:

@@ -23,10 +23,9 @@ from foreload.cache.view import holds_values, is_remote
 from foreload.datasets.native import native_assembly
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
-from foreload.tune.choose import Choice, choose_workers, remote_threads
 from foreload.tune.costs import WorkerKind
 from foreload.tune.dataset_state import made_of
-from foreload.tune.workload import Workload
+from foreload.tune.workload import Choice, Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
@@ -114,6 +113,8 @@ def is_selected(spec: CrewSpec) -> bool:
 
 
 def _remote(spec: CrewSpec) -> Choice:
+    from foreload.tune.choose import remote_threads
+
     count = remote_threads(spec.batches.batch_size) if spec.is_auto else spec.count
     return Choice("threads", count, "samples come from a server, and waiting takes no core")
 
@@ -176,6 +177,8 @@ def _is_in_memory(spec: CrewSpec) -> bool:
 
 def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     """Return the fastest workers of those that load the same samples; measured once for a dataset and settings."""
+    from foreload.tune.choose import choose_workers
+
     trouble = why_not_started(spec.context, _sent(spec))
     kinds: tuple[WorkerKind, ...] = ("threads",) if user_code is None else ()
     kinds = kinds if trouble is not None else (*kinds, "processes")
