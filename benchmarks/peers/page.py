@@ -63,7 +63,8 @@ def tables(content: dict[str, Any]) -> str:
             "",
             f"### {row['work'].capitalize()}",
             "",
-            f"{row['about'].strip().capitalize()}. {row['samples']:,} samples.",
+            f"{_sentence(row['about'].strip())}. {row['samples']:,} samples; "
+            f"{row['rounds']} rounds on {row['date']}.",
             "",
         ]
         lines += _details(row)
@@ -148,7 +149,7 @@ def _generated() -> str:
     content = json.loads(RESULT.read_text())
     machine = ", ".join(f"{key}: {value}" for key, value in content["machine"].items())
     return (
-        f"Measured by `{content['command']}`, {content['rounds']} rounds. The machine: {machine}.\n\n"
+        f"Measured by `{content['command']}`. The machine: {machine}.\n\n"
         f"![foreload against the best peer of each workload](assets/{PLOT.name})\n\n{tables(content)}"
     )
 

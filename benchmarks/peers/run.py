@@ -1,11 +1,12 @@
 """All contestants on all workloads, in turns: results/peers.json, a table, a plot and docs/benchmarks.md.
 
-python -m benchmarks.peers.run [--only TEXT ...] [--contestants NAME ...] [--rounds N] [--quick] [--check]
+python -m benchmarks.peers.run [--only TEXT ... [--renew]] [--contestants NAME ...] [--rounds N]
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import fnmatch
 import json
 import platform
@@ -75,7 +76,14 @@ def contest(work: Work, found: dict[str, Families], options: argparse.Namespace)
         time_turns(work, contestants, options.rounds)
     rows = [summary(work, contestant) for contestant in contestants]
     row = {"work": work.name, "about": work.about, "unit": work.unit, "shows": work.shows, "samples": work.count}
-    return {**row, "quiet": is_quiet, "load": load, "contestants": rows}
+    measured = {"date": f"{datetime.date.today()}", "rounds": options.rounds, "quiet": is_quiet, "load": load}
+    return {**row, **measured, "contestants": rows}
+
+
+def renewed(kept: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows with this one in its workload's place."""
+    rows = {one["work"]: one for one in [*kept, row]}
+    return [rows[work.name] for work in ALL if work.name in rows]
 
 
 def machine() -> dict[str, Any]:
@@ -92,6 +100,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few samples: to see that contestants are right")
     parser.add_argument("--check", action="store_true", help="check only, time nothing")
     parser.add_argument(
+        "--renew", action="store_true", help="put the rows into results/peers.json, and keep its other rows"
+    )
+    parser.add_argument(
         "--wait", type=float, default=600, help="seconds to wait, per workload, until nothing else runs"
     )
     parser.add_argument(
@@ -100,18 +111,22 @@ def main() -> None:
     options = parser.parse_args()
     works = [work.shortened() if options.quick else work for work in chosen(options.only)]
     found, missing = available(options.contestants or list(install.packages()))
-    partial = options.quick or options.check or options.only or options.contestants
+    partial = options.quick or options.check or options.contestants or (options.only and not options.renew)
     path = options.json or (ROOT / "build" / "peers" / "partial.json" if partial else RESULT)
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.peers.run", *sys.argv[1:]]),
         "machine": machine(),
         "quick": options.quick,
-        "rounds": options.rounds,
         "missing": missing,
         "rows": [],
     }
+    if options.renew and path == RESULT and path.exists():
+        kept = json.loads(path.read_text())
+        if kept["machine"] != content["machine"]:
+            raise SystemExit(f"--renew: {path} was measured on another machine; measure all rows anew on this one")
+        content["rows"] = kept["rows"]
     for work in works:
-        content["rows"].append(contest(work, found, options))
+        content["rows"] = renewed(content["rows"], contest(work, found, options))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n")
     print(page.tables(content))

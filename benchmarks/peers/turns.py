@@ -20,6 +20,7 @@ from benchmarks.peers.install import packages
 from benchmarks.peers.work import ROOT, Work
 
 SECONDS = 600  # that a turn may take
+FAR = 3  # times slower than the best after the first round: one timed turn is enough
 
 
 @dataclass
@@ -120,14 +121,28 @@ def check(work: Work, contestants: Iterable[Contestant], tell: Callable[[str], o
 
 
 def time_turns(work: Work, contestants: Iterable[Contestant], rounds: int) -> None:
-    """Time those that are right, in turns, so that what disturbs the machine disturbs all of them."""
+    """Time those that are right, in turns, so that what disturbs the machine disturbs all of them.
+
+    Those that are far behind after the first round have no further turns.
+    """
+    racing = list(contestants)
     for _ in range(rounds):
-        for contestant in contestants:
+        racing = [contestant for contestant in racing if contestant.reason is None]
+        for contestant in racing:
+            answer = contestant.run(work, "time")
+            _note(contestant, answer)
             if contestant.reason is None:
-                answer = contestant.run(work, "time")
-                _note(contestant, answer)
-                if contestant.reason is None:
-                    contestant.turns.append(answer)
+                contestant.turns.append(answer)
+        racing = near(work, racing)
+
+
+def near(work: Work, contestants: list[Contestant]) -> list[Contestant]:
+    """Those that are not far behind the best of them."""
+    values = {one.name: entry["value"] for one in contestants if "value" in (entry := summary(work, one))}
+    more_is_better = work.shows == "rate"
+    best = (max if more_is_better else min)(values.values(), default=0.0)
+    behind = {name: best / value if more_is_better else value / best for name, value in values.items()}
+    return [one for one in contestants if behind.get(one.name, FAR) < FAR]
 
 
 def _note(contestant: Contestant, answer: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.peers import adapters, install, page, quiet, turns, work
+from benchmarks.peers import adapters, install, page, quiet, run, turns, work
 from benchmarks.peers.turns import Contestant
 from benchmarks.peers.work import Work, WrongResult
 from benchmarks.peers.workloads import ALL, find
@@ -138,7 +138,7 @@ def epoch(seconds: float, samples: int = 100) -> dict[str, Any]:
 
 def test_contestants_run_in_turns_and_wrong_ones_are_not_timed() -> None:
     log: list[str] = []
-    good = told(log, "good", [epoch(1)] + [epoch(seconds) for seconds in (4, 1, 2)])
+    good = told(log, "good", [epoch(1)] + [epoch(seconds) for seconds in (2, 1, 4)])
     wrong = told(log, "wrong", [{"wrong": "99 samples came"}])
     breaks = told(log, "breaks", [epoch(1), epoch(1), {"failed": "ValueError: no"}])
     all_ = [good, wrong, breaks]
@@ -152,6 +152,26 @@ def test_contestants_run_in_turns_and_wrong_ones_are_not_timed() -> None:
     assert rows[0]["measures"]["second"]["median"] == 250
     assert [row.get("reason") for row in rows] == [None, "wrong: 99 samples came", "failed: ValueError: no"]
     assert "value" not in rows[2]
+
+
+def test_contestants_far_behind_the_best_have_one_turn() -> None:
+    log: list[str] = []
+    fast = told(log, "fast", [epoch(seconds) for seconds in (1, 1, 1)])
+    far = told(log, "far", [epoch(3)])
+    near = told(log, "near", [epoch(seconds) for seconds in (2, 4, 2)])
+    turns.time_turns(ALL[0], [fast, far, near], 3)
+    assert [len(one.turns) for one in (fast, far, near)] == [3, 1, 3]
+    times = [{"import": seconds, "epochs": []} for seconds in (0.5, 0.1)]
+    slow, quick = told(log, "slow", times[:1]), told(log, "quick", times[1:] * 2)
+    turns.time_turns(find("import"), [slow, quick], 2)
+    assert [len(one.turns) for one in (slow, quick)] == [1, 2]
+
+
+def test_a_row_takes_the_place_of_the_one_that_was_kept() -> None:
+    names = [one.name for one in ALL[:3]]
+    kept = [{"work": name, "load": 1} for name in names[1:]]
+    rows = run.renewed(run.renewed(kept, {"work": names[2], "load": 2}), {"work": names[0], "load": 3})
+    assert rows == [{"work": name, "load": load} for name, load in zip(names, (3, 1, 2), strict=True)]
 
 
 @pytest.mark.slow
@@ -189,7 +209,7 @@ def compared(ours: float, theirs: float, shows: str = "rate") -> dict[str, Any]:
         {"contestant": "b", "adapter": "b", "reason": "wrong: x"},
     ]
     row = {"work": f"{ours}", "about": "it", "unit": "s", "shows": shows, "samples": 9, "quiet": True}
-    return {**row, "contestants": contestants}
+    return {**row, "rounds": 5, "date": "2026-01-01", "contestants": contestants}
 
 
 def test_the_page_says_where_foreload_is_behind() -> None:

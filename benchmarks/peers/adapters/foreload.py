@@ -59,6 +59,13 @@ def cifar(work: Work) -> Any:
     return loader(Cifar(work), work)
 
 
+@loads("cifar", "ImageArrayDataset, defaults")
+def cifar_natively(work: Work) -> Any:
+    transform = fl.transforms.train_small(32, padding=4, normalize=False)
+    images = np.load(work.folder / "images.npy")
+    return loader(fl.ImageArrayDataset(images, range(work.count), transform), work)
+
+
 @loads("files", "FileDataset, defaults")
 def files(work: Work) -> Any:
     return loader(fl.FileDataset(work.files), work)
