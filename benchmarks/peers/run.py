@@ -81,8 +81,10 @@ def contest(work: Work, found: dict[str, Families], options: argparse.Namespace)
 
 
 def renewed(kept: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows with this one in its workload's place."""
-    rows = {one["work"]: one for one in [*kept, row]}
+    """The rows with this one in its workload's place, unless only the one that is there was measured in quiet."""
+    rows = {one["work"]: one for one in kept}
+    if row["quiet"] or not rows.get(row["work"], row)["quiet"]:
+        rows[row["work"]] = row
     return [rows[work.name] for work in ALL if work.name in rows]
 
 
@@ -130,10 +132,11 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n")
     print(page.tables(content))
-    page.plot(content, path.with_suffix(".png"))
-    print(f"{path}, {path.with_suffix('.png')}")
     if path == RESULT:
         page.write()
+    else:
+        page.plot(content, path.with_suffix(".png"))
+    print(path)
 
 
 if __name__ == "__main__":

@@ -169,9 +169,11 @@ def test_contestants_far_behind_the_best_have_one_turn() -> None:
 
 def test_a_row_takes_the_place_of_the_one_that_was_kept() -> None:
     names = [one.name for one in ALL[:3]]
-    kept = [{"work": name, "load": 1} for name in names[1:]]
-    rows = run.renewed(run.renewed(kept, {"work": names[2], "load": 2}), {"work": names[0], "load": 3})
-    assert rows == [{"work": name, "load": load} for name, load in zip(names, (3, 1, 2), strict=True)]
+    kept = [{"work": names[1], "load": 1, "quiet": True}, {"work": names[2], "load": 1, "quiet": False}]
+    for name, is_quiet in ((names[2], False), (names[1], False), (names[0], True)):
+        kept = run.renewed(kept, {"work": name, "load": 2, "quiet": is_quiet})
+    assert [(row["work"], row["load"]) for row in kept] == [(names[0], 2), (names[1], 1), (names[2], 2)]
+    assert [row["load"] for row in run.renewed(kept, {"work": names[1], "load": 3, "quiet": True})] == [2, 3, 2]
 
 
 @pytest.mark.slow
