@@ -14,9 +14,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from foreload import _native
+from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in, warn_of_more
 from foreload.errors import DecodeError
@@ -35,6 +36,7 @@ _STANDARD_INPUT = "-"
 _headers: Any = tarfile
 
 _STEP = 128 << 10
+_MOST = 16 << 20  # of a member at once: a damaged header may claim any size
 _REMOTE_STEP = 8 << 20
 
 
@@ -111,7 +113,7 @@ def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[
     with closing(_open(shard, fetch)) as file:
         place = _Place(name)
         try:
-            with closing(_unpacked(file)) as content, _Tar.open(fileobj=content, mode="r|", bufsize=_STEP) as tar:
+            with closing(_unpacked(file)) as content, _Tar(fileobj=cast(Any, _Forward(content))) as tar:
                 yield from _samples(tar, place)
                 if content is not file:
                     while content.read(_STEP):
@@ -138,6 +140,37 @@ class _Place:
         return f"{self.shard}: damaged or cut short at member {self.member!r} or after it, {samples}"
 
 
+class _Forward:
+    """What tarfile reads from: a file that cannot go back, with a count of what was read."""
+
+    def __init__(self, file: Any) -> None:
+        self._read = file.read
+        self._at = 0
+
+    def tell(self) -> int:
+        """Return the number of bytes read."""
+        return self._at
+
+    def seek(self, place: int) -> None:
+        """Read on up to there, or to the end."""
+        if place < self._at:
+            raise tarfile.StreamError("seeking backwards is not allowed")
+        while self._at < place and self.read(min(place - self._at, _STEP)):
+            pass
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, fewer only at the end."""
+        data: bytes = self._read(min(size, _MOST))
+        if 0 < len(data) < size:
+            pieces, left = [data], size - len(data)
+            while left and (piece := self._read(min(left, _MOST))):
+                pieces.append(piece)
+                left -= len(piece)
+            data = b"".join(pieces)
+        self._at += len(data)
+        return data
+
+
 class _Tar(tarfile.TarFile):
     """A tar, and whether its end marker was found."""
 
@@ -145,7 +178,7 @@ class _Tar(tarfile.TarFile):
     members: list[tarfile.TarInfo]
 
 
-class _Member(tarfile.TarInfo):
+class _Member(Info):
     """A member whose damaged header is an error; tarfile would take it for the end of the archive."""
 
     @classmethod
@@ -185,15 +218,22 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             raise DecodeError(
                 f"{place.shard}: member {member.name!r} is stored with holes; write the shard without --sparse"
             )
-        content: Any = tar.extractfile(member)
         sample = sample or {"__key__": key}
-        sample[field] = content.read()
+        sample[field] = _content(tar.fileobj, member)
     if not sample:
         raise DecodeError(
             f"{place.shard}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg"
         )
     _check_end(tar, place)
     yield sample
+
+
+def _content(file: Any, member: tarfile.TarInfo) -> bytes:
+    """Read a member, behind whose header the file stands."""
+    content: bytes = file.read(member.size)
+    if len(content) < member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
 
 
 def _check_end(tar: Any, place: _Place) -> None:

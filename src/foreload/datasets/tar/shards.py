@@ -18,6 +18,7 @@ import numpy as np
 from foreload.checks import Array
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
+from foreload.datasets.tar.info import Info
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
 
@@ -173,7 +174,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     places: list[tuple[int, int, int, int]] = []
     labels: list[int] = []
     try:
-        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as tar:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=Info) as tar:
             for member in tar:
                 _check_member(member, source, size)
                 found = split_name(member.name) if member.isfile() else None
@@ -210,14 +211,6 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
         where[:, 3].astype(np.uint32),
         np.array(labels, np.int64),
     )
-
-
-class _Member(tarfile.TarInfo):
-    # At a size below 0 tarfile seeks backwards, and may loop for ever (CVE-2025-8194).
-    def _block(self, count: int) -> int:
-        if count < 0:
-            raise tarfile.ReadError("a member has less than 0 bytes")
-        return -(-count // _BLOCK) * _BLOCK
 
 
 def _check_member(member: tarfile.TarInfo, source: str, size: int) -> None:
