@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,34 @@ def test_scans_that_no_encoder_writes_give_pillows_pixels_or_its_error(scans: li
                 decode_image(data)
         else:
             assert np.array_equal(decode_image(data), expected)
+
+
+LARGE = """
+import random
+from foreload.datasets.images.decode import decode_image
+from tests.progressive_files import Component, Frame, Scan, encode
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def grey(side):
+    one = [0] * 64
+    frame = Frame(side, side, [Component(1, 1, side // 8, side // 8, side // 8, [one] * (side // 8) ** 2)])
+    return encode(frame, [Scan([0], 0, 0, 0, 0), Scan([0], 1, 63, 0, 0, ends=0)], random.Random(0))
+
+files = grey(64), grey(8000)
+decode_image(files[0])
+before = resident()
+decode_image(files[1])
+decode_image(files[0])
+print((resident() - before) // 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_a_large_picture_does_not_keep_its_memory() -> None:
+    run = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=120)
+    assert int(run.stdout) < 100
 
 
 @pytest.mark.sampled(1)
