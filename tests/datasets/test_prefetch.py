@@ -169,6 +169,9 @@ def test_an_error_comes_up_at_its_sample() -> None:
     loader = fl.DataLoader(ahead, batch_size=10, on_error="skip", num_workers=0)
     assert [len(batch) for batch in loader] == [9] + [10] * 9
     assert [error.index for error in loader.errors] == [7]
+    with pytest.raises(KeyError, match="bad 7") as caught:
+        list(fl.DataLoader(ahead, batch_size=5, num_workers=0))
+    assert any("sample 7 (position 2" in note for note in caught.value.__notes__)
 
 
 class OwnBatches(TensorDataset):

@@ -133,10 +133,11 @@ class ReadAhead:
     def get_batch(self, indices: Sequence[int], *, is_part: bool) -> list[Any]:
         """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
         request = self._request(is_part=is_part)
-        if self._told:
-            return [self._get(index, request) for index in indices]
         samples: list[Any] = []
         try:
+            if self._told:
+                samples.extend(self._get(index, request) for index in indices)
+                return samples
             if self._is_short:
                 self._load_short(indices, request, samples)
             rest = indices[len(samples) :]
