@@ -47,6 +47,7 @@ def grey(side: int, first: list[int], last: list[int]) -> Frame:
     return Frame(side * 8, side * 8, [Component(1, 1, side, side, side, blocks)])
 
 
+@pytest.mark.slow
 def test_the_longest_runs_of_blocks() -> None:
     draw = random.Random(1)
     block = [draw.randint(-300, 300) for _ in range(64)]
