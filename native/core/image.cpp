@@ -70,8 +70,10 @@ void ImageLoader::show_encoded(const std::string& path, std::span<const uint8_t>
 bool ImageLoader::show_jpeg(std::span<const uint8_t> bytes, size_t index, const Transform& transform, Key key,
                             void* out) {
   if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) return false;
+  const auto said = exif_orientation(bytes);
+  if (!said) return false;
   Random random(key, index);
-  const int orientation = exif_orientation(bytes);
+  const int orientation = *said;
   int width = decoder_.width(), height = decoder_.height();
   check_size(width, height);
   has_planes_ = orientation == 1 && decoder_.has_planes();
@@ -92,7 +94,9 @@ std::optional<Plan> ImageLoader::plan(std::span<const uint8_t> bytes, size_t ind
   if (!is_whole || !looks_like_jpeg(bytes) || !decoder_.open(bytes) || !decoder_.is_usual()) {
     return std::nullopt;
   }
-  Plan plan{exif_orientation(bytes), decoder_.width(), decoder_.height(), {}};
+  const auto orientation = exif_orientation(bytes);
+  if (!orientation) return std::nullopt;
+  Plan plan{*orientation, decoder_.width(), decoder_.height(), {}};
   if (int64_t{plan.width} * plan.height > kMaxPixels) return std::nullopt;
   if (sideways(plan.orientation)) std::swap(plan.width, plan.height);
   Random random(key, index);
@@ -122,8 +126,9 @@ DecodedImage ImageLoader::decode(const std::string& path, std::span<const uint8_
                                  const Fallback& fallback) {
   Measure measure(Stage::decode);
   measure.add_bytes(bytes.size());
-  if (!looks_like_jpeg(bytes) || !decoder_.open(bytes)) return fallback(path, bytes);
-  const int orientation = exif_orientation(bytes);
+  const auto said = exif_orientation(bytes);
+  if (!said || !looks_like_jpeg(bytes) || !decoder_.open(bytes)) return fallback(path, bytes);
+  const int orientation = *said;
   int width = decoder_.width(), height = decoder_.height();
   check_size(width, height);
   if (sideways(orientation)) std::swap(width, height);

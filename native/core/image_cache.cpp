@@ -156,7 +156,8 @@ std::optional<ImageLoader::Whole> ImageLoader::decode_whole(SampleStore& store, 
                                                             const Fallback& fallback) {
   Whole whole;
   DecodedImage& image = whole.image;
-  whole.is_jpeg = looks_like_jpeg(bytes) && decoder_.open(bytes);
+  const auto said = exif_orientation(bytes);
+  whole.is_jpeg = said && looks_like_jpeg(bytes) && decoder_.open(bytes);
   if (!whole.is_jpeg) {
     image = fallback(path, bytes);
     has_planes_ = false;
@@ -167,7 +168,7 @@ std::optional<ImageLoader::Whole> ImageLoader::decode_whole(SampleStore& store, 
     decode_seconds_ = laps_.end(Stage::decode, bytes.size());
     return whole;
   }
-  const int orientation = exif_orientation(bytes);
+  const int orientation = *said;
   image.width = decoder_.width(), image.height = decoder_.height();
   check_size(image.width, image.height);
   if (sideways(orientation)) std::swap(image.width, image.height);

@@ -16,6 +16,9 @@ namespace {
 
 constexpr unsigned kMaxScans = 500;
 
+// What a picture far larger than the others took is not kept. Photographs of 40 megapixels stay below.
+constexpr size_t kMostMemoryKept = size_t{256} << 20;
+
 // A progressive file may repeat scans without end, each of which takes as long as a picture; a real one has
 // about ten.
 void count_scans(const jpeg_decompress_struct& info) {
@@ -222,6 +225,9 @@ JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
 JpegDecoder::~JpegDecoder() = default;
 
 bool JpegDecoder::open(std::span<const uint8_t> bytes) {
+  if (state_->pixels.capacity() + state_->monitor.progressive.memory() > kMostMemoryKept) {
+    state_ = std::make_unique<State>();
+  }
   state_->bytes = bytes;
   if (!state_->read_header()) return false;
   const J_COLOR_SPACE space = state_->info.jpeg_color_space;

@@ -1,7 +1,9 @@
 #include "orientation.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 namespace foreload {
 
@@ -27,15 +29,29 @@ class Tiff {
   bool little_;
 };
 
-// The bytes of a number of a TIFF type that Pillow takes an orientation from; 0 for the others.
+// The bytes of a number of a TIFF type; 0 if there is no such type.
 size_t number_size(uint32_t type) {
-  constexpr uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9, kFolder = 13;
-  if (type == kSignedByte) return 1;
-  if (type == kShort || type == kSignedShort) return 2;
-  return type == kLong || type == kSignedLong || type == kFolder ? 4 : 0;
+  constexpr uint8_t kSizes[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+  return type < sizeof(kSizes) ? kSizes[type] : 0;
 }
 
-int tiff_orientation(std::span<const uint8_t> bytes) {
+// Whether a type is that of integers, which fit into an entry. (Pillow takes bytes for a string.)
+bool is_integer(uint32_t type) {
+  constexpr uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9, kFolder = 13;
+  return type == kShort || type == kLong || type == kSignedByte || type == kSignedShort ||
+         type == kSignedLong || type == kFolder;
+}
+
+// What an Exif block says.
+struct Said {
+  bool anything = false;           // whether there is an orientation, valid or not
+  std::optional<int> orientation;  // none if the block is unusual
+};
+
+Said read_block(std::span<const uint8_t> bytes) {
+  const bool is_tiff = bytes.size() >= 8 && (std::memcmp(bytes.data(), "II*", 4) == 0 ||
+                                             std::memcmp(bytes.data(), "MM\0*", 4) == 0);
+  if (!is_tiff) return {};
   const Tiff tiff(bytes);
   const size_t directory = tiff.number(4, 4);
   const uint32_t entries = tiff.number(directory, 2);
@@ -43,21 +59,36 @@ int tiff_orientation(std::span<const uint8_t> bytes) {
     const size_t entry = directory + 2 + 12 * size_t{i};
     if (entry + 12 > bytes.size()) break;
     constexpr uint32_t kOrientation = 0x0112;
-    if (tiff.number(entry, 2) != kOrientation) continue;
-    const size_t size = number_size(tiff.number(entry + 2, 2)), total = size * tiff.number(entry + 4, 4);
+    const bool is_it = tiff.number(entry, 2) == kOrientation;
+    const uint32_t type = tiff.number(entry + 2, 2);
+    const size_t total = number_size(type) * tiff.number(entry + 4, 4);
+    // Of a value that lies elsewhere, Pillow reads nothing behind it if it is not there.
     const size_t at = total <= 4 ? entry + 8 : tiff.number(entry + 8, 4);
-    if (total == 0 || at > bytes.size() || bytes.size() - at < total) return 1;
-    const uint32_t value = tiff.number(at, static_cast<int>(size));
-    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+    if (at > bytes.size() || bytes.size() - at < total) return {};
+    if (!is_it) continue;
+    if (!is_integer(type) || total == 0 || total > 4) return {};
+    const uint32_t value = tiff.number(at, static_cast<int>(number_size(type)));
+    return {true, value >= 1 && value <= 8 ? static_cast<int>(value) : 1};
   }
-  return 1;
+  return {false, 1};
+}
+
+bool begins_with(std::span<const uint8_t> bytes, std::string_view text) {
+  return bytes.size() >= text.size() && std::memcmp(bytes.data(), text.data(), text.size()) == 0;
+}
+
+bool contains(std::span<const uint8_t> bytes, std::string_view text) {
+  return std::search(bytes.begin(), bytes.end(), text.begin(), text.end()) != bytes.end();
 }
 
 }  // namespace
 
-int exif_orientation(std::span<const uint8_t> jpeg) {
+std::optional<int> exif_orientation(std::span<const uint8_t> jpeg) {
+  using namespace std::string_view_literals;
   constexpr uint8_t kApp1 = 0xE1, kStartOfScan = 0xDA;
   size_t at = 2;
+  std::optional<Said> exif;
+  bool is_in_xmp = false;
   while (at + 4 <= jpeg.size() && jpeg[at] == 0xFF) {
     const uint8_t marker = jpeg[at + 1];
     if (marker == 0xFF) {  // a fill byte
@@ -68,12 +99,17 @@ int exif_orientation(std::span<const uint8_t> jpeg) {
     const size_t length = size_t{jpeg[at + 2]} << 8 | jpeg[at + 3];
     if (length < 2 || at + 2 + length > jpeg.size()) break;
     const auto segment = jpeg.subspan(at + 4, length - 2);
-    if (marker == kApp1 && segment.size() > 6 && std::memcmp(segment.data(), "Exif\0", 6) == 0) {
-      return tiff_orientation(segment.subspan(6));
+    if (marker == kApp1 && begins_with(segment, "Exif\0\0"sv)) {
+      if (exif) return std::nullopt;  // continued
+      exif = read_block(segment.subspan(6));
+    } else if (marker == kApp1 && begins_with(segment, "http://ns.adobe.com/xap/1.0/\0"sv)) {
+      is_in_xmp |= contains(segment, "tiff:Orientation"sv);
     }
     at += 2 + length;
   }
-  return 1;
+  if (exif && !exif->orientation) return std::nullopt;
+  if (is_in_xmp && !(exif && exif->anything)) return std::nullopt;
+  return exif ? *exif->orientation : 1;
 }
 
 Box stored_box(int orientation, int width, int height, const Box& upright) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "jpeg.hpp"
@@ -9,7 +10,9 @@
 namespace foreload {
 
 // Returns 1 to 8, as Exif 2.32 tag 0x0112 numbers them; 1 (upright) if a JPEG has none, or no valid one.
-int exif_orientation(std::span<const uint8_t> jpeg);
+// Returns none if it is said in an unusual way, such as in XMP only, or by damaged Exif: Pillow's answer
+// counts then.
+std::optional<int> exif_orientation(std::span<const uint8_t> jpeg);
 
 // Whether width and height are swapped: orientations 5 to 8.
 inline bool sideways(int orientation) {

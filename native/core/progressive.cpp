@@ -244,6 +244,14 @@ int ProgressiveDecoder::give_row(jpeg_decompress_struct* info, uint8_t*** out) {
   return ++info->output_iMCU_row < info->total_iMCU_rows ? JPEG_ROW_COMPLETED : JPEG_SCAN_COMPLETED;
 }
 
+size_t ProgressiveDecoder::memory() const {
+  size_t total = 0;
+  for (const Plane& plane : planes_) {
+    total += plane.nonzero.capacity() * sizeof(uint64_t) + plane.coefficients.capacity() * sizeof(int16_t);
+  }
+  return total;
+}
+
 }  // namespace foreload
 
 #else
@@ -254,6 +262,9 @@ bool ProgressiveDecoder::take_over(jpeg_decompress_struct*, const Region&) {
   return false;
 }
 void ProgressiveDecoder::begin_output(jpeg_decompress_struct*) {}
+size_t ProgressiveDecoder::memory() const {
+  return 0;
+}
 
 }  // namespace foreload
 

@@ -39,6 +39,9 @@ class ProgressiveDecoder {
   // Whether what was decoded was damaged, or in a way unusual that is left to libjpeg.
   bool is_damaged() const { return damaged_; }
 
+  // Bytes of memory that are kept for the next picture.
+  size_t memory() const;
+
  private:
   // The blocks of a component.
   struct Plane {

@@ -201,7 +201,8 @@ Transform any_transform() {
 DecodedImage as_pillow(const std::string& path, std::span<const uint8_t> bytes) {
   const auto picture = jpegs::Reader::read(bytes.data(), bytes.size());
   if (!picture) throw Error(ErrorKind::decode, "no JPEG", path);
-  const int orientation = exif_orientation(bytes);
+  // What Pillow makes of an unusual one is not known here; but nobody else makes anything of it.
+  const int orientation = exif_orientation(bytes).value_or(1);
   DecodedImage image{nullptr, picture->width, picture->height, nullptr};
   if (sideways(orientation)) std::swap(image.width, image.height);
   auto rgb = std::make_shared<Bytes>(picture->rgb.size());

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,9 @@ def test_an_error_comes_up_at_its_sample() -> None:
     loader = fl.DataLoader(ahead, batch_size=10, on_error="skip", num_workers=0)
     assert [len(batch) for batch in loader] == [9] + [10] * 9
     assert [error.index for error in loader.errors] == [7]
+    with pytest.raises(KeyError, match="bad 7") as caught:
+        list(fl.DataLoader(ahead, batch_size=5, num_workers=0))
+    assert any("sample 7 (position 2" in note for note in caught.value.__notes__)
 
 
 class OwnBatches(TensorDataset):
@@ -267,6 +271,37 @@ def test_threads_end_with_the_dataset_and_none_runs_before_it_is_needed() -> Non
     assert running() == 0
 
 
+def test_a_dataset_that_knows_its_wrapper_ends_with_it() -> None:
+    squares = Squares()
+    squares.ahead = fl.AsyncPrefetchDataset(squares, num_workers=2)  # type: ignore[attr-defined]
+    assert [squares.ahead[i] for i in range(9)] == [i**2 for i in range(9)]  # type: ignore[attr-defined]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("foreload-prefetch")]
+    settle(squares.ahead)  # type: ignore[attr-defined]
+    left = weakref.ref(squares)
+    del squares
+    for _ in range(100):  # until the threads have let go of what was cancelled
+        gc.collect()
+        if left() is None:
+            break
+        time.sleep(0.01)
+    assert left() is None
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_nothing_is_kept_of_what_was_replaced_or_closed() -> None:
+    ahead = fl.AsyncPrefetchDataset(Squares())
+    assert [ahead[i] for i in range(5)] == [0, 1, 4, 9, 16]
+    left, reader = weakref.ref(ahead.dataset), weakref.ref(ahead._reader)
+    ahead.dataset = Squares(7)
+    gc.collect()
+    assert left() is None
+    assert reader() is None
+    assert len(ahead) == 7
+    ahead.close()
+
+
 @pytest.mark.slow
 def test_a_program_ends_while_samples_are_being_loaded() -> None:
     script = (
@@ -298,6 +333,9 @@ def test_direct_io_is_told_to_a_dataset_that_knows_it() -> None:
     fl.AsyncPrefetchDataset(squares)
     assert not squares.direct_io  # type: ignore[attr-defined]
     assert fl.AsyncPrefetchDataset(squares, direct_io=True).direct_io
+    squares.direct_io = False  # type: ignore[attr-defined]
+    fl.AsyncPrefetchDataset(StackDataset(one=squares, two=squares), direct_io=True)
+    assert squares.direct_io  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

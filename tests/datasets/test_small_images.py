@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,7 +219,31 @@ def test_other_transforms_and_collations_work_too() -> None:
     assert next(iter(fl.DataLoader(Marked(PIXELS), 4, num_workers=0)))[1].tolist() == [-7] * 4
 
 
+def test_targets_of_any_layout_are_taken_as_they_are() -> None:
+    for targets in (
+        np.arange(60)[::-1],
+        np.arange(60, dtype=">i4")[::-1],
+        np.arange(60, dtype=np.uint64)[::-1],
+        list(range(59, -1, -1)),
+        torch.arange(60, dtype=torch.uint8).flip(0),
+    ):
+        dataset = fl.ImageArrayDataset(PIXELS, targets)
+        assert dataset.targets.dtype == torch.int64
+        assert dataset.targets.tolist() == list(range(59, -1, -1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fl.ImageArrayDataset(PIXELS, np.broadcast_to(np.int64(3), (60,))).targets.tolist() == [3] * 60
+
+
 def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="targets must fit into int64, got 9223372036854775813"):
+        fl.ImageArrayDataset(PIXELS, np.full(60, 2**63 + 5, np.uint64))
+    with pytest.raises(ValueError, match=r"images is a flipped view.*ascontiguousarray"):
+        fl.ImageArrayDataset(PIXELS[:, :, ::-1])
+    for arguments in ({"padding": 1.5}, {"cutout": True}):
+        with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be an int"):
+            train_small(**arguments)  # type: ignore[arg-type]
+    assert train_small(np.int64(32), padding=np.int64(2)).size == (32, 32)  # type: ignore[arg-type]
     for arguments, message in (
         ({"padding": 32}, "padding"),
         ({"padding": -1}, "padding"),
@@ -228,6 +253,10 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"cutout": 65}, "cutout"),
         ({"color_jitter": (1, 1, 1)}, "color_jitter"),
         ({"std": (0, 1, 1)}, "std"),
+        ({"std": (float("nan"), 1, 1)}, "std"),
+        ({"mean": (float("nan"), 0, 0), "cutout": 3}, "mean"),
+        ({"color_jitter": (float("nan"), 0, 0, 0)}, "color_jitter"),
+        ({"color_jitter": (float("inf"), 0, 0, 0)}, "color_jitter"),
     ):
         with pytest.raises(ValueError, match=message):
             train_small(**arguments)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, RandomSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, RandomSampler, Sampler, StackDataset, Subset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
@@ -224,19 +224,34 @@ def test_large_batches_lie_in_memory_that_is_used_again() -> None:
     assert len(addresses) <= 9
 
 
+class Rows(Dataset[Any]):
+    """Gives the rows of a tensor."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
 FORMS: dict[str, Any] = {
     "TensorDataset": TensorDataset,
     "tensor": lambda tensor: tensor,
     "list": list,
     "Subset": lambda tensor: Subset(TensorDataset(tensor), range(100)),
     "ConcatDataset": lambda tensor: ConcatDataset([TensorDataset(tensor), TensorDataset(tensor)]),
+    "StackDataset": lambda tensor: StackDataset(one=TensorDataset(tensor), two=TensorDataset(tensor)),
+    "class": Rows,
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_threads_warn_of_changes_while_they_load(form: str) -> None:
     tensor = torch.zeros(100, 4)
-    loader = fl.DataLoader(FORMS[form](tensor), batch_size=2, num_workers=2)
+    loader = fl.DataLoader(FORMS[form](tensor), batch_size=2, num_workers=2, workers="threads")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
@@ -248,6 +263,12 @@ def test_threads_warn_of_changes_while_they_load(form: str) -> None:
             tensor.add_(1)
     assert len(found) == 1
     assert found[0].filename == __file__
+
+
+def test_datasets_that_know_each_other_are_loaded() -> None:
+    one, other = (Rows(torch.arange(8.0)) for _ in range(2))
+    one.dataset, other.dataset = other, one  # type: ignore[attr-defined]
+    assert [batch.tolist() for batch in fl.DataLoader(one, 4, num_workers=2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_processes_show_the_data_of_the_epochs_beginning() -> None:

@@ -233,9 +233,16 @@ def is_remote(dataset: Any) -> bool:
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and those that it is made of, as far as torch's own wrappers show them."""
-    yield dataset
-    inner = optional(dataset, "datasets")
-    for part in inner if isinstance(inner, (list, tuple)) else [optional(dataset, "dataset")]:
-        if part is not None and part is not dataset:
-            yield from parts_of(part)
+    """Yield a dataset and those that it is made of, each once, as far as torch's own wrappers show them."""
+    found: dict[int, Any] = {}
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop()
+        if part is None or id(part) in found:
+            continue  # a part may know the whole
+        found[id(part)] = part
+        yield part
+        inner = optional(part, "datasets")
+        if isinstance(inner, dict):
+            inner = list(inner.values())
+        waiting += reversed(inner) if isinstance(inner, (list, tuple)) else [optional(part, "dataset")]

@@ -15,7 +15,7 @@ from foreload.cache.view import holds_values
 from foreload.datasets.tensors import CachedDataset, gather
 from foreload.order.index import row_numbers
 
-__all__ = ["gather_samples", "is_in_memory"]
+__all__ = ["fields_of", "gather_samples", "is_in_memory"]
 
 
 def is_in_memory(dataset: Any) -> bool:
@@ -34,7 +34,7 @@ def is_in_memory(dataset: Any) -> bool:
         return is_in_memory(dataset.dataset)
     if type(dataset) is CachedDataset or holds_values(dataset):
         return True
-    fields, _ = _fields_of(dataset)
+    fields, _ = fields_of(dataset)
     return len(fields) > 0 and all(type(field) in (list, tuple, np.ndarray, torch.Tensor) for field in fields)
 
 
@@ -50,7 +50,7 @@ def gather_samples(dataset: Any, indices: Sequence[Any]) -> Sequence[Any] | None
         dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
     if type(dataset) is CachedDataset:
         return dataset.__getitems__(indices)
-    fields, is_single = _fields_of(dataset)
+    fields, is_single = fields_of(dataset)
     rows = row_numbers(indices) if fields and all(map(_is_ordinary, fields)) else None
     if rows is None or not len(rows):
         return None
@@ -72,7 +72,7 @@ def _is_ordinary(field: Any) -> bool:
     )
 
 
-def _fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
+def fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     """Return what a dataset takes its samples from, and whether a sample is an element, not a tuple of them."""
     kind = type(dataset)
     if kind in (list, tuple):

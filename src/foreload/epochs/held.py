@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import TensorDataset
 
 from foreload._torch import tensor_version
 from foreload.cache.view import parts_of
+from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
 __all__ = ["HeldTensors"]
 
-# Of a list of tensors, which may be long. Rows of one tensor count its changes together.
+# Of a list of tensors, which may be long. All views of one tensor count its changes together.
 _MOST_OF_A_LIST = 64
 
 
@@ -29,7 +29,7 @@ class HeldTensors:
         dataset: a dataset of tensors, or one that is made of such; of others nothing is known.
 
     >>> tensor = torch.zeros(4)
-    >>> held = HeldTensors(TensorDataset(tensor))
+    >>> held = HeldTensors([tensor])
     >>> held.have_changed(), tensor.add_(1).sum().item(), held.have_changed()
     (False, 4.0, True)
     """
@@ -47,17 +47,13 @@ class HeldTensors:
         if not self._has_warned and self.have_changed():
             self._has_warned = True
             warn_user(
-                "the tensors of the dataset were changed while worker threads load from them, so a batch may show "
-                "the data before or after the change; torch's workers show that of the epoch's beginning. Change "
-                "them between epochs, copy them first, or use workers='processes'"
+                "the tensors of the dataset, or others in the same memory, were changed while worker threads load "
+                "from them, so a batch may show the data before or after the change; torch's workers show that of "
+                "the epoch's beginning. Change them between epochs, copy them first, or use workers='processes'"
             )
 
 
 def _tensors_of(dataset: Any) -> Iterator[torch.Tensor]:
     for part in parts_of(dataset):
-        if type(part) is TensorDataset:
-            yield from part.tensors
-        elif type(part) is torch.Tensor:
-            yield part
-        elif type(part) in (list, tuple):
-            yield from (item for item in itertools.islice(part, _MOST_OF_A_LIST) if isinstance(item, torch.Tensor))
+        items = itertools.islice(part, _MOST_OF_A_LIST) if type(part) in (list, tuple) else fields_of(part)[0]
+        yield from (item for item in items if isinstance(item, torch.Tensor))

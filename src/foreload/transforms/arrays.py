@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import operator
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 import torch
@@ -24,8 +26,8 @@ def size_pair(size: Size) -> tuple[int, int]:
     >>> size_pair(32)
     (32, 32)
     """
-    if isinstance(size, int):
-        return size, size
+    if isinstance(size, SupportsIndex):
+        return operator.index(size), operator.index(size)
     if len(size) != 2:
         raise ValueError(f"size must be one number or (height, width), got {size}")
     return int(size[0]), int(size[1])
@@ -38,18 +40,18 @@ def check_jitter(jitter: Jitter | None) -> Jitter:
         ValueError: it makes no sense.
     """
     values = jitter or (0.0, 0.0, 0.0, 0.0)
-    if len(values) != 4 or min(values) < 0 or values[3] > 0.5:
+    if len(values) != 4 or not all(map(math.isfinite, values)) or min(values) < 0 or values[3] > 0.5:
         raise ValueError(
-            "color_jitter must be (brightness, contrast, saturation, hue), none negative and hue at most 0.5, "
-            f"got {jitter}"
+            "color_jitter must be (brightness, contrast, saturation, hue), finite, none negative and hue at most "
+            f"0.5, got {jitter}"
         )
     return values
 
 
 def check_colors(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Raise ValueError unless there are three numbers of each that images can be normalised with."""
-    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise ValueError(f"mean and std need three numbers each, std above 0, got {mean} and {std}")
+    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+        raise ValueError(f"mean and std need three finite numbers each, std above 0, got {mean} and {std}")
 
 
 def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:

@@ -10,6 +10,7 @@ import torch
 
 from foreload import _native
 from foreload._torch import draw_seed
+from foreload.checks import check_int
 from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD
 from foreload.transforms.arrays import Jitter, Size, check_colors, check_jitter, rgb_array, size_pair
 
@@ -53,12 +54,14 @@ class SmallImageTransform:
         """Check the values, and make the native transform of them.
 
         Raises:
-            ValueError: a value makes no sense; the message names it.
+            ValueError, TypeError: a value makes no sense; the message names it.
         """
         if self.crop not in ("random", "center"):
             raise ValueError(f"crop must be 'random' or 'center', got {self.crop!r}")
         if len(self.size) != 2 or min(self.size) < 1 or max(self.size) > 16384:
             raise ValueError(f"size must be from 1 to 16384 pixels a side, got {self.size}")
+        for name in ("padding", "cutout"):
+            object.__setattr__(self, name, check_int(name, getattr(self, name)))
         if not 0 <= self.padding < min(self.size):
             raise ValueError(f"padding must be from 0 to less than the crop of {self.size}, got {self.padding}")
         if not 0 <= self.hflip <= 1:

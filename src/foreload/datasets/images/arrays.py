@@ -59,16 +59,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     ) -> None:
         self.images = _as_tensor(images)
         count, _, height, width = self.images.shape
-        if targets is None:
-            self.targets = torch.full((count,), -1)
-        else:
-            self.targets = torch.as_tensor(list(targets) if isinstance(targets, range) else targets)
-            if self.targets.shape != (count,) or self.targets.is_floating_point() or self.targets.is_complex():
-                raise ValueError(
-                    f"targets must be an int for each of the {count} images, got {self.targets.dtype} of the "
-                    f"shape {tuple(self.targets.shape)}"
-                )
-            self.targets = self.targets.to(torch.int64)
+        self.targets = torch.full((count,), -1) if targets is None else _as_targets(targets, count)
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         self.transform = val_small((height, width)) if transform is None else transform
@@ -170,6 +161,8 @@ def _as_tensor(images: Any) -> torch.Tensor:
     """Return the images as count x 3 x height x width, without a copy."""
     if not isinstance(images, (np.ndarray, torch.Tensor)):
         raise TypeError(f"images must be an ndarray or a tensor, got {type(images).__name__}")
+    if isinstance(images, np.ndarray) and any(stride < 0 for stride in images.strides):
+        raise ValueError("images is a flipped view, which no tensor can be: pass np.ascontiguousarray(images)")
     tensor = from_array(images) if isinstance(images, np.ndarray) else images.detach()
     if tensor.dtype != torch.uint8 or tensor.device.type != "cpu":
         raise TypeError(f"images must be uint8 on the CPU, got {tensor.dtype} on {tensor.device}")
@@ -182,3 +175,19 @@ def _as_tensor(images: Any) -> torch.Tensor:
             f"{given}; of grey images, expand() makes three channels without a copy"
         )
     return tensor
+
+
+def _as_targets(targets: Any, count: int) -> torch.Tensor:
+    """Return the targets as int64, one per image."""
+    if isinstance(targets, np.ndarray):  # with any strides and byte order
+        targets = from_array(np.ascontiguousarray(targets, targets.dtype.newbyteorder("=")))
+    given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets)
+    if given.shape != (count,) or given.is_floating_point() or given.is_complex():
+        raise ValueError(
+            f"targets must be an int for each of the {count} images, got {given.dtype} of the shape "
+            f"{tuple(given.shape)}"
+        )
+    found = given.to(torch.int64)
+    if given.dtype == torch.uint64 and (found < 0).any():
+        raise ValueError(f"targets must fit into int64, got {max(given.tolist())}; number the classes from 0")
+    return found

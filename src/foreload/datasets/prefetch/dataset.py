@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -85,9 +84,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         self._reader = self._begin()
 
     def _begin(self) -> ReadAhead:
-        reader = ReadAhead(self.dataset, self.queue_size, self.num_workers, self._place)
-        weakref.finalize(self, reader.close)
-        return reader
+        return ReadAhead(self, self.dataset, self.queue_size, self.num_workers, self._place)
 
     def _here(self) -> ReadAhead:
         if self._reader.process != os.getpid():
@@ -194,8 +191,8 @@ def _reading(dataset: Any) -> Iterator[Any]:
     inner = getattr(dataset, "datasets", None)
     if "direct_io" in getattr(dataset, "__dict__", {}) or hasattr(type(dataset), "direct_io"):
         yield dataset
-    elif isinstance(inner, (list, tuple)) and inner:
-        for part in inner:
+    elif isinstance(inner, (list, tuple, dict)) and inner:
+        for part in inner.values() if isinstance(inner, dict) else inner:
             yield from _reading(part)
     elif hasattr(dataset, "dataset"):
         yield from _reading(dataset.dataset)

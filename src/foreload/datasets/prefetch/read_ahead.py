@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ import torch
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.generators import loading
-from foreload.batch.thread_generators import run_keyed, with_own_generators
+from foreload.batch.thread_generators import run_keyed
 from foreload.datasets.prefetch.draws import Draws, Places, Request, Task
-from foreload.machine import join
+from foreload.datasets.prefetch.threads import LoadingThreads
 
 __all__ = ["ReadAhead", "places"]
 
@@ -42,6 +42,7 @@ class ReadAhead:
     """The threads of one process, and the samples that they have loaded.
 
     Args:
+        owner: the threads end with it.
         dataset: its samples are loaded.
         most: samples that are loaded, or being loaded, before they are asked for.
         threads: how many.
@@ -51,14 +52,15 @@ class ReadAhead:
         process: the process that has the threads.
     """
 
-    def __init__(self, dataset: Any, most: int, threads: int, place: int = 0) -> None:
+    def __init__(self, owner: Any, dataset: Any, most: int, threads: int, place: int = 0) -> None:
         self._place = place
-        self.process = os.getpid()
         self._dataset = dataset
         self._most = most
-        self._count = threads
-        self._threads: list[threading.Thread] = []
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._threads = LoadingThreads(threads)
+        self.process = self._threads.process
+        # It holds what it calls, which must lead neither to the dataset nor to what is loaded: the owner may be a
+        # part of these.
+        self._end = weakref.finalize(owner, self._threads.end)
         # Reentrant: the garbage collector may close a reader anywhere, also while this is held.
         self._lock = threading.RLock()
         self._loaded: dict[int, Task] = {}
@@ -131,10 +133,11 @@ class ReadAhead:
     def get_batch(self, indices: Sequence[int], *, is_part: bool) -> list[Any]:
         """Return several samples, loaded in parallel; in the calling thread if that is sooner."""
         request = self._request(is_part=is_part)
-        if self._told:
-            return [self._get(index, request) for index in indices]
         samples: list[Any] = []
         try:
+            if self._told:
+                samples.extend(self._get(index, request) for index in indices)
+                return samples
             if self._is_short:
                 self._load_short(indices, request, samples)
             rest = indices[len(samples) :]
@@ -269,39 +272,13 @@ class ReadAhead:
             self._loaded[index] = self._submit(index, self._draws(index, request, len(self._loaded)))
 
     def _submit(self, index: int, draws: Draws) -> Task:
-        if len(self._threads) < self._count:
-            thread = threading.Thread(
-                target=with_own_generators,
-                args=(_work, self._tasks),
-                name=f"foreload-prefetch-{len(self._threads)}",
-                daemon=True,
-            )
-            self._threads.append(thread)
-            thread.start()
         task = Task(self._dataset, index, draws)
-        self._tasks.put(task)
+        self._threads.submit(task)
         return task
 
     def close(self) -> None:
-        """End the threads, after their current samples."""
-        if self.process != os.getpid():
-            return
-        with self._lock:
-            self._guess()
-            threads, self._threads = self._threads, []
-            for _ in threads:
-                self._tasks.put(None)
-        join(threads)
-
-
-def _work(tasks: queue.SimpleQueue[Task | None]) -> None:
-    while (task := tasks.get()) is not None:
-        if task.set_running_or_notify_cancel():
-            try:
-                sample = task.load_in_own_thread()
-            except BaseException as error:
-                task.set_exception(error)
-            else:
-                task.set_result(sample)
-                del sample
-        del task  # nothing is held while waiting
+        """End the threads, after their current samples, and drop what they have loaded."""
+        if self.process == os.getpid():
+            with self._lock:
+                self._guess()
+            self._end()
