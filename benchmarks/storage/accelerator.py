@@ -24,6 +24,7 @@ from benchmarks.storage.work import Work
 
 MARK = "=== "
 READY = "ready"
+AHEAD = 64  # batches that the order has left at the end, so that loaders work until then
 
 
 @dataclass
@@ -32,7 +33,8 @@ class Emulated:
 
     Attributes:
         seconds: from the end of the first step to the end of the last.
-        cpu: the seconds of processor time of its process and all that this started, in that time.
+        cpu: seconds of processor time for a sample, of its process and all that this started, over the last four
+            fifths of the steps: by then as many batches are ahead as at the end.
     """
 
     steps: int
@@ -55,7 +57,7 @@ def emulate(
     cpu: Callable[[], float] = lambda: 0.0,
 ) -> Emulated:
     """Take so many batches after the first, fewer if there are no more, and sleep ``step`` seconds for each."""
-    taken = samples = 0
+    taken = samples = before = 0
     began = worked = 0.0
     for number, batch in enumerate(batches):
         if step:
@@ -64,10 +66,13 @@ def emulate(
             taken += 1
             samples += size_of(batch)
         else:
-            began, worked = clock(), cpu()
+            began = clock()
         if taken == steps:
             break
-    return Emulated(taken, samples, clock() - began, cpu() - worked)
+        if taken == steps // 5:
+            before, worked = samples, cpu()
+    seconds = clock() - began
+    return Emulated(taken, samples, seconds, (cpu() - worked) / max(1, samples - before))
 
 
 def tree_cpu() -> float:
@@ -99,7 +104,10 @@ def main() -> None:
     try:
         one = work.find(wanted["work"])
         one = one.shortened() if wanted["quick"] else one
-        order = one.order(wanted["rank"], wanted["ranks"], (wanted["steps"] + 1) * one.batch_size)
+        batches = wanted["steps"] + 1 + AHEAD
+        if (most := one.most_steps(wanted["ranks"])) is not None:
+            batches = min(batches, most)
+        order = one.order(wanted["rank"], wanted["ranks"], batches * one.batch_size)
         if one.source == "disk":
             files = one.files
             data.drop(files[number] for number in (order if one.form != "rows" else range(len(files))))

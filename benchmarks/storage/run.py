@@ -57,8 +57,7 @@ class Trial:
         """Take batches as fast as they come; samples per second of all ranks, and processor seconds a sample."""
         steps = self._steps(ranks, max(4, PASSES * self.work.count // self.work.batch_size // ranks))
         found = [Emulated(**one) for one in run(self.contestant, {**self.wanted, "steps": steps}, ranks)]
-        samples = sum(one.samples for one in found)
-        return sum(one.samples / one.seconds for one in found), sum(one.cpu for one in found) / samples
+        return sum(one.samples / one.seconds for one in found), sum(one.cpu for one in found) / ranks
 
     def utilisation(self, accelerators: float) -> float:
         """The mean utilisation of so many accelerators."""
