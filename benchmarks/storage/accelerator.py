@@ -75,6 +75,13 @@ def emulate(
     return Emulated(taken, samples, seconds, (cpu() - worked) / max(1, samples - before))
 
 
+def together(passes: list[Emulated]) -> Emulated:
+    """Several passes over the files as one."""
+    samples = sum(one.samples for one in passes)
+    cpu = sum(one.cpu * one.samples for one in passes) / max(1, samples)
+    return Emulated(sum(one.steps for one in passes), samples, sum(one.seconds for one in passes), cpu)
+
+
 def tree_cpu() -> float:
     """The processor time of this process and of all that it has started, ended ones included."""
     this = psutil.Process()
@@ -98,26 +105,34 @@ def digests(one: Work, batches: Iterable[Any], steps: int) -> list[str]:
     return found
 
 
+def run(one: Work, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Make the loader, say so, wait for the word, and take batches; from disk in passes that read no file twice."""
+    steps, most = wanted["steps"], one.most_steps(wanted["ranks"])
+    batches = steps + 1 + AHEAD if most is None else most
+    order = one.order(wanted["rank"], wanted["ranks"], batches * one.batch_size)
+    files = one.files if one.source == "disk" else []
+    own = files if one.form == "rows" else [files[number] for number in order] if files else []
+    data.drop(own)
+    loader = contestants.find(wanted["contestant"]).load(one, order, wanted["urls"])
+    print(READY, flush=True)
+    sys.stdin.readline()
+    if wanted["checks"]:
+        return {"digests": digests(one, loader, steps)}
+    passes = []
+    while sum(each.steps for each in passes) < steps:
+        data.drop(own)
+        passes.append(emulate(loader, wanted["step"], min(steps, batches), cpu=tree_cpu))
+        if not passes[-1].steps:
+            raise ValueError(f"{batches} batches are too few")
+    return asdict(together(passes))
+
+
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     answer: dict[str, Any]
     try:
         one = work.find(wanted["work"])
-        one = one.shortened() if wanted["quick"] else one
-        batches = wanted["steps"] + 1 + AHEAD
-        if (most := one.most_steps(wanted["ranks"])) is not None:
-            batches = min(batches, most)
-        order = one.order(wanted["rank"], wanted["ranks"], batches * one.batch_size)
-        if one.source == "disk":
-            files = one.files
-            data.drop(files[number] for number in (order if one.form != "rows" else range(len(files))))
-        loader = contestants.find(wanted["contestant"]).load(one, order, wanted["urls"])
-        print(READY, flush=True)
-        sys.stdin.readline()
-        if wanted["checks"]:
-            answer = {"digests": digests(one, loader, wanted["steps"])}
-        else:
-            answer = asdict(emulate(loader, wanted["step"], wanted["steps"], cpu=tree_cpu))
+        answer = run(one.shortened() if wanted["quick"] else one, wanted)
     except Exception as error:
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}

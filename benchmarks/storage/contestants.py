@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -115,6 +115,7 @@ def native(work: Work, order: list[int], urls: list[str], *, direct_io: bool = F
 
 def dali(work: Work, order: list[int], urls: list[str]) -> Iterable[Any]:
     """DALI on the CPU: fn.readers.file over the files in this order, fn.decoders.image where pixels are wanted."""
+    from benchmarks.peers.adapters import Epochs
     from benchmarks.peers.work import CORES
     from nvidia.dali import fn, pipeline_def
 
@@ -124,11 +125,14 @@ def dali(work: Work, order: list[int], urls: list[str]) -> Iterable[Any]:
         content, _ = fn.readers.file(files=[files[number] for number in order], random_shuffle=False)
         return fn.decoders.image(content, device="cpu") if work.form == "image" else content
 
+    def epoch(_: int) -> Iterator[Any]:
+        for _ in range(len(order) // work.batch_size):
+            (content,) = pipeline.run()
+            yield content.as_array()
+
     pipeline = read(batch_size=work.batch_size, num_threads=CORES, device_id=None)
     pipeline.build()
-    for _ in range(len(order) // work.batch_size):
-        (content,) = pipeline.run()
-        yield content.as_array()
+    return Epochs(epoch)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from benchmarks.storage.contestants import Contestant
 from benchmarks.storage.ranks import Failed, run, served
 from benchmarks.storage.work import ALL, Work
 
-STEPS = 40  # at least, in each run
+STEPS = 60  # at least, in each run
 PASSES = 2  # over the data, where batches are taken as fast as they come
 
 
@@ -36,10 +36,6 @@ class Trial:
         self.work, self.contestant, self.seconds = work, contestant, seconds
         self.wanted = {"work": work.name, "quick": quick, "urls": urls, "step": 0.0, "checks": False}
         self.tries: list[dict[str, float]] = []
-
-    def _steps(self, ranks: int, steps: int) -> int:
-        most = self.work.most_steps(ranks)
-        return max(1, steps if most is None else min(steps, most - 1))
 
     def check(self) -> None:
         """Raise :class:`Failed` unless two ranks get the samples of their orders, byte by byte."""
@@ -55,14 +51,14 @@ class Trial:
 
     def free(self, ranks: int) -> tuple[float, float]:
         """Take batches as fast as they come; samples per second of all ranks, and processor seconds a sample."""
-        steps = self._steps(ranks, max(4, PASSES * self.work.count // self.work.batch_size // ranks))
+        steps = max(STEPS, PASSES * self.work.count // self.work.batch_size // ranks)
         found = [Emulated(**one) for one in run(self.contestant, {**self.wanted, "steps": steps}, ranks)]
         return sum(one.samples / one.seconds for one in found), sum(one.cpu for one in found) / ranks
 
     def utilisation(self, accelerators: float) -> float:
         """The mean utilisation of so many accelerators."""
         ranks, step = search.layout(accelerators, self.work.step, CORES)
-        steps = self._steps(ranks, max(STEPS, math.ceil(self.seconds / step)))
+        steps = max(STEPS, math.ceil(self.seconds / step))
         answers = run(self.contestant, {**self.wanted, "step": step, "steps": steps}, ranks)
         found = [Emulated(**one) for one in answers]
         mean = sum(one.utilisation(step) for one in found) / ranks

@@ -55,7 +55,7 @@ class Work:
 
     def shortened(self) -> Work:
         """The same on few samples, in small batches."""
-        small = min(self.batch_size, 8)
+        small = min(self.batch_size, self.quick // 8)
         step = self.step * small / self.batch_size
         return replace(self, count=self.quick, batch_size=small, step=step)
 
@@ -128,8 +128,8 @@ UNET = Work(
     "unet3d",
     "bytes",
     data.make_volumes,
-    count=56,
-    quick=4,
+    count=112,
+    quick=16,
     batch_size=7,
     step=0.08075,
     threshold=0.90,

@@ -95,8 +95,14 @@ def test_ranks_share_the_samples_and_each_pass_has_all_of_a_part(together: int) 
     assert one.order(0, 2, 7) == orders[0][:7]
 
 
+def test_passes_add_up() -> None:
+    passes = [Emulated(2, 10, 4.0, 0.1), Emulated(3, 30, 6.0, 0.2)]
+    assert accelerator.together(passes) == Emulated(5, 40, 10.0, pytest.approx(0.175))
+
+
 def test_no_file_is_read_twice_from_disk() -> None:
-    for one in ALL:
+    for one in (*ALL, *(one.shortened() for one in ALL)):
+        assert one.most_steps(2) is None or one.most_steps(2) > 1
         most = one.most_steps(2)
         assert (most is None) == (one.source != "disk")
         if most is not None:
