@@ -106,7 +106,7 @@ def digests(one: Work, batches: Iterable[Any], steps: int) -> list[str]:
 
 
 def run(one: Work, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Make the loader, say so, wait for the word, and take batches; from disk in passes that read no file twice."""
+    """Make the loader, say so, wait for the word, and take batches; a pass from disk reads no file twice."""
     steps, most = wanted["steps"], one.most_steps(wanted["ranks"])
     batches = steps + 1 + AHEAD if most is None else most
     order = one.order(wanted["rank"], wanted["ranks"], batches * one.batch_size)

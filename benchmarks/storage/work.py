@@ -161,7 +161,7 @@ _UNEVEN = Work(
     data.make_nothing,
     count=6400,
     quick=64,
-    batch_size=32,
+    batch_size=8,
     step=0.0,
     threshold=0.0,
     readers=8,

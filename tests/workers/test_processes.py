@@ -693,7 +693,6 @@ def test_workers_go_further_ahead_while_one_batch_holds_up_the_loop() -> None:
     assert numbers(loader) == list(range(64))
     stats = loader.stats()["workers"]
     assert stats["depth"] > 2 * stats["count"] > 0
-    assert stats["depth"] % stats["count"] == 0
 
 
 def test_workers_go_no_further_ahead_than_the_user_allows() -> None:

@@ -230,9 +230,11 @@ class ProcessEpoch(Epoch):
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)
         if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
-            self._depth = self._watch.depth = depth
+            asked = len(self._asked)
             for _ in self._pool.workers:
                 self._ask()
+            self._depth += len(self._asked) - asked  # none once all have been drawn
+            self._watch.depth = self._depth
 
     def _receive(self, wanted: list[Worker], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
