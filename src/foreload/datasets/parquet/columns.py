@@ -90,7 +90,7 @@ def _gathered(rows: Array, order: Array, buffers: BatchMemory) -> torch.Tensor:
 
 
 def _numbers(array: Any, pa: Any) -> Array | None:
-    """Return the numbers in an array of fixed-size lists, in Arrow's memory if possible; None if any is missing."""
+    """Return the numbers of an array of fixed-size lists, not copied if possible; None if any is missing."""
     if isinstance(array.type, pa.FixedShapeTensorType):
         array = array.storage
     while pa.types.is_fixed_size_list(array.type):
