@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.batch import buffers as module
 from foreload.batch.buffers import Buffers
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -119,6 +121,32 @@ def test_no_more_free_buffers_are_kept_than_told() -> None:
     buffers.take((1000,), torch.float32)
     (free,) = buffers._free.values()
     assert len(free) <= 3
+
+
+def test_memory_of_batches_with_many_parts_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    lender, allocate = Buffers(keep=2), module._allocate
+
+    def counted(size: int) -> Any:
+        made.append(size)
+        return allocate(size)
+
+    monkeypatch.setattr(module, "_allocate", counted)
+    batches: deque[list[torch.Tensor]] = deque(maxlen=3)
+    for number in range(20):
+        batches.append([lender.take((1000 * part,), torch.float32) for part in range(1, 6)])
+        if number == 3:
+            made.clear()
+    assert made == []
+
+
+def test_batches_that_are_all_different_do_not_pile_up_memory() -> None:
+    lender = Buffers(keep=2)
+    held: deque[torch.Tensor] = deque(maxlen=3)
+    for size in range(1000, 101_000, 1000):
+        held.append(lender.take((size,), torch.float32))
+        assert sum(map(len, lender._free.values())) <= 5
 
 
 def test_any_dtype_and_shape_can_be_borrowed() -> None:

@@ -671,3 +671,34 @@ def test_a_stream_that_ends_early_leaves_the_others_their_share(size: int) -> No
         timeout=60,
     )
     assert sorted(index for batch in loader for index in batch.tolist()) == list(range(size))
+
+
+class Uneven(Dataset[int]):
+    """Sample 0 takes long: until the others that a worker has in its first batches are far behind."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.3 if index == 0 else 0.001)
+        return index
+
+
+def numbers(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch.tolist()]
+
+
+def test_workers_go_further_ahead_while_one_batch_holds_up_the_loop() -> None:
+    loader = fl.DataLoader(Uneven(), 2, workers="processes")
+    assert numbers(loader) == list(range(64))
+    stats = loader.stats()["workers"]
+    assert stats["depth"] > 2 * stats["count"] > 0
+
+
+def test_workers_go_no_further_ahead_than_the_user_allows() -> None:
+    loader = fl.DataLoader(Uneven(), 2, workers="processes", prefetch_factor=2)
+    assert numbers(loader) == list(range(64))
+    assert loader.stats()["workers"]["depth"] == 2 * loader.stats()["workers"]["count"]
+    loader = fl.DataLoader(Uneven(), 2, num_workers=2)  # as torch does it
+    assert numbers(loader) == list(range(64))
+    assert loader.stats()["workers"]["depth"] == 4

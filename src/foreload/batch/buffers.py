@@ -21,6 +21,12 @@ _PAGE = 4096
 _HUGE = 2 << 20
 
 
+class _Free(list[np.ndarray[Any, Any]]):
+    """The free buffers of a size; ``made`` counts those that are lent, too."""
+
+    made = 0
+
+
 class _BufferLease:
     """Returns a buffer when the last tensor over it is gone; a tensor's storage keeps its source alive."""
 
@@ -44,7 +50,8 @@ class Buffers:
 
     Args:
         pin: lend page-locked memory (needs CUDA).
-        keep: the most free buffers to keep.
+        keep: the number of free buffers that are kept, or as many as are lent if that is more: a batch may have
+            many parts.
 
     >>> buffers = Buffers()
     >>> first = buffers.take((2, 3), torch.float32)
@@ -62,7 +69,7 @@ class Buffers:
         self.process = os.getpid()
         self._pin = pin
         self._keep = keep
-        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._free: dict[int, _Free] = {}
         # Collating threads borrow at the same time; a lease that ends only appends, which needs no lock.
         self._lock = threading.Lock()
 
@@ -83,17 +90,23 @@ class Buffers:
         rounded = round_up(size)
         with self._lock:
             # The size in use moves to the end, so that excess buffers of earlier sizes are freed first.
-            free = self._free[rounded] = self._free.pop(rounded, [])
+            free = self._free[rounded] = self._free.pop(rounded, _Free())
             self._trim()
-            memory = free.pop() if free else _allocate(rounded)
+            if not free:
+                free.append(_allocate(rounded))
+                free.made += 1
+            memory = free.pop()
         return np.asarray(_BufferLease(memory, free))[:size]
 
     def _trim(self) -> None:
-        excess = sum(map(len, self._free.values())) - self._keep
+        num_free = sum(map(len, self._free.values()))
+        num_lent = sum(free.made for free in self._free.values()) - num_free
+        excess = num_free - max(self._keep, num_lent)
         while excess > 0:
             oldest = next(iter(self._free))
             if self._free[oldest]:
                 self._free[oldest].pop()
+                self._free[oldest].made -= 1
                 excess -= 1
             else:
                 del self._free[oldest]

@@ -53,7 +53,9 @@ def open_epoch(
         from foreload.epochs.processes import ProcessEpoch
 
         pool, owner = crew.process_pool(workers, cursor.base_seed)
-        return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)
+        deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
+        limits: dict[str, Any] = {"max_restarts": max_restarts, "deepens": deepens}
+        return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, **limits)
     if crew.kind(workers.workers, count) == "ray":
         return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
     if isinstance(spec.dataset, IterableDataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.restart import Restart
 from foreload.record.spans import Stage
+from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.process import Worker
 from foreload.workers.processes import ProcessPool
@@ -29,9 +31,15 @@ from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch", "shown", "take_batch"]
 
+# Shorter waits of the loop for a batch cost less than finding out whether workers had nothing to do.
+_LONG_WAIT_SECONDS = 1e-3
+
 
 class ProcessEpoch(Epoch):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
+
+    A batch that takes long holds up the loop, since batches come in order, and then all other workers, once they
+    have made theirs. If the depth is left to the loader, more batches are dealt whenever that happens.
 
     Args:
         spec: the loader as the epoch sees it.
@@ -39,6 +47,7 @@ class ProcessEpoch(Epoch):
         owner: ends persistent workers; if there is none, they end with the epoch.
         restarts: the list for workers that are killed and replaced.
         max_restarts: the number that may be replaced.
+        deepens: whether more batches may be made ahead than ``prefetch_factor`` for each worker.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class ProcessEpoch(Epoch):
         owner: PoolOwner | None,
         restarts: list[Restart],
         max_restarts: int,
+        deepens: bool = False,
     ) -> None:
         super().__init__(spec)
         cursor = spec.cursor
@@ -70,6 +80,7 @@ class ProcessEpoch(Epoch):
         self._indices: dict[int, Any] = {}  # of jobs, if the dataset has a state
         ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
         self._depth = self._watch.depth = max(len(pool.workers), ahead)
+        self._deepens = deepens and spec.in_order
         # Whether workers tell the state of their copy of the dataset.
         self._tells = self._is_stream or has_state(spec.dataset)
         snapshots = spec.snapshot_every if self._tells else None
@@ -205,13 +216,30 @@ class ProcessEpoch(Epoch):
                 "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
         wanted = [self._pool.workers[self._asked[number]]] if self._spec.in_order else self._pool.workers
+        began = time.monotonic()
         if not self._receive(wanted):
             raise self._give_up(wanted)
+        if self._deepens and number in self._answers and time.monotonic() - began > _LONG_WAIT_SECONDS:
+            self._deepen(self._answers[number])
         return None
 
-    def _receive(self, wanted: list[Worker]) -> bool:
+    def _deepen(self, result: Result) -> None:
+        """Deal one batch more to each worker if any had nothing to do while the loop waited for this result."""
+        self._receive([worker for worker in self._pool.workers if worker.asked], 0)
+        batch = sum(memoryview(part).nbytes for part in result.parts or ())
+        depth = self._depth + len(self._pool.workers)
+        is_idle = not all(worker.asked for worker in self._pool.workers)
+        if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
+            asked = len(self._asked)
+            for _ in self._pool.workers:
+                self._ask()
+            self._depth += len(self._asked) - asked  # none once all have been drawn
+            self._watch.depth = self._depth
+
+    def _receive(self, wanted: list[Worker], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
-        answers = self._pool.wait(wanted, self._spec.timeout, self._first)
+        timeout = self._spec.timeout if timeout is None else timeout
+        answers = self._pool.wait(wanted, timeout, self._first)
         self._check_open()
         for worker, result in answers or ():
             name = worker.number

@@ -17,7 +17,7 @@ from foreload.tune.interval import Observed, Reading, between
 from foreload.tune.lock import LOCK_FULL
 from foreload.tune.trials import Trial, Trials
 
-__all__ = ["Setting", "Tuner"]
+__all__ = ["Setting", "Tuner", "most_ahead"]
 
 # The least seconds and batches of a window, over which the pace is measured. After a change, batches that were
 # begun before it are not counted.
@@ -44,6 +44,23 @@ _MIN_LOCK_LOOKS = 10
 
 # Fewer threads are preferred if their gain is at least this share of the best.
 _AS_GOOD = 0.98
+
+
+def most_ahead(batch: int, limit: int | None) -> int:
+    """Return how many batches of so many bytes may be made ahead, in this machine's memory.
+
+    Args:
+        batch: bytes; 0: not known yet.
+        limit: the number that the user's limit has room for; None: there is none.
+
+    >>> most_ahead(1, None), most_ahead(1, 7), most_ahead(1 << 50, 7)
+    (128, 7, 1)
+    """
+    depth = _MAX_DEPTH
+    if batch:
+        share = min(_MEMORY_SHARE * granted_memory(), _AVAILABLE_SHARE * available_memory())
+        depth = min(depth, int(share / batch))
+    return max(1, depth if limit is None else min(depth, limit))
 
 
 class Setting(NamedTuple):
@@ -223,12 +240,7 @@ class Tuner:
 
     def _room(self, epoch: Tuned) -> int:
         """Return the number of batches that may be made ahead."""
-        depth = _MAX_DEPTH
-        if self._batch:
-            share = min(_MEMORY_SHARE * granted_memory(), _AVAILABLE_SHARE * available_memory())
-            depth = min(depth, int(share / (self._batch * epoch.copies)))
-        limit = epoch.most_depth()
-        return max(1, depth if limit is None else min(depth, limit))
+        return most_ahead(self._batch * epoch.copies, epoch.most_depth())
 
     def _describe(self, trial: Trial[Setting]) -> str:
         before, tried = trial.before, trial.tried

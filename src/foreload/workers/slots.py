@@ -122,7 +122,7 @@ class Slots(Buffers):
 
     Args:
         channel: the socket that descriptors are sent through.
-        keep: how many free slots to keep.
+        keep: how many free slots to keep, or as many as the loop holds if that is more.
 
     >>> near, far = socket.socketpair()
     >>> slots, lent = Slots(near), ConsumerSlots(far)
@@ -242,7 +242,7 @@ class Slots(Buffers):
             self._dropped.append(slot.number)
 
     def _drop_excess(self) -> None:
-        excess = sum(map(len, self._idle.values())) - self._keep
+        excess = sum(map(len, self._idle.values())) - max(self._keep, len(self._sent))
         while excess > 0:
             size, oldest = next(iter(self._idle.items()))
             if not oldest:

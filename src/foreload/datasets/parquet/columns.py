@@ -9,6 +9,7 @@ import torch
 
 from foreload.checks import Array, first_beyond_int64
 from foreload.datasets.parquet.rowgroups import load_pyarrow
+from foreload.protocol import BatchMemory
 
 __all__ = ["collated", "values_of"]
 
@@ -29,10 +30,10 @@ def values_of(column: Any) -> list[Any]:
     return rows
 
 
-def collated(column: Any, order: Array) -> Any:
+def collated(column: Any, order: Array, buffers: BatchMemory) -> Any:
     """Turn a column of one chunk into what ``default_collate`` makes of its values, in this order.
 
-    None if that is left to ``default_collate`` itself.
+    None if that is left to ``default_collate`` itself. Lists of numbers are copied into memory of ``buffers``.
     """
     pa = load_pyarrow()
     is_a = pa.types
@@ -47,9 +48,12 @@ def collated(column: Any, order: Array) -> Any:
         return [values[place] for place in order.tolist()]
     shape = _tensor_shape(kind, pa)
     if shape is not None:
-        tensor = _tensor(array, shape, pa)
-        # NumPy indexes here: torch would wake all its threads for it.
-        return None if tensor is None else torch.from_numpy(tensor.numpy()[order])
+        if getattr(kind, "permutation", None) is not None:
+            tensor = _tensor(array, shape, pa)
+            # NumPy indexes here: torch would wake all its threads for it.
+            return None if tensor is None else torch.from_numpy(tensor.numpy()[order])
+        numbers = _numbers(array, pa)
+        return None if numbers is None else _gathered(numbers.reshape(len(array), *shape), order, buffers)
     for is_kind, dtype in (
         (is_a.is_boolean, np.bool_),
         (is_a.is_integer, np.int64),
@@ -78,12 +82,16 @@ def _tensor_shape(kind: Any, pa: Any) -> tuple[int, ...] | None:
     return tuple(shape) if shape and is_number else None
 
 
-def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
-    """Copy an array of fixed-size lists to a tensor of rows x shape; None if values are missing."""
-    count = len(array)
-    permutation = None
+def _gathered(rows: Array, order: Array, buffers: BatchMemory) -> torch.Tensor:
+    dtype = torch.from_numpy(rows[:0].copy()).dtype
+    batch = buffers.take((len(order), *rows.shape[1:]), dtype)
+    np.take(rows, order, axis=0, out=batch.numpy(), mode="clip")  # other modes go through a copy
+    return batch
+
+
+def _numbers(array: Any, pa: Any) -> Array | None:
+    """Return the numbers of an array of fixed-size lists, not copied if possible; None if any is missing."""
     if isinstance(array.type, pa.FixedShapeTensorType):
-        permutation = array.type.permutation
         array = array.storage
     while pa.types.is_fixed_size_list(array.type):
         if array.null_count:
@@ -91,5 +99,15 @@ def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
         array = array.flatten()
     if array.null_count:
         return None
-    tensor = torch.from_numpy(np.array(array.to_numpy(zero_copy_only=False))).reshape(count, *shape)
+    numbers: Array = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _tensor(array: Any, shape: tuple[int, ...], pa: Any) -> torch.Tensor | None:
+    """Copy an array of fixed-size lists to a tensor of rows x shape; None if values are missing."""
+    numbers = _numbers(array, pa)
+    if numbers is None:
+        return None
+    permutation = getattr(array.type, "permutation", None)
+    tensor = torch.from_numpy(np.array(numbers)).reshape(len(array), *shape)
     return tensor if permutation is None else tensor.permute(0, *(1 + axis for axis in permutation))

@@ -36,9 +36,10 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     as dicts, missing values as None.
 
     Rows lie in row groups, and a row group can only be decoded as a whole (of the wanted columns). Each is decoded
-    once per batch; the last ones are kept, in each process. A full shuffle asks for rows of all groups, so it
-    wants data that fits into ``group_cache``, a ``loading_mode`` or the loader's ``cache=`` that keeps samples, or
-    files with small groups (``pyarrow.parquet.write_table(..., row_group_size=1000)``).
+    once per batch; the last ones are kept, in each process, but those of which a batch takes all rows only if all
+    groups have room. A full shuffle asks for rows of all groups, so it wants data that fits into ``group_cache``,
+    a ``loading_mode`` or the loader's ``cache=`` that keeps samples, or files with small groups
+    (``pyarrow.parquet.write_table(..., row_group_size=1000)``).
 
     Args:
         data_path: a file, a folder (with all ``*.parquet`` in and below it, sorted, without names that begin with
@@ -95,7 +96,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def index(self) -> int:
         """Read the files' metadata: the row groups, and their numbers of rows."""
         self._stamps = [stamp(path) for path in self.paths]
-        places, rows = [], [0]
+        places, rows, size = [], [0], 0
         for file, path in enumerate(track(self.paths, "reading Parquet", total=len(self.paths), after=1)):
             with open_parquet(path) as opened:
                 self._check(opened.schema_arrow, path, is_first=file == 0)
@@ -105,9 +106,11 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
                     raise DecodeError(
                         f"{path}: damaged: {about.num_rows} rows, but those of its groups are {counts}"
                     )
+                size += sum(about.row_group(group).total_byte_size for group in range(len(counts)))
                 places += [(file, group) for group in range(len(counts))]
                 rows += counts
         self._places = places
+        self._bytes = size  # of all groups, decoded
         self._starts = np.cumsum(rows, dtype=np.int64)
         return int(self._starts[-1])
 
@@ -145,8 +148,14 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         pieces = []
         for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
             number = numbers[part[0]]
-            # Copy the rows, so that a batch keeps no more than one group in memory.
-            pieces.append(groups.get(*self._places[number]).take(pa.array(rows[part] - self._starts[number])))
+            wanted = rows[part] - self._starts[number]
+            # A group that is taken whole is wanted in the next epoch, and still there only if all have room.
+            is_whole = len(wanted) == self._starts[number + 1] - self._starts[number]
+            group = groups.get(*self._places[number], keep=self._bytes <= self._room or not is_whole)
+            if 2 * len(wanted) >= group.num_rows and (np.diff(wanted) == 1).all():
+                pieces.append(group.slice(int(wanted[0]), len(wanted)))
+            else:  # copied, so that a few rows do not hold a whole group in memory
+                pieces.append(group.take(pa.array(wanted)))
         return pa.concat_tables(pieces).combine_chunks(), np.argsort(order)
 
     def _read_many(self, indices: Sequence[int]) -> list[Row]:
@@ -217,7 +226,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
-        return _ColumnAssembly(spec, _Columns(self), 1, buffers, arrays=False)
+        return _ColumnAssembly(spec, _Columns(self, buffers), 1, buffers, arrays=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the files for itself."""
@@ -227,8 +236,9 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
 class _Columns:
     """A view of a Parquet dataset whose batches are made of columns, if possible."""
 
-    def __init__(self, dataset: ParquetDataset) -> None:
+    def __init__(self, dataset: ParquetDataset, buffers: BatchMemory) -> None:
         self._dataset = dataset
+        self._buffers = buffers
 
     def __getitem__(self, index: int) -> Row:
         return self._checked(positions_of([index], len(self._dataset)).item(), self._dataset[index])
@@ -250,7 +260,7 @@ class _Columns:
         batch: Row = {}
         for name, column in zip(self._dataset.columns, table.columns, strict=True):
             try:
-                batch[name] = collated(column, places)
+                batch[name] = collated(column, places, self._buffers)
             except (ValueError, OverflowError) as error:
                 raise self._dataset._explained(error, table, places, numbers) from error
             if batch[name] is None:

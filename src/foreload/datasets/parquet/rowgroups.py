@@ -84,8 +84,13 @@ class RowGroups:
         )
         self._decoding: dict[tuple[int, int], Future[Any]] = {}
 
-    def get(self, file: int, group: int) -> Any:
+    def get(self, file: int, group: int, *, keep: bool = True) -> Any:
         """Return a row group as ``pyarrow.Table``.
+
+        Args:
+            file: its number.
+            group: its number in the file.
+            keep: whether it may be wanted again soon; memory that is not kept is used again for the next one.
 
         Raises:
             DecodeError: it is damaged.
@@ -108,7 +113,7 @@ class RowGroups:
             table = self._decode(file, group)
         finally:
             with self._lock:
-                if table is not None:
+                if table is not None and keep:
                     self._tables[place] = table
                 del self._decoding[place]
             future.set_result(table)

@@ -1,0 +1,1 @@
+"""Accelerators that only sleep, fed by loaders: how many of them a core keeps busy, as MLPerf Storage counts."""
