@@ -11,12 +11,19 @@ run() { .venv/bin/python -m pytest "$@"; }
 # Many tests wait for processes of their own, so two for each core at a time keep the cores busy.
 parallel=(-n "$((2 * $(nproc)))")
 slow=(-m slow --hypothesis-profile=thorough)
+# Lightning, Accelerate and Transformers make a process half as large again, and each fork of it as much dearer: theirs are
+# processes of their own. Ray's tests run in one, since each that uses a cluster starts one.
+apart=(--ignore=tests/ray --ignore=tests/frameworks)
 case "${1:-}" in
   --all)
-    run "${parallel[@]}" --hypothesis-profile=thorough --ignore=tests/ray
+    run "${parallel[@]}" --hypothesis-profile=thorough "${apart[@]}"
+    run "${parallel[@]}" --hypothesis-profile=thorough tests/frameworks
     run "${slow[@]}" tests/ray
     ;;
-  --slow) run "${parallel[@]}" "${slow[@]}" --ignore=tests/ray "${@:2}" ;;
-  --ray) run "${slow[@]}" tests/ray "${@:2}" ;;  # in one process, since each that uses a cluster starts one
+  --slow)
+    run "${parallel[@]}" "${slow[@]}" "${apart[@]}" "${@:2}"
+    run -n 2 "${slow[@]}" tests/frameworks "${@:2}"
+    ;;
+  --ray) run "${slow[@]}" tests/ray "${@:2}" ;;
   *) run "${parallel[@]}" -m "not slow" "$@" ;;
 esac
