@@ -61,10 +61,10 @@ PANELS = {"time": ("first batch", "time"), "memory": ("memory",)}
 
 # Why a series is no straight line, by the beginning of its name.
 REASONS = {
-    "samples: Python rows, cache: ": "up to two million samples the order of several epochs is planned for; beyond, "
-    "the cache follows a rule and takes the same for any number",
-    "samples: memory map: time": "rows of a map that is larger than the processor's caches, and then than the page "
-    "tables at hand, come later: each is a page that must be found",
+    "samples: Python rows, cache: ": "up to two million samples, several epochs are planned ahead; beyond, "
+    "the cache follows a rule, which takes the same for any number",
+    "samples: memory map: time": "each row of a map larger than the processor's caches, and then larger than its "
+    "page tables, is a page that must be found first",
     "workers: photos, processes: time": "more processes than cores take turns",
 }
 
@@ -117,7 +117,7 @@ def shown(value: float, panel: str) -> str:
     names, step = (("B", "KiB", "MiB", "GiB"), 1024) if panel == "memory" else (("ns", "us", "ms", "s"), 1000)
     value *= 1 if panel == "memory" else 1e9
     for name in names[:-1]:
-        if value < step:
+        if float(f"{value:.3g}") < step:
             return f"{value:.3g} {name}"
         value /= step
     return f"{value:.3g} {names[-1]}"
@@ -162,10 +162,12 @@ def grow(figure: str, options: argparse.Namespace) -> tuple[list[Series], dict[s
 
 def main() -> None:
     options = parser(__doc__, 3)
-    options.add_argument("--quick", action="store_true", help="few points, once: to see that it runs; keeps nothing")
+    options.add_argument(
+        "--quick", action="store_true", help="few points, once, to see that it runs; keeps nothing"
+    )
     options.add_argument("--figures", nargs="+", choices=PANELS, default=list(PANELS))
-    options.add_argument("--seconds", type=float, default=1, help="the longest part of an epoch that is measured")
-    options.add_argument("--wait", type=float, default=600, help="seconds to wait, per axis, until nothing else runs")
+    options.add_argument("--seconds", type=float, default=1, help="the longest part of an epoch that is timed")
+    options.add_argument("--wait", type=float, default=600, help="seconds to wait, per axis, for a quiet machine")
     chosen = options.parse_args()
     if chosen.quick:
         chosen.rounds, chosen.seconds, chosen.wait = 1, 0.2, 0

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from common import ROOT
 from torch.utils.data import Dataset, TensorDataset
 
 import foreload as fl
+
+BATCHES = 32  # of an epoch, for its memory
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -75,7 +78,7 @@ def prepare(axis: str, kind: str, point: int) -> Callable[[], Any]:
     data: Any
     if axis == "samples":
         data = {"range": range, "memory map": mapped_rows}.get(kind, Rows)(point)
-        how["cache"] = "256MiB" if kind.endswith("cache") else None
+        how["cache"] = "4MiB" if kind.endswith("cache") else None
     elif axis == "batch":
         what, _, number = kind.partition(", ")
         data = TensorDataset(torch.zeros(1 << 18, 100)) if what == "tensors" else Rows(1 << 16)
@@ -98,7 +101,7 @@ def time_epoch(loader: Any, seconds: float) -> dict[str, float]:
     Of a long epoch only the beginning is loaded; what is left counts as much as that, sample by sample.
     """
     count, first, started = 0, 0.0, time.perf_counter()
-    for count, _ in enumerate(loader, 1):  # noqa: B007
+    for count, _ in enumerate(loader, 1):
         elapsed = time.perf_counter() - started
         if count == 1:
             first = elapsed
@@ -151,13 +154,14 @@ def times(make: Callable[[], Any], seconds: float) -> dict[str, float]:
     return {"first batch": first, **{name: statistics.median(each[name] for each in warm) for name in figures}}
 
 
-def memory(make: Callable[[], Any], seconds: float) -> dict[str, float]:
-    """The most bytes that were taken during two epochs, beyond those before."""
+def memory(make: Callable[[], Any]) -> dict[str, float]:
+    """The most bytes that were taken during the beginnings of two epochs, beyond those before."""
     before, seen = tree_memory(), [0]
     with peak_memory(seen):
         loader = make()
         for _ in range(2):
-            time_epoch(loader, seconds)
+            for _ in islice(loader, BATCHES):
+                pass
     return {"memory": max(0, max(seen) - before)}
 
 
@@ -167,11 +171,11 @@ def main() -> None:
     options.add_argument("kind")
     options.add_argument("point", type=int)
     options.add_argument("figure", choices=("time", "memory"))
-    options.add_argument("--seconds", type=float, default=1, help="the longest part of an epoch that is measured")
+    options.add_argument("--seconds", type=float, default=1, help="the longest part of an epoch that is timed")
     chosen = options.parse_args()
     make = prepare(chosen.axis, chosen.kind, chosen.point)
     list(fl.DataLoader(range(100), batch_size=64, shuffle=True, seed=0, num_workers=0))  # imports
-    print(json.dumps((times if chosen.figure == "time" else memory)(make, chosen.seconds)))
+    print(json.dumps(times(make, chosen.seconds) if chosen.figure == "time" else memory(make)))
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ def describe(program: Path) -> tuple[dict[str, str], dict[str, int]]:
 
 def events(written: str) -> dict[str, int]:
     """Read the sums of a file of cachegrind's."""
-    lines = dict(line.split(": ", 1) for line in written.splitlines() if line.startswith(("events: ", "summary: ")))
+    named = ("events: ", "summary: ")
+    lines = dict(line.split(": ", 1) for line in written.splitlines() if line.startswith(named))
     return dict(zip(lines["events"].split(), map(int, lines["summary"].split()), strict=True))
 
 
@@ -135,9 +136,9 @@ def count(program: Path, path: str, items: int) -> Counts:
 
 def other_conditions(kept: dict[str, str], now: dict[str, str]) -> list[str]:
     """Say where the kept counts come from another compiler, library or instruction set."""
-    names = sorted({*kept, *now})
+    pairs = {name: (kept.get(name), now.get(name)) for name in sorted({*kept, *now})}
     return [
-        f"{name}: kept {kept.get(name)!r}, now {now.get(name)!r}" for name in names if kept.get(name) != now.get(name)
+        f"{name}: kept {before!r}, now {after!r}" for name, (before, after) in pairs.items() if before != after
     ]
 
 

@@ -55,10 +55,12 @@ def test_a_series_says_whether_it_is_straight_or_why_not(growth: Any) -> None:
     bent = growth.Series("batch", "rows", "time", [1, 4, 16], [1e-6, 1e-6, 9e-3])
     assert bent.row()[-1] == "not straight: no reason is known"
     known = growth.Series("samples", "memory map", "time", SAMPLES, [count**1.5 for count in SAMPLES])
-    assert known.row()[-1].startswith("not straight: rows of a map")
+    assert known.row()[-1].startswith("not straight: each row of a map")
 
 
-def test_more_workers_than_cores_are_not_expected_to_be_faster(growth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_than_cores_are_not_expected_to_be_faster(
+    growth: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(growth, "CORES", 2)
     shared = growth.Series("workers", "photos", "time", [0, 1, 2, 3, 4], [2.1, 2.1, 1.1, 1.1, 1.1])
     assert shared.row()[2:] == ["100 ms + 2 s per share of a core", "0%", "straight"]
