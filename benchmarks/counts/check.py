@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "counts.json"
 BUILD = ROOT / "build" / "counts"
 MOST = 0.03  # more instructions than this are a step back
-MISSING = "needs {0}, which is not installed; Debian: apt install {0}"
 
 # Caches of a fixed size, whatever this machine has: bytes, ways, bytes of a line.
 CACHEGRIND = [
@@ -35,7 +34,7 @@ CACHEGRIND = [
     "--D1=32768,8,64",
     "--LL=8388608,16,64",
 ]
-# Nothing of the user's environment, which lies in the program's memory.
+# No more of the user's environment, which lies in the program's memory.
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
 
 # What cachegrind calls the events that are summed up.
@@ -73,8 +72,9 @@ class Change(NamedTuple):
 
 def build() -> Path:
     """Build the program that runs the paths; return where it is."""
-    if shutil.which("cmake") is None:
-        raise SystemExit(MISSING.format("cmake"))
+    for tool in ("cmake", "valgrind"):
+        if shutil.which(tool) is None:
+            raise SystemExit(f"needs {tool}, which is not installed; Debian: apt install {tool}")
     BUILD.mkdir(parents=True, exist_ok=True)
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DFORELOAD_BUILD_BENCHMARKS=ON"]
     for command in (
@@ -106,8 +106,6 @@ def describe(program: Path) -> tuple[dict[str, str], dict[str, int]]:
     The program chooses its instruction set as it does when it is counted: AVX2 at best, because Valgrind has no
     AVX-512.
     """
-    if shutil.which("valgrind") is None:
-        raise SystemExit(MISSING.format("valgrind"))
     conditions: dict[str, Any] = json.loads(under_valgrind(["--tool=none"], program)[0])
     items = conditions.pop("paths")
     version = subprocess.run(["valgrind", "--version"], capture_output=True, text=True, check=True).stdout
