@@ -63,9 +63,8 @@ PANELS = {"time": ("first batch", "time"), "memory": ("memory",)}
 REASONS = {
     "samples: Python rows, cache: ": "up to two million samples, several epochs are planned ahead; beyond, "
     "the cache follows a rule, which takes the same for any number",
-    "samples: memory map: time": "each row of a map larger than the processor's caches, and then larger than its "
-    "page tables, is a page that must be found first",
-    "workers: photos, processes: time": "more processes than cores take turns",
+    "samples: memory map: time": "the larger the map, the fewer rows lie in pages that are mapped already: at "
+    "last each row is a page fault",
 }
 
 

@@ -55,7 +55,7 @@ def test_a_series_says_whether_it_is_straight_or_why_not(growth: Any) -> None:
     bent = growth.Series("batch", "rows", "time", [1, 4, 16], [1e-6, 1e-6, 9e-3])
     assert bent.row()[-1] == "not straight: no reason is known"
     known = growth.Series("samples", "memory map", "time", SAMPLES, [count**1.5 for count in SAMPLES])
-    assert known.row()[-1].startswith("not straight: each row of a map")
+    assert known.row()[-1].startswith("not straight: the larger the map")
 
 
 def test_more_workers_than_cores_are_not_expected_to_be_faster(
