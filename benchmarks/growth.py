@@ -65,6 +65,10 @@ REASONS = {
     "the cache follows a rule, which takes the same for any number",
     "samples: memory map: time": "the larger the map, the fewer rows lie in pages that are mapped already: at "
     "last each row is a page fault",
+    "batch: Python rows, 2 processes: memory": "a few batches of one sample are over before the processes take "
+    "all that they do later",
+    "workers: photos, threads: memory": "the first worker brings two more batches, made ahead; each further one "
+    "brings its buffers",
 }
 
 
