@@ -1,5 +1,5 @@
 # `make demo` and `make test` need nothing but Debian, Python 3.11+ and a compiler: they set themselves up.
-.PHONY: setup demo test test-all lint docs native-test fuzz bench bench-peers clean
+.PHONY: setup demo test test-all lint docs native-test fuzz bench bench-peers bench-check clean
 
 setup:
 	@scripts/setup.sh test lint
@@ -39,6 +39,10 @@ bench:
 bench-peers:
 	@scripts/setup.sh test bench
 	@scripts/bench-peers.sh $(OPTIONS)
+
+# make bench-check OPTIONS="--only JPEG"
+bench-check:
+	@python3 -m benchmarks.counts.check $(OPTIONS)
 
 .PHONY: wheel
 wheel:

@@ -2,7 +2,7 @@
 # Every figure, one after the other, on a machine that should be otherwise idle.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for program in files tiled text hdf5 remote tensors many_samples scale import_time python_items images memory cache/planning cache/hit_rates cache/images cache/recipes cache/workers cache/train \
+for program in files tiled text hdf5 remote tensors many_samples scale growth import_time python_items images memory cache/planning cache/hit_rates cache/images cache/recipes cache/workers cache/train \
   cache/worth workers/handover workers/processes workers/choice workers/faults workers/cluster workers/tuning record/overhead record/predict; do
   echo "==> benchmarks/$program.py"
   .venv/bin/python -W ignore "benchmarks/$program.py"

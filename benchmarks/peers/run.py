@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import install, page, quiet
+from benchmarks import quiet
+from benchmarks.peers import install, page
 from benchmarks.peers.turns import Contestant, ask, check, summary, time_turns
 from benchmarks.peers.work import CORES, ROOT, Work
 from benchmarks.peers.workloads import ALL

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.peers import adapters, install, page, quiet, run, turns, work
+from benchmarks import quiet
+from benchmarks.peers import adapters, install, page, run, turns, work
 from benchmarks.peers.turns import Contestant
 from benchmarks.peers.work import Work, WrongResult
 from benchmarks.peers.workloads import ALL, find
