@@ -42,6 +42,9 @@ _TORCH_FUNCTIONS: dict[Any, Any] = {
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
 
+# Below this, checking whether tensors may be stacked into a buffer takes longer than that saves.
+_MIN_STACKED_BYTES = 1 << 20
+
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
 
@@ -89,15 +92,20 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return _stacked(tensors, first, new_tensor)
 
 
-def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
+def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable[[Any], Any]:
     """Return a ``default_collate`` that stacks large tensors into ``buffers``.
 
     Types that users added to torch's ``default_collate_fn_map`` keep working.
+
+    Args:
+        buffers: memory for the batches.
+        is_required: whether a batch elsewhere would be copied once more.
     """
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        if not _are_ordinary(batch, first):
+        is_left = type(first) is torch.Tensor and not is_required and _is_left_to_torch(batch, first)
+        if is_left or not _are_ordinary(batch, first):
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
         return _stacked(batch, first, buffers.take)
@@ -126,6 +134,12 @@ def _stacked(
     return torch.stack(
         list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype)
     )
+
+
+def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+    """Whether torch stacks a batch faster. (In a worker, it would open a file for each.)"""
+    is_small = first.numel() * first.element_size() * len(batch) < _MIN_STACKED_BYTES
+    return is_small and torch.utils.data.get_worker_info() is None
 
 
 def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

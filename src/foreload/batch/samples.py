@@ -87,7 +87,8 @@ class SampleAssembly:
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
         self._own_collate = is_default_collate(collate)
-        self._collate = collate_into(buffers) if self._own_collate else collate
+        is_pinned = spec.pin_device is not None
+        self._collate = collate_into(buffers, is_required=is_pinned) if self._own_collate else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)
         # (Torch's own function has copied what it stacks.)
@@ -181,7 +182,8 @@ class SampleAssembly:
             loading.dataset = self._asked
         for position in range(begin, end):
             now[thread] = (indices, position)
-            lost.pop(position, None)  # of an attempt before
+            if lost:
+                lost.pop(position, None)  # of an attempt before
             if key is not None:
                 key(indices[position])
             try:

@@ -10,6 +10,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
 from foreload.datasets.native import native_assembly
+from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
@@ -66,6 +67,8 @@ def open_epoch(
     # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
     is_inline = count == 0 or has_state(spec.dataset)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
+    if assembly is None and is_inline:
+        assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
         surroundings: Surroundings | None = None
         if not is_inline:

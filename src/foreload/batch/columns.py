@@ -1,0 +1,29 @@
+"""Batches that a dataset makes of whole columns, where it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foreload.batch.samples import SampleAssembly
+from foreload.protocol import Batch, BatchMemory, BatchOptions
+
+__all__ = ["ColumnAssembly"]
+
+
+class ColumnAssembly(SampleAssembly):
+    """Batches of a dataset whose ``__getitems__`` makes most of them as a whole.
+
+    Args:
+        spec: options of the loader.
+        dataset: returns a :class:`~foreload.batch.collate.Collated`, or else samples, of a list of indices.
+        buffers: memory for the batches.
+    """
+
+    def __init__(self, spec: BatchOptions, dataset: Any, buffers: BatchMemory) -> None:
+        super().__init__(spec, dataset, 1, buffers, arrays=False)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.protocol.Assembly`."""
+        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
