@@ -77,8 +77,8 @@ class SampleAssembly:
         surroundings: Surroundings | None = None,
         copies: bool = False,
     ) -> None:
-        # The sample that each thread is loading, to report if nothing comes.
-        self.now: Any = {}
+        # The sample that each thread is loading, to report if nothing comes; None: the calling thread loads.
+        self.now: Any = {} if workers else None
         self.depth: int | None = None
         self._arrays = arrays
         self._dataset = dataset
@@ -181,19 +181,21 @@ class SampleAssembly:
         if key is not None:
             loading.dataset = self._asked
         for position in range(begin, end):
-            now[thread] = (indices, position)
+            index = indices[position]
+            if now is not None:
+                now[thread] = (indices, position)
             if lost:
                 lost.pop(position, None)  # of an attempt before
             if key is not None:
-                key(indices[position])
+                key(index)
             try:
-                samples.append(dataset[indices[position]])
+                samples.append(dataset[index])
             except BaseException as error:
                 if self.on_error != "raise" and isinstance(error, Exception):
                     lost[position] = error
                     samples.append(LOST)
                     continue
-                note_sample(error, indices[position], position)
+                note_sample(error, index, position)
                 raise _Failed(position, error) from error
         seconds = (time.perf_counter() - started) / max(1, end - begin)
         known = self._sample_seconds
@@ -225,7 +227,9 @@ class SampleAssembly:
         return pinned(snapshot(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
-        generators = None if self._surroundings is None or self._own_collate else self._surroundings.generators()
+        if self._own_collate:
+            return self._collate(samples)
+        generators = None if self._surroundings is None else self._surroundings.generators()
         if generators is None:
             with lending(self._buffers):
                 return self._collate(samples)
