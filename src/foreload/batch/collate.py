@@ -19,6 +19,7 @@ from foreload.protocol import BatchMemory
 
 __all__ = [
     "MIN_BORROWED_BYTES",
+    "MIN_LENT_BYTES",
     "Collated",
     "collate_into",
     "is_default_collate",
@@ -42,8 +43,9 @@ _TORCH_FUNCTIONS: dict[Any, Any] = {
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
 
-# Below this, checking whether tensors may be stacked into a buffer takes longer than that saves.
-_MIN_STACKED_BYTES = 1 << 20
+# Below this, borrowing a buffer for a batch that the thread of the loop makes takes longer than what that saves: the
+# C library keeps the memory of the batches before.
+MIN_LENT_BYTES = 1 << 20
 
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
@@ -52,9 +54,7 @@ _shape = attrgetter("shape")
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     """Whether ``collate_fn`` is torch's default one, with torch's own functions for tensors and numbers."""
     functions = torch_collate.default_collate_fn_map
-    return collate_fn is torch_collate.default_collate and all(
-        functions.get(kind) is function for kind, function in _TORCH_FUNCTIONS.items()
-    )
+    return collate_fn is torch_collate.default_collate and _TORCH_FUNCTIONS.items() <= functions.items()
 
 
 class _Lending(threading.local):
@@ -138,7 +138,7 @@ def _stacked(
 
 def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     """Whether torch stacks a batch faster. (In a worker, it would open a file for each.)"""
-    is_small = first.numel() * first.element_size() * len(batch) < _MIN_STACKED_BYTES
+    is_small = first.numel() * first.element_size() * len(batch) < MIN_LENT_BYTES
     return is_small and torch.utils.data.get_worker_info() is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.batch.collate import MIN_BORROWED_BYTES, Collated, is_default_collate
+from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
 from foreload.checks import Array
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
@@ -143,12 +144,32 @@ def tensor_assembly(
     """Gather the rows of a tensor, or of torch's ``TensorDataset``; None unless its tensors are ordinary ones."""
     if not is_default_collate(spec.collate_fn) or not all(map(_is_ordinary, _tensors_of(dataset))):
         return None
-    rows = Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
+    rows = _rows_of(dataset) if isinstance(dataset, TensorDataset) else Rows(dataset)
 
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
 
     return TensorAssembly(rows, buffers, collate, lambda: lie_in(rows, _tensors_of(dataset)))
+
+
+# The rows of datasets, for their next epochs. Who replaces a tensor may do so to free its memory, so a weak
+# reference to each tensor takes them out.
+_known: weakref.WeakKeyDictionary[TensorDataset, tuple[Rows, list[Any]]] = weakref.WeakKeyDictionary()
+
+
+def _rows_of(dataset: TensorDataset) -> Rows:
+    rows, _ = _known.get(dataset, (None, None))
+    if rows is not None and lie_in(rows, dataset.tensors):
+        return rows
+    owner = weakref.ref(dataset)
+
+    def forget(_: Any) -> None:
+        if (gone := owner()) is not None:
+            _known.pop(gone, None)
+
+    rows = Rows(dataset.tensors)
+    _known[dataset] = rows, [weakref.ref(tensor, forget) for tensor in dataset.tensors]
+    return rows
 
 
 def lie_in(rows: Rows, tensors: Sequence[torch.Tensor]) -> bool:
@@ -241,7 +262,7 @@ class TensorAssembly:
     def _allocate(self, count: int) -> list[torch.Tensor]:
         return [
             torch.empty_like(like)
-            if like.nbytes < MIN_BORROWED_BYTES
+            if like.nbytes < MIN_LENT_BYTES
             else self._buffers.take(tuple(like.shape), like.dtype)
             for like in self._rows.likes(count)
         ]

@@ -71,7 +71,7 @@ class Epoch(TorchIterator, Iterator[Any]):
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
-        self._turn = Turn(self.wake)
+        self._turn = Turn(self)
         self._is_closed = False
         self._cursor = spec.cursor
         self._order = spec.cursor.order

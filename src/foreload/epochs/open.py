@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
+from foreload.checks import is_instance
 from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
@@ -57,7 +58,7 @@ def open_epoch(
         return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, max_restarts=max_restarts)
     if crew.kind(workers.workers, count) == "ray":
         return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
-    if isinstance(spec.dataset, IterableDataset):
+    if is_instance(spec.dataset, IterableDataset):
         from foreload.epochs.stream import StreamEpoch
 
         if count == 0:

@@ -16,6 +16,7 @@ from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
+from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor, OrderSpec
@@ -88,6 +89,11 @@ class EpochSource(LoaderOrder[T_co]):
         return resized
 
     @property
+    def _count(self) -> int:
+        """The number of workers; what reads the attribute of that name may be a framework."""
+        return int(self.__dict__["num_workers"])
+
+    @property
     def spans(self) -> Spans:
         """The spans of all workers: what each did, and when."""
         return self.recorder.spans
@@ -105,10 +111,10 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def by_processes(self) -> bool:
         """Whether other processes load the samples, each with a copy of the dataset."""
-        return self._crew.kind(self.workers, self.num_workers) in ("processes", "ray")
+        return self._crew.kind(self.workers, self._count) in ("processes", "ray")
 
     def _get_iterator(self) -> Any:
-        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
         with self._turn.lock:
             self._turn.begin_epoch()
@@ -154,7 +160,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.in_order,
             self.prefetch_factor,
             self.snapshot_every_n_steps,
-            expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
+            expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
         )
         from foreload.epochs.open import open_epoch
@@ -178,7 +184,7 @@ class EpochSource(LoaderOrder[T_co]):
     def _renewed(self, crew: CrewSpec) -> CrewSpec:
         """Return what the loader needs of its workers now; looking through a large Subset anew takes its time."""
         batches = crew.batches
-        same = crew.count == self.num_workers and batches.is_pure == self._is_pure
+        same = crew.count == self._count and batches.is_pure == self._is_pure
         return crew if same and batches.cache is self._open.cache else self._crew_spec(self._view)
 
     @property
@@ -215,14 +221,14 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _order_spec(self) -> OrderSpec:
         sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
-        has_parts = by_processes or isinstance(self.dataset, IterableDataset)
-        has_copies = self.num_workers > 0 and (by_processes or (has_parts and not self._auto_workers))
+        has_parts = by_processes or is_instance(self.dataset, IterableDataset)
+        has_copies = self._count > 0 and (by_processes or (has_parts and not self._auto_workers))
         return OrderSpec(
             self.dataset,
             sampler,
             self.generator,
             self.seed,
-            int(self.num_workers) if has_parts else 0,
+            self._count if has_parts else 0,
             self._open.base_seed,
             _batch_size(sampler, is_batched=is_batched),
             is_batched,
@@ -269,7 +275,7 @@ class EpochSource(LoaderOrder[T_co]):
             view,
             self.batch_spec,
             self.workers,
-            int(self.num_workers),
+            self._count,
             self._auto_workers,
             self.persistent_workers,
             self.worker_init_fn,
