@@ -46,6 +46,9 @@ class Buffers:
         pin: lend page-locked memory (needs CUDA).
         keep: the most free buffers to keep.
 
+    Attributes:
+        is_shared: whether other processes can map the memory.
+
     >>> buffers = Buffers()
     >>> first = buffers.take((2, 3), torch.float32)
     >>> address = first.data_ptr()
@@ -57,6 +60,8 @@ class Buffers:
     >>> buffers.take((2, 3), torch.float32).data_ptr() == address
     True
     """
+
+    is_shared = False
 
     def __init__(self, *, pin: bool = False, keep: int = 8) -> None:
         self.process = os.getpid()
@@ -106,6 +111,8 @@ class Buffers:
 
 class _SharedMemory(Buffers):
     """Memory that a worker process of torch's need not copy to hand a batch over."""
+
+    is_shared = True
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype)

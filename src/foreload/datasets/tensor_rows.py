@@ -18,7 +18,7 @@ import torch
 
 from foreload import _native
 from foreload.batch.buffers import memory_for_a_batch
-from foreload.batch.collate import MIN_BORROWED_BYTES
+from foreload.batch.collate import MIN_BORROWED_BYTES, MIN_LENT_BYTES
 from foreload.checks import Array, Indices
 
 __all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes"]
@@ -238,9 +238,10 @@ class Rows:
     def gather(self, rows: Indices) -> Any:
         """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
         memory = memory_for_a_batch()
+        least = MIN_BORROWED_BYTES if memory.is_shared else MIN_LENT_BYTES
         outs = [
             memory.take(tuple(like.shape), like.dtype)
-            if like.nbytes >= MIN_BORROWED_BYTES
+            if like.nbytes >= least
             else torch.empty_like(like)
             for like in self.likes(len(rows))
         ]
