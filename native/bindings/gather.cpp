@@ -96,9 +96,11 @@ void bind_gather(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("indices"), nb::arg("out"),
       "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
-  nb::class_<RowSources>(module, "RowSources",
-                         "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")
-      .def(nb::init<int64_t, std::vector<std::pair<uintptr_t, size_t>>>(), nb::arg("rows"), nb::arg("sources"))
+  nb::class_<RowSources>(
+      module, "RowSources",
+      "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")
+      .def(nb::init<int64_t, std::vector<std::pair<uintptr_t, size_t>>>(), nb::arg("rows"),
+           nb::arg("sources"))
       .def("gather", &RowSources::gather,
            "gather(indices, outs): copy the rows to these addresses, one for each source, which must have "
            "room.");

@@ -140,7 +140,7 @@ def is_instance(thing: Any, kinds: Any) -> bool:
     >>> is_instance([], Sized), is_instance(3, Sized)
     (True, False)
     """
-    kind = type(thing)
+    kind: Any = type(thing)
     return _is_subclass(kind, kinds) or (thing.__class__ is not kind and isinstance(thing, kinds))
 
 

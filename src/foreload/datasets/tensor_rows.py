@@ -137,8 +137,8 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
         raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
     # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
-    data = data.detach()
-    return data.resolve_conj().resolve_neg() if data.is_conj() or data.is_neg() else data
+    tensor: torch.Tensor = data.detach()
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
 def from_array(array: Array) -> torch.Tensor:
@@ -240,9 +240,7 @@ class Rows:
         memory = memory_for_a_batch()
         least = MIN_BORROWED_BYTES if memory.is_shared else MIN_LENT_BYTES
         outs = [
-            memory.take(tuple(like.shape), like.dtype)
-            if like.nbytes >= least
-            else torch.empty_like(like)
+            memory.take(tuple(like.shape), like.dtype) if like.nbytes >= least else torch.empty_like(like)
             for like in self.likes(len(rows))
         ]
         self.sources.gather(rows, [out.data_ptr() for out in outs])

@@ -90,7 +90,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     @property
     def _count(self) -> int:
-        """The number of workers; what reads the attribute of that name may be a framework."""
+        # Who reads the attribute of that name may be a framework.
         return int(self.__dict__["num_workers"])
 
     @property
@@ -132,10 +132,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._set_keyed_epoch()
         if self._memory.limit is None:
             reuse_freed()
-        crew = self._crew_spec(self._view)
-        self._choose_workers(crew)
-        crew = self._renewed(crew)
-        self._crew.retune(crew)
+        self._choose_workers(crew := self._crew_spec(self._view))
+        self._crew.retune(crew := self._renewed(crew))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
         router = None if cache is None else cache.router
@@ -166,9 +164,7 @@ class EpochSource(LoaderOrder[T_co]):
         from foreload.epochs.open import open_epoch
 
         buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
-        return open_epoch(
-            spec, self._crew, crew, buffers, restarts=self.restarts, max_restarts=self.max_restarts
-        )
+        return open_epoch(spec, self._crew, crew, buffers, restarts=self.restarts, max_restarts=self.max_restarts)
 
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.

@@ -75,7 +75,8 @@ class Turn:
     """A lock that a thread takes to be alone in a loader, or in an epoch.
 
     Args:
-        owner: its ``wake()`` lets a thread that has the lock, and waits for a batch, :meth:`check` whether to go on.
+        owner: its ``wake()`` lets a thread that has the lock, and waits for a batch, :meth:`check` whether to go
+            on.
 
     Attributes:
         lock: the lock; a thread that has it may take it again.

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
+from foreload.tune.estimate import MAX_THREADS
 from foreload.tune.measure import (
-    MAX_THREADS,
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
     TOO_LONG,

@@ -88,14 +88,15 @@ class Columns:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def batch(self, memory: Array) -> dict[str, torch.Tensor] | None:
-        """Return what ``default_collate`` makes of these samples of one width; None if they are not all numbers."""
+        """Return what ``default_collate`` makes of samples of one width; None if they are not all numbers."""
         if self._fixed is None or any(field.dtype not in _TENSOR_DTYPES for field in self._fixed):
             return None
         arrays = self._arrays(memory)
         return {field.name: torch.from_numpy(values) for field, values in zip(self._fixed, arrays, strict=True)}
 
     def _arrays(self, memory: Array) -> list[Array]:
-        assert self._fixed is not None and self.width is not None
+        assert self._fixed is not None
+        assert self.width is not None
         rows = memory.reshape(-1, self.width)
         # Each in memory of its own: who keeps one column does not keep the others.
         columns = (rows[:, field.begin : field.end].copy() for field in self._fixed)
