@@ -43,8 +43,8 @@ _TORCH_FUNCTIONS: dict[Any, Any] = {
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
 
-# Below this, borrowing a buffer for a batch that the loop's own thread makes takes longer than what that saves: the C
-# library keeps the memory of the batches before.
+# Below this, borrowing a buffer for a batch that the loop's own thread makes takes longer than what that saves:
+# the C library keeps the memory of the batches before.
 MIN_LENT_BYTES = 1 << 20
 
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")

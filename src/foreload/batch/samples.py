@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
+
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
@@ -26,7 +28,7 @@ from foreload.record.spans import Stage
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
 
-__all__ = ["SampleAssembly", "Surroundings"]
+__all__ = ["ColumnAssembly", "SampleAssembly", "Surroundings"]
 
 T = TypeVar("T")
 
@@ -236,6 +238,23 @@ class SampleAssembly:
         with generators.kept(), lending(self._buffers):
             generators.key_batch(_first(indices))
             return self._collate(samples)
+
+
+class ColumnAssembly(SampleAssembly):
+    """Batches of a dataset whose ``__getitems__`` makes most of them as a whole.
+
+    Args:
+        spec: options of the loader.
+        dataset: returns a :class:`~foreload.batch.collate.Collated`, or else samples, of a list of indices.
+        buffers: memory for the batches.
+    """
+
+    def __init__(self, spec: BatchOptions, dataset: Any, buffers: BatchMemory) -> None:
+        super().__init__(spec, dataset, 1, buffers, arrays=False)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.protocol.Assembly`."""
+        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
 
 
 def _first(indices: Any) -> Any:

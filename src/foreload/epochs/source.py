@@ -18,10 +18,9 @@ from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
 from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
-from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.base import Epoch, EpochSpec, Opened
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
-from foreload.epochs.opened import Opened
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user

@@ -304,9 +304,8 @@ class _RandomBlocks(Blocks):
                 set_generator(generator, start.drawn)
             self._drawn = generator_text(generator)
         skip = start.prefix
-        is_own = sampler.generator is None
         for count in _draws(size, wanted, sampler.replacement):
-            if count == 0 and is_own:
+            if count == 0 and sampler.generator is None:
                 continue  # torch draws once more, from a generator that nothing else draws from
             if sampler.replacement:
                 block = torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()

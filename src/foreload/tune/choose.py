@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
-from foreload.tune.estimate import MAX_THREADS
 from foreload.tune.measure import (
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
@@ -21,7 +20,7 @@ from foreload.tune.measure import (
     Measurement,
     measure_workers,
 )
-from foreload.tune.workload import Choice, Workload
+from foreload.tune.workload import MAX_THREADS, Choice, Workload
 
 __all__ = ["choose_workers", "remote_threads"]
 

@@ -25,10 +25,18 @@ from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.record.usage import queued_seconds
 from foreload.tune.dataset_state import StateWatch, find_open_file
-from foreload.tune.estimate import candidates_of, never_pays, seconds_by_processes
 from foreload.tune.fork import forked
 from foreload.tune.unshare import unshare
-from foreload.tune.workload import STRIDE, Candidate, NotWanted, Turns, Workload
+from foreload.tune.workload import (
+    STRIDE,
+    Candidate,
+    NotWanted,
+    Turns,
+    Workload,
+    candidates_of,
+    never_pays,
+    seconds_by_processes,
+)
 
 __all__ = [
     "MEMORY_SHARE",

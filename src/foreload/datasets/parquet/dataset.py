@@ -11,7 +11,7 @@ import numpy as np
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
-from foreload.batch.columns import ColumnAssembly
+from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64
 from foreload.datasets.base import BaseDataset
