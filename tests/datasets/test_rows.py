@@ -183,6 +183,20 @@ def test_batches_of_strange_indices_are_as_in_torch(kind: Any, index: Any) -> No
     assert ours == theirs if isinstance(theirs, tuple) else same(ours, theirs)
 
 
+@pytest.mark.parametrize("kind", ["one", "two", "tensors", "cached"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_made_on_the_cpu_whatever_the_default_device(kind: str, num_workers: int) -> None:
+    dataset = GATHERED[kind]()
+    expected = list(TorchDataLoader(dataset, 4))
+    epoch = iter(fl.DataLoader(dataset, 4, num_workers=num_workers))  # (The base seed is drawn on that device.)
+    with torch.device("meta"):
+        assert [batch[0].device.type for batch in epoch] == ["cpu"] * len(expected)
+    epoch = iter(fl.DataLoader(dataset, 4, num_workers=num_workers))
+    with torch.device("meta"):
+        batches = list(epoch)
+    assert same(batches, expected)
+
+
 def test_an_index_that_is_not_there_is_named() -> None:
     with pytest.raises(IndexError) as caught:
         list(fl.DataLoader(One(), batch_sampler=[[0, COUNT]], num_workers=0))

@@ -74,13 +74,13 @@ class Buffers:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Lend an uninitialised contiguous tensor."""
         if self._pin:
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
+            return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         count = 1
         for side in shape:
             count *= side
         size = count * dtype.itemsize
         if size == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.from_numpy(self.take_bytes(size)).view(dtype).view(shape)
 
     def take_bytes(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -115,7 +115,9 @@ class _SharedMemory(Buffers):
     is_shared = True
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype)
+        return (
+            new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype, device="cpu")
+        )
 
 
 def memory_for_a_batch() -> Buffers:

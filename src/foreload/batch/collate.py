@@ -79,7 +79,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
     if buffers is None or size < MIN_BORROWED_BYTES:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return buffers.take(shape, dtype)
 
 
@@ -132,7 +132,8 @@ def _stacked(
     if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
         return torch.stack(list(tensors))
     return torch.stack(
-        list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype)
+        list(tensors),
+        out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu"),
     )
 
 

@@ -231,7 +231,9 @@ class Rows:
         """
         size, likes = self._likes
         if size != count:
-            likes = [torch.empty((count, *field.shape[1:]), dtype=field.dtype) for field in self.fields]
+            likes = [
+                torch.empty((count, *field.shape[1:]), dtype=field.dtype, device="cpu") for field in self.fields
+            ]
             self._likes = count, likes
         return likes
 
