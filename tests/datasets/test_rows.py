@@ -135,8 +135,7 @@ def test_a_dataset_that_changes_is_seen() -> None:
     assert torch.equal(next(iter(loader))[0], two.data)
 
 
-@pytest.mark.parametrize("num_workers", [0, "auto"])
-def test_a_dataset_that_changes_within_an_epoch_is_seen_by_the_next_batch(num_workers: Any) -> None:
+def test_a_dataset_that_changes_within_an_epoch_is_seen_by_the_next_batch() -> None:
     def changes(two: Any) -> Iterator[Any]:
         two.data += 1
         yield
@@ -164,7 +163,7 @@ def test_a_dataset_that_changes_within_an_epoch_is_seen_by_the_next_batch(num_wo
     def fresh() -> Any:
         return type("Own", (Two,), {"__getitem__": Two.__getitem__})()
 
-    ours, theirs = fl.DataLoader(fresh(), 4, num_workers=num_workers), TorchDataLoader(fresh(), 4)
+    ours, theirs = fl.DataLoader(fresh(), 4, num_workers=0), TorchDataLoader(fresh(), 4)
     for batch, wanted in zip(batches(ours), batches(theirs), strict=True):
         assert same(batch, wanted)
         assert type(batch[0]) is type(wanted[0])
