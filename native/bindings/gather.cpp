@@ -1,5 +1,6 @@
 #include "gather.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -59,26 +60,26 @@ class GatherJob : public foreload::Job {
   std::vector<int64_t> indices_;
 };
 
-// The rows of several sources, copied in the calling thread.
+// The rows of several sources of one length, copied in the calling thread.
 class RowSources {
  public:
-  explicit RowSources(std::vector<Rows> sources) : sources_(std::move(sources)) {}
+  RowSources(int64_t rows, std::vector<std::pair<uintptr_t, size_t>> sources)
+      : rows_(rows), sources_(std::move(sources)) {}
 
   void gather(const Indices& indices, const std::vector<uintptr_t>& outs) const {
     const size_t count = indices.shape(0);
     const ReleaseGil release;
-    for (const Rows& source : sources_) {
-      foreload::check_indices(indices.data(), count, static_cast<int64_t>(source.shape(0)));
-    }
+    foreload::check_indices(indices.data(), count, rows_);
     for (size_t i = 0; i < sources_.size(); ++i) {
-      const Rows& source = sources_[i];
-      foreload::gather(source.data(), static_cast<int64_t>(source.shape(0)), source.shape(1), indices.data(),
-                       count, reinterpret_cast<void*>(outs.at(i)));
+      const auto& [address, width] = sources_[i];
+      foreload::gather(reinterpret_cast<const void*>(address), rows_, width, indices.data(), count,
+                       reinterpret_cast<void*>(outs.at(i)));
     }
   }
 
  private:
-  std::vector<Rows> sources_;
+  int64_t rows_;
+  std::vector<std::pair<uintptr_t, size_t>> sources_;  // address, bytes per row
 };
 
 }  // namespace
@@ -95,8 +96,11 @@ void bind_gather(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("indices"), nb::arg("out"),
       "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
-  nb::class_<RowSources>(module, "RowSources", "Two-dimensional arrays of bytes, whose rows make up batches.")
-      .def(nb::init<std::vector<Rows>>(), nb::arg("sources"))
+  nb::class_<RowSources>(
+      module, "RowSources",
+      "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")
+      .def(nb::init<int64_t, std::vector<std::pair<uintptr_t, size_t>>>(), nb::arg("rows"),
+           nb::arg("sources"))
       .def("gather", &RowSources::gather,
            "gather(indices, outs): copy the rows to these addresses, one for each source, which must have "
            "room.");

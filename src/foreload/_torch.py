@@ -207,7 +207,7 @@ def new_shared_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor in memory that processes share, as torch's workers collate into."""
     size = math.prod(shape) * dtype.itemsize
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape))  # type: ignore[call-overload,no-any-return]
 
 
 def name_worker_process() -> None:

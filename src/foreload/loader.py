@@ -14,7 +14,7 @@ from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
-from foreload.checks import check_bool, check_int, check_seed
+from foreload.checks import check_bool, check_int, check_seed, is_instance
 from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
@@ -272,7 +272,7 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self)
-        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super().__iter__()
         self._moving = self._place = None
         self._warn_of_ranks()

@@ -76,7 +76,9 @@ def test_one_odd_tensor_of_a_batch_is_noticed_wherever_it_is(form: str, size: st
     for places in ({0}, {1}, {2}, {0, 1, 2}):
         samples = [ODD[form](side) if i in places else numbers(side) for i in range(3)]
         expected = described(default_collate, samples)
-        assert described(collate_into(buffers), samples) == expected, places
+        for is_required in (False, True):
+            collate = collate_into(buffers, is_required=is_required)
+            assert described(collate, samples) == expected, (places, is_required)
         if isinstance(samples[0], torch.Tensor):
             assert described(lent, samples) == expected, places
 
@@ -87,4 +89,4 @@ def test_a_batch_of_ordinary_tensors_lies_in_lent_memory() -> None:
     address = buffers.take((3, *samples[0].shape), torch.float32).data_ptr()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns if it must resize what it writes to
-        assert collate_into(buffers)(samples).data_ptr() == address
+        assert collate_into(buffers, is_required=True)(samples).data_ptr() == address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,8 @@ def test_batches_are_those_of_the_dataset_itself(kind: str, shuffle: bool) -> No
     assert same(epochs(ahead), epochs(dataset))
     assert same(epochs(ahead, num_workers=1), epochs(dataset))
     assert same(epochs(ahead, fl.DataLoader), epochs(dataset))
+    for how in ({}, {"num_workers": 0}):
+        assert same(epochs(dataset, fl.DataLoader, **how), epochs(dataset))
     assert same(epochs(ahead, collate_fn=list), epochs(dataset, collate_fn=list))
     assert all(same(ahead[index], dataset[index]) for index in range(len(dataset)))
     assert not any(thread.name.startswith("foreload-prefetch") for thread in threading.enumerate())
@@ -131,6 +133,73 @@ def test_a_dataset_that_changes_is_seen() -> None:
     two.data = two.data.T.contiguous().T  # not contiguous
     assert gather_samples(two, [0, 1]) is None
     assert torch.equal(next(iter(loader))[0], two.data)
+
+
+def test_a_dataset_that_changes_within_an_epoch_is_seen_by_the_next_batch() -> None:
+    def changes(two: Any) -> Iterator[Any]:
+        two.data += 1
+        yield
+        two.data = torch.zeros(COUNT, 3, dtype=torch.int16)
+        yield
+        two.data.resize_(COUNT, 40).fill_(3)  # in other memory
+        yield
+        two.data = two.data.double().requires_grad_()
+        yield
+        two.data = two.data.detach().as_subclass(Tagged)
+        yield
+        two.data = [torch.tensor(number) for number in range(COUNT)]
+        yield
+        two.data = two.labels = torch.arange(COUNT)
+        yield
+        type(two).__getitem__ = lambda self, index: self.labels[index] + 1
+        yield
+
+    def batches(loader: Any) -> Iterator[Any]:
+        change = changes(loader.dataset)
+        for batch in loader:
+            yield batch
+            next(change, None)
+
+    def fresh() -> Any:
+        return type("Own", (Two,), {"__getitem__": Two.__getitem__})()
+
+    ours, theirs = fl.DataLoader(fresh(), 4, num_workers=0), TorchDataLoader(fresh(), 4)
+    for batch, wanted in zip(batches(ours), batches(theirs), strict=True):
+        assert same(batch, wanted)
+        assert type(batch[0]) is type(wanted[0])
+
+
+@pytest.mark.parametrize("index", [COUNT, -COUNT - 1, "a", None, True, 1.5, slice(0, 2), (0, 1), torch.tensor(3)])
+@pytest.mark.parametrize("kind", [One, Two, lambda: Subset(Two(), list(range(COUNT)))])
+def test_batches_of_strange_indices_are_as_in_torch(kind: Any, index: Any) -> None:
+    def outcome(make: Any, **how: Any) -> Any:
+        try:
+            return list(make(kind(), batch_sampler=[[0, 1], [1, index], []], **how))
+        except Exception as error:
+            return type(error), str(error)
+
+    ours, theirs = outcome(fl.DataLoader, num_workers=0), outcome(TorchDataLoader, num_workers=0)
+    assert ours == theirs if isinstance(theirs, tuple) else same(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "tensors", "cached"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_made_on_the_cpu_whatever_the_default_device(kind: str, num_workers: int) -> None:
+    dataset = GATHERED[kind]()
+    expected = list(TorchDataLoader(dataset, 4))
+    epoch = iter(fl.DataLoader(dataset, 4, num_workers=num_workers))  # (The base seed is drawn on that device.)
+    with torch.device("meta"):
+        assert [batch[0].device.type for batch in epoch] == ["cpu"] * len(expected)
+    epoch = iter(fl.DataLoader(dataset, 4, num_workers=num_workers))
+    with torch.device("meta"):
+        batches = list(epoch)
+    assert same(batches, expected)
+
+
+def test_an_index_that_is_not_there_is_named() -> None:
+    with pytest.raises(IndexError) as caught:
+        list(fl.DataLoader(One(), batch_sampler=[[0, COUNT]], num_workers=0))
+    assert any(f"sample {COUNT} (position 1 of its batch)" in note for note in caught.value.__notes__)
 
 
 def test_errors_are_the_datasets_own() -> None:
@@ -247,6 +316,7 @@ def test_whatever_does_more_is_called(kind: Any) -> None:
     assert is_in_memory(dataset) == (kind is tagged)
     ahead = fl.AsyncPrefetchDataset(dataset)
     assert same(list(TorchDataLoader(ahead, 8)), list(TorchDataLoader(dataset, 8)))
+    assert same(list(fl.DataLoader(dataset, 8, num_workers=0)), list(TorchDataLoader(dataset, 8)))
     ahead.close()
 
 

@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -367,3 +368,17 @@ def test_pinning_without_cuda_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fl.CachedDataset(X)
+
+
+def test_a_tensor_that_a_dataset_no_longer_has_is_freed() -> None:
+    array = np.zeros((64, 100), np.float32)
+    memory = weakref.ref(array)  # which the tensor's storage holds
+    dataset = TensorDataset(torch.from_numpy(array), torch.arange(64))
+    del array
+    loader = fl.DataLoader(dataset, batch_size=8)
+    for _ in range(2):
+        assert len(list(loader)) == 8
+    assert memory() is not None
+    dataset.tensors = (torch.ones(64, 3), dataset.tensors[1])
+    assert memory() is None
+    assert all(torch.equal(batch, torch.ones(8, 3)) for batch, _ in loader)

@@ -462,9 +462,10 @@ class Computes(Rows):
         (1e-3, 1e-3, 3000, ("processes", 2)),  # three seconds, and clear
         (1e-3, 1e-6, 500, ("processes", 8)),  # waits
         (1e-5, 1e-5, 50_000, ("processes", 2)),
+        (1e-6, 1e-6, 100_000_000, ("threads", 0)),  # handing over takes longer, which nobody need try
     ],
 )
-def test_in_short_epochs_processes_are_estimated(
+def test_what_is_clear_by_an_estimate_is_not_tried(
     monkeypatch: pytest.MonkeyPatch, seconds: float, busy: float, size: int, expected: tuple[str, int]
 ) -> None:
     class Alone:

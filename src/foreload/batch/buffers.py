@@ -53,6 +53,9 @@ class Buffers:
         keep: the number of free buffers that are kept, or as many as are lent if that is more: a batch may have
             many parts.
 
+    Attributes:
+        is_shared: whether other processes can map the memory.
+
     >>> buffers = Buffers()
     >>> first = buffers.take((2, 3), torch.float32)
     >>> address = first.data_ptr()
@@ -65,6 +68,8 @@ class Buffers:
     True
     """
 
+    is_shared = False
+
     def __init__(self, *, pin: bool = False, keep: int = 8) -> None:
         self.process = os.getpid()
         self._pin = pin
@@ -76,13 +81,13 @@ class Buffers:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Lend an uninitialised contiguous tensor."""
         if self._pin:
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
+            return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         count = 1
         for side in shape:
             count *= side
         size = count * dtype.itemsize
         if size == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.from_numpy(self.take_bytes(size)).view(dtype).view(shape)
 
     def take_bytes(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -120,8 +125,12 @@ class Buffers:
 class _SharedMemory(Buffers):
     """Memory that a worker process of torch's need not copy to hand a batch over."""
 
+    is_shared = True
+
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype)
+        return (
+            new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype, device="cpu")
+        )
 
 
 def memory_for_a_batch() -> Buffers:

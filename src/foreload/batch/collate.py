@@ -19,6 +19,7 @@ from foreload.protocol import BatchMemory
 
 __all__ = [
     "MIN_BORROWED_BYTES",
+    "MIN_LENT_BYTES",
     "Collated",
     "collate_into",
     "is_default_collate",
@@ -42,6 +43,10 @@ _TORCH_FUNCTIONS: dict[Any, Any] = {
 # Below this, a fresh allocation is cheaper than borrowing a buffer.
 MIN_BORROWED_BYTES = 64 << 10
 
+# Below this, borrowing a buffer for a batch that the loop's own thread makes takes longer than what that saves:
+# the C library keeps the memory of the batches before.
+MIN_LENT_BYTES = 1 << 20
+
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
 
@@ -49,9 +54,7 @@ _shape = attrgetter("shape")
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     """Whether ``collate_fn`` is torch's default one, with torch's own functions for tensors and numbers."""
     functions = torch_collate.default_collate_fn_map
-    return collate_fn is torch_collate.default_collate and all(
-        functions.get(kind) is function for kind, function in _TORCH_FUNCTIONS.items()
-    )
+    return collate_fn is torch_collate.default_collate and _TORCH_FUNCTIONS.items() <= functions.items()
 
 
 class _Lending(threading.local):
@@ -76,7 +79,7 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     buffers = _lending.buffers
     size = math.prod(shape) * dtype.itemsize
     if buffers is None or size < MIN_BORROWED_BYTES:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return buffers.take(shape, dtype)
 
 
@@ -89,15 +92,20 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return _stacked(tensors, first, new_tensor)
 
 
-def collate_into(buffers: BatchMemory) -> Callable[[Any], Any]:
+def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable[[Any], Any]:
     """Return a ``default_collate`` that stacks large tensors into ``buffers``.
 
     Types that users added to torch's ``default_collate_fn_map`` keep working.
+
+    Args:
+        buffers: memory for the batches.
+        is_required: whether a batch elsewhere would be copied once more.
     """
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        if not _are_ordinary(batch, first):
+        is_left = type(first) is torch.Tensor and not is_required and _is_left_to_torch(batch, first)
+        if is_left or not _are_ordinary(batch, first):
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
         return _stacked(batch, first, buffers.take)
@@ -124,8 +132,15 @@ def _stacked(
     if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
         return torch.stack(list(tensors))
     return torch.stack(
-        list(tensors), out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype)
+        list(tensors),
+        out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu"),
     )
+
+
+def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+    """Whether torch stacks a batch faster. (In a worker, it would open a file for each.)"""
+    is_small = first.numel() * first.element_size() * len(batch) < MIN_LENT_BYTES
+    return is_small and torch.utils.data.get_worker_info() is None
 
 
 def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
+
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
@@ -26,7 +28,7 @@ from foreload.record.spans import Stage
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
 
-__all__ = ["SampleAssembly", "Surroundings"]
+__all__ = ["ColumnAssembly", "SampleAssembly", "Surroundings"]
 
 T = TypeVar("T")
 
@@ -77,8 +79,8 @@ class SampleAssembly:
         surroundings: Surroundings | None = None,
         copies: bool = False,
     ) -> None:
-        # The sample that each thread is loading, to report if nothing comes.
-        self.now: Any = {}
+        # The sample that each thread is loading, to report if nothing comes; None: the calling thread loads.
+        self.now: Any = {} if workers else None
         self.depth: int | None = None
         self._arrays = arrays
         self._dataset = dataset
@@ -87,7 +89,8 @@ class SampleAssembly:
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
         self._own_collate = is_default_collate(collate)
-        self._collate = collate_into(buffers) if self._own_collate else collate
+        is_pinned = spec.pin_device is not None
+        self._collate = collate_into(buffers, is_required=is_pinned) if self._own_collate else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)
         # (Torch's own function has copied what it stacks.)
@@ -180,18 +183,21 @@ class SampleAssembly:
         if key is not None:
             loading.dataset = self._asked
         for position in range(begin, end):
-            now[thread] = (indices, position)
-            lost.pop(position, None)  # of an attempt before
+            index = indices[position]
+            if now is not None:
+                now[thread] = (indices, position)
+            if lost:
+                lost.pop(position, None)  # of an attempt before
             if key is not None:
-                key(indices[position])
+                key(index)
             try:
-                samples.append(dataset[indices[position]])
+                samples.append(dataset[index])
             except BaseException as error:
                 if self.on_error != "raise" and isinstance(error, Exception):
                     lost[position] = error
                     samples.append(LOST)
                     continue
-                note_sample(error, indices[position], position)
+                note_sample(error, index, position)
                 raise _Failed(position, error) from error
         seconds = (time.perf_counter() - started) / max(1, end - begin)
         known = self._sample_seconds
@@ -223,13 +229,32 @@ class SampleAssembly:
         return pinned(snapshot(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
-        generators = None if self._surroundings is None or self._own_collate else self._surroundings.generators()
+        if self._own_collate:
+            return self._collate(samples)
+        generators = None if self._surroundings is None else self._surroundings.generators()
         if generators is None:
             with lending(self._buffers):
                 return self._collate(samples)
         with generators.kept(), lending(self._buffers):
             generators.key_batch(_first(indices))
             return self._collate(samples)
+
+
+class ColumnAssembly(SampleAssembly):
+    """Batches of a dataset whose ``__getitems__`` makes most of them as a whole.
+
+    Args:
+        spec: options of the loader.
+        dataset: returns a :class:`~foreload.batch.collate.Collated`, or else samples, of a list of indices.
+        buffers: memory for the batches.
+    """
+
+    def __init__(self, spec: BatchOptions, dataset: Any, buffers: BatchMemory) -> None:
+        super().__init__(spec, dataset, 1, buffers, arrays=False)
+
+    def start(self, indices: Any) -> Batch:
+        """See :class:`~foreload.protocol.Assembly`."""
+        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
 
 
 def _first(indices: Any) -> Any:

@@ -45,7 +45,9 @@ class StreamBatches(Iterator[Any]):
         self._size = spec.batch_size if spec.auto_collation else None
         self._drop_last = spec.drop_last
         collate = spec.collate_fn
-        self._collate = collate_into(buffers) if is_default_collate(collate) else collate
+        is_pinned = spec.pin_device is not None
+        own = is_default_collate(collate)
+        self._collate = collate_into(buffers, is_required=is_pinned) if own else collate
         self.may_change = self._size is None or not is_default_collate(collate)
         self._buffers = buffers
         self._pin_device = spec.pin_device

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
-from foreload.batch.collate import Collated
+from foreload.batch.assembly import SubsetAssembly, note_sample
+from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.view import holds_values
-from foreload.datasets.tensors import CachedDataset, gather
+from foreload.datasets.tensor_rows import Rows
+from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather, lie_in
 from foreload.order.index import row_numbers
+from foreload.order.resume import has_state
+from foreload.protocol import Assembly, Batch, BatchMemory, BatchOptions, EpochListener
 
-__all__ = ["fields_of", "gather_samples", "is_in_memory"]
+__all__ = ["fields_of", "gather_samples", "is_in_memory", "row_assembly"]
 
 
 def is_in_memory(dataset: Any) -> bool:
@@ -59,6 +63,62 @@ def gather_samples(dataset: Any, indices: Sequence[Any]) -> Sequence[Any] | None
     except IndexError:  # the dataset's own error says it better
         return None
     return Collated(batch[0] if is_single else batch, len(rows))
+
+
+def row_assembly(dataset: Any, spec: BatchOptions, buffers: BatchMemory) -> Assembly | None:
+    """Return an assembly for a class of the user's whose samples are rows of ordinary tensors; None for any other.
+
+    It is for the thread of the loop, since it loads from the tensors as they are when a batch is requested.
+    """
+    if type(dataset) is Subset:
+        whole = row_assembly(dataset.dataset, spec, buffers)
+        return None if whole is None else SubsetAssembly(whole, dataset)
+    plain = spec.auto_collation and spec.transform is None and spec.cache is None and spec.on_error == "raise"
+    fields, is_single = fields_of(dataset)
+    if not (plain and is_default_collate(spec.collate_fn) and _are_rows(fields)) or has_state(dataset):
+        return None
+    if isinstance(dataset, EpochListener):
+        return None
+
+    def collate(indices: Any) -> Any:
+        samples = []
+        for position, index in enumerate(indices):
+            try:
+                samples.append(dataset[index])
+            except Exception as error:
+                note_sample(error, index, position)
+                raise
+        return default_collate(samples)
+
+    rows = Rows(fields[0] if is_single else tuple(fields))
+
+    def is_same() -> bool:
+        present, _ = fields_of(dataset)
+        return all(type(field) is torch.Tensor for field in present) and lie_in(rows, present)
+
+    return _RowAssembly(rows, buffers, collate, is_same)
+
+
+class _RowAssembly(TensorAssembly):
+    """The same rows, but the dataset itself raises the error of an index that it does not have."""
+
+    def start(self, indices: Any) -> Batch:
+        indices = list(indices) if isinstance(indices, Iterator) else indices
+        try:
+            return super().start(indices)
+        except IndexError:
+            return self.start_collating(indices)
+
+    def gather(self, indices: Any) -> Any:
+        indices = list(indices) if isinstance(indices, Iterator) else indices
+        try:
+            return super().gather(indices)
+        except IndexError:
+            return self.collate(indices)
+
+
+def _are_rows(fields: Sequence[Any]) -> bool:
+    return len(fields) > 0 and all(map(_is_ordinary, fields)) and len({len(field) for field in fields}) == 1
 
 
 def _is_ordinary(field: Any) -> bool:

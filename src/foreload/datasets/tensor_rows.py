@@ -18,10 +18,10 @@ import torch
 
 from foreload import _native
 from foreload.batch.buffers import memory_for_a_batch
-from foreload.batch.collate import MIN_BORROWED_BYTES
+from foreload.batch.collate import MIN_BORROWED_BYTES, MIN_LENT_BYTES
 from foreload.checks import Array, Indices
 
-__all__ = ["Rows", "as_tensor", "byte_rows", "from_array"]
+__all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes"]
 
 
 _MAPS = Path("/proc/self/maps")  # which only Linux has
@@ -137,7 +137,8 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
         raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
     # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
-    return data.detach().resolve_conj().resolve_neg()
+    tensor: torch.Tensor = data.detach()
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
 def from_array(array: Array) -> torch.Tensor:
@@ -155,13 +156,18 @@ def byte_rows(tensor: torch.Tensor) -> Array:
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8).numpy()
 
 
+def row_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a row of a contiguous tensor."""
+    return math.prod(tensor.shape[1:]) * tensor.element_size()
+
+
 class Rows:
     """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows.
 
     Attributes:
         fields: the tensors.
         count: their length.
-        sources: native, over their memory.
+        sources: native, over their memory, which :attr:`fields` keep.
     """
 
     def __init__(self, data: Any) -> None:
@@ -187,7 +193,8 @@ class Rows:
         self._open()
 
     def _open(self) -> None:
-        self.sources = _native.RowSources([byte_rows(field) for field in self.fields])
+        places = [(field.data_ptr(), row_bytes(field)) for field in self.fields]
+        self.sources = _native.RowSources(self.count, places)
         self._likes: tuple[int, list[torch.Tensor]] = -1, []
 
     def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
@@ -224,17 +231,18 @@ class Rows:
         """
         size, likes = self._likes
         if size != count:
-            likes = [torch.empty((count, *field.shape[1:]), dtype=field.dtype) for field in self.fields]
+            likes = [
+                torch.empty((count, *field.shape[1:]), dtype=field.dtype, device="cpu") for field in self.fields
+            ]
             self._likes = count, likes
         return likes
 
     def gather(self, rows: Indices) -> Any:
         """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
         memory = memory_for_a_batch()
+        least = MIN_BORROWED_BYTES if memory.is_shared else MIN_LENT_BYTES
         outs = [
-            memory.take(tuple(like.shape), like.dtype)
-            if like.nbytes >= MIN_BORROWED_BYTES
-            else torch.empty_like(like)
+            memory.take(tuple(like.shape), like.dtype) if like.nbytes >= least else torch.empty_like(like)
             for like in self.likes(len(rows))
         ]
         self.sources.gather(rows, [out.data_ptr() for out in outs])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,14 +12,14 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
-from foreload.batch.collate import MIN_BORROWED_BYTES, Collated, is_default_collate
+from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
 from foreload.checks import Array
-from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows
+from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
 
-__all__ = ["CachedDataset", "gather", "tensor_assembly"]
+__all__ = ["CachedDataset", "TensorAssembly", "gather", "lie_in", "tensor_assembly"]
 
 
 def gather(
@@ -143,24 +144,45 @@ def tensor_assembly(
     """Gather the rows of a tensor, or of torch's ``TensorDataset``; None unless its tensors are ordinary ones."""
     if not is_default_collate(spec.collate_fn) or not all(map(_is_ordinary, _tensors_of(dataset))):
         return None
-    rows = Rows(dataset.tensors if isinstance(dataset, TensorDataset) else dataset)
+    rows = _rows_of(dataset) if isinstance(dataset, TensorDataset) else Rows(dataset)
 
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
 
-    def is_same() -> bool:
-        tensors = _tensors_of(dataset)
-        return len(tensors) == len(rows.fields) and all(
-            tensor.data_ptr() == field.data_ptr()
-            and tensor.shape == field.shape
-            and tensor.layout is torch.strided
-            and tensor.is_contiguous()
-            and tensor.dtype is field.dtype
-            and not tensor.requires_grad
-            for tensor, field in zip(tensors, rows.fields, strict=True)
-        )
+    return TensorAssembly(rows, buffers, collate, lambda: lie_in(rows, _tensors_of(dataset)))
 
-    return TensorAssembly(rows, buffers, collate, is_same)
+
+# The rows of datasets, for their next epochs. Who replaces a tensor may do so to free its memory, so a weak
+# reference to each tensor takes them out.
+_known: weakref.WeakKeyDictionary[TensorDataset, tuple[Rows, list[Any]]] = weakref.WeakKeyDictionary()
+
+
+def _rows_of(dataset: TensorDataset) -> Rows:
+    rows, _ = _known.get(dataset, (None, None))
+    if rows is not None and lie_in(rows, dataset.tensors):
+        return rows
+    owner = weakref.ref(dataset)
+
+    def forget(_: Any) -> None:
+        if (gone := owner()) is not None:
+            _known.pop(gone, None)
+
+    rows = Rows(dataset.tensors)
+    _known[dataset] = rows, [weakref.ref(tensor, forget) for tensor in dataset.tensors]
+    return rows
+
+
+def lie_in(rows: Rows, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether rows are still those of tensors, which may have been changed in place or replaced since."""
+    return len(tensors) == len(rows.fields) and all(
+        tensor.data_ptr() == field.data_ptr()
+        and tensor.shape == field.shape
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and tensor.dtype is field.dtype
+        and not tensor.requires_grad
+        for tensor, field in zip(tensors, rows.fields, strict=True)
+    )
 
 
 def _tensors_of(dataset: TensorDataset | torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -187,6 +209,10 @@ class TensorAssembly:
         buffers: memory for the batches.
         collate: makes a batch as torch does, of indices that are not plain row numbers.
         is_same: tells whether the dataset still has these tensors.
+
+    Attributes:
+        sample_bytes: of all fields together.
+        collate: as given.
     """
 
     depth: int | None = None
@@ -199,29 +225,35 @@ class TensorAssembly:
         is_same: Callable[[], bool] = lambda: True,
     ) -> None:
         self._rows = rows
-        self._collate = collate
+        self.collate = collate
         self._is_same = is_same
         self._buffers = buffers
-        self._sources = [byte_rows(field) for field in rows.fields]
-        self.sample_bytes = sum(source.shape[1] for source in self._sources)
+        self._sources: list[Array] | None = None  # of jobs
+        self.sample_bytes = sum(map(row_bytes, rows.fields))
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
         indices = _listed(indices)
         rows = row_numbers(indices)
         if rows is None or not self._is_same():
-            return Batch(_native.PythonJob(1, 1, lambda *_: None, lambda: None), lambda: self._collate(indices))
+            return self.start_collating(indices)
         where = require_nonempty(rows)
         outs = [self._buffers.take((len(where), *field.shape[1:]), field.dtype) for field in self._rows.fields]
+        if self._sources is None:
+            self._sources = [byte_rows(field) for field in self._rows.fields]
         job = _native.GatherJob(self._sources, where, [byte_rows(out) for out in outs], len(where))
         return Batch(job, lambda: self._rows.pack(outs, batch=True))
+
+    def start_collating(self, indices: Any) -> Batch:
+        """Prepare a batch that is made as torch does, when it is taken."""
+        return Batch(_native.PythonJob(1, 1, lambda *_: None, lambda: None), lambda: self.collate(indices))
 
     def gather(self, indices: Any) -> Any:
         """Make a batch at once, in the calling thread."""
         indices = _listed(indices)
         rows = row_numbers(indices)
         if rows is None or not self._is_same():
-            return self._collate(indices)
+            return self.collate(indices)
         where = require_nonempty(rows)
         outs = self._allocate(len(where))
         self._rows.sources.gather(where, [out.data_ptr() for out in outs])
@@ -230,7 +262,7 @@ class TensorAssembly:
     def _allocate(self, count: int) -> list[torch.Tensor]:
         return [
             torch.empty_like(like)
-            if like.nbytes < MIN_BORROWED_BYTES
+            if like.nbytes < MIN_LENT_BYTES
             else self._buffers.take(tuple(like.shape), like.dtype)
             for like in self._rows.likes(count)
         ]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from foreload._torch import TorchIterator
 from foreload.batch.assembly import count
+from foreload.batch.buffers import Buffers
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
+from foreload.cache.loader_cache import LoaderCache
 from foreload.cache.store import SampleStore
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
 
-__all__ = ["Epoch", "EpochSpec", "warn_of_length"]
+__all__ = ["Epoch", "EpochSpec", "Opened", "warn_of_length"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Epoch(TorchIterator, Iterator[Any]):
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
-        self._turn = Turn(self.wake)
+        self._turn = Turn(self)
         self._is_closed = False
         self._cursor = spec.cursor
         self._order = spec.cursor.order
@@ -177,6 +180,32 @@ class Epoch(TorchIterator, Iterator[Any]):
 
     def close(self) -> None:
         """End the epoch early: its workers end, unless they persist, and its buffers are free."""
+
+
+@dataclass
+class Opened:
+    """What is open of a loader.
+
+    Attributes:
+        cache: of samples.
+        buffers: the memory of batches.
+        base_seed: of persistent workers.
+    """
+
+    cache: LoaderCache | None = None
+    buffers: Buffers | None = None
+    base_seed: int | None = None
+
+    def shared(self) -> Opened:
+        """Return what another loader may use too: the base seed is that of this loader's workers."""
+        return self if self.base_seed is None else replace(self, base_seed=None)
+
+    def memory(self, *, pin: bool, keep: int) -> Buffers:
+        """Return the memory of batches, made when it is first needed; see :class:`Buffers`."""
+        # After a fork, a thread of the parent may hold their lock.
+        if self.buffers is None or self.buffers.process != os.getpid():
+            self.buffers = Buffers(pin=pin, keep=keep)
+        return self.buffers
 
 
 def warn_of_length(dataset: Any, expected: int | None, num_delivered: int, workers: int) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.batch.progress import Progress
+from foreload.checks import is_instance
 from foreload.order.batches import coming_draw, is_function
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
@@ -59,7 +60,7 @@ class OrderSpec:
     @property
     def is_stream(self) -> bool:
         """Whether the dataset is iterable, so that samples have no indices."""
-        return isinstance(self.dataset, IterableDataset)
+        return is_instance(self.dataset, IterableDataset)
 
     @property
     def sampler_epoch(self) -> int | None:
@@ -184,8 +185,7 @@ class Cursor:
     @property
     def num_over(self) -> int:
         """The batches of the epoch that are over: delivered, in an earlier run too, or left out."""
-        over = sum(end - begin for begin, end in self._given.ranges())
-        return -(-over // self._positions_each)
+        return -(-self._given.count // self._positions_each)
 
     def restore(self, restore: Callable[[], T]) -> T:
         """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.

@@ -67,7 +67,8 @@ class LoaderOrder(TorchDataLoader[T_co]):
         Raises:
             ValueError: another rank, on this machine, goes on from another place.
         """
-        state, ranks = self._resumed, getattr(item_sampler(index_sampler(self)), "num_replicas", 1)
+        state = self._resumed
+        ranks = 1 if state is None else getattr(item_sampler(index_sampler(self)), "num_replicas", 1)
         if state is None or ranks == 1:
             return
         given = [list(span) for span in state["given"]] if state["begun"] and not state["finished"] else []

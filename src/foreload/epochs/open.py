@@ -9,7 +9,9 @@ from torch.utils.data import IterableDataset
 from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
+from foreload.checks import is_instance
 from foreload.datasets.native import native_assembly
+from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
@@ -58,7 +60,7 @@ def open_epoch(
         return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, **limits)
     if crew.kind(workers.workers, count) == "ray":
         return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
-    if isinstance(spec.dataset, IterableDataset):
+    if is_instance(spec.dataset, IterableDataset):
         from foreload.epochs.stream import StreamEpoch
 
         if count == 0:
@@ -68,6 +70,8 @@ def open_epoch(
     # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
     is_inline = count == 0 or has_state(spec.dataset)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
+    if assembly is None and is_inline:
+        assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
         surroundings: Surroundings | None = None
         if not is_inline:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,14 +11,14 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload._torch import auto_collates, expected_length, index_sampler
-from foreload.batch.buffers import Buffers
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
+from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
-from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.base import Epoch, EpochSpec, Opened
 from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder
 from foreload.epochs.progress import watch_progress
@@ -42,19 +40,6 @@ from foreload.workers.spec import CrewSpec, Workers
 __all__ = ["EpochSource"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass
-class _Open:
-    """The state of a loader that it makes again after it was closed, copied, pickled or forked."""
-
-    cache: LoaderCache | None = None
-    buffers: Buffers | None = None
-    base_seed: int | None = None  # of persistent workers
-
-    def shared(self) -> _Open:
-        """Return what another loader may use too: the base seed is that of this loader's workers."""
-        return self if self.base_seed is None else replace(self, base_seed=None)
 
 
 class EpochSource(LoaderOrder[T_co]):
@@ -86,7 +71,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
-        self._open = _Open()
+        self._open = Opened()
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, self._on_resize())
         self._cursor: Cursor | None = None  # of the latest epoch
@@ -101,6 +86,11 @@ class EpochSource(LoaderOrder[T_co]):
                 loader.num_workers = count
 
         return resized
+
+    @property
+    def _count(self) -> int:
+        # Who reads the attribute of that name may be a framework.
+        return int(self.__dict__["num_workers"])
 
     @property
     def spans(self) -> Spans:
@@ -120,10 +110,10 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def by_processes(self) -> bool:
         """Whether other processes load the samples, each with a copy of the dataset."""
-        return self._crew.kind(self.workers, self.num_workers) in ("processes", "ray")
+        return self._crew.kind(self.workers, self._count) in ("processes", "ray")
 
     def _get_iterator(self) -> Any:
-        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
             return super()._get_iterator()
         with self._turn.lock:
             self._turn.begin_epoch()
@@ -141,8 +131,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._set_keyed_epoch()
         if self._memory.limit is None:
             reuse_freed()
-        self.choose_workers()
-        self._crew.retune(self._crew_spec(self.dataset))
+        self._choose_workers(crew := self._crew_spec(self._view))
+        self._crew.retune(crew := self._renewed(crew))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
         router = None if cache is None else cache.router
@@ -154,12 +144,12 @@ class EpochSource(LoaderOrder[T_co]):
         self._epoch += 1
         self._warn_without_accelerator()
         cursor.order.before_drawing(self._planner(cache, cursor.key))
-        view = self._view  # once: looking through a large Subset takes its time
+        crew = self._renewed(crew)
         spec = EpochSpec(
             cursor,
-            self.batch_spec,
+            crew.batches,
             self.dataset,
-            view,
+            crew.view,
             watch,
             self._memory,
             self.max_errors,
@@ -167,23 +157,34 @@ class EpochSource(LoaderOrder[T_co]):
             self.in_order,
             self.prefetch_factor,
             self.snapshot_every_n_steps,
-            expected_length(self) if isinstance(self.dataset, IterableDataset) else None,
+            expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
         )
         from foreload.epochs.open import open_epoch
 
-        crew = self._crew_spec(view)
-        return open_epoch(
-            spec, self._crew, crew, self._buffers(), restarts=self.restarts, max_restarts=self.max_restarts
-        )
+        buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
+        return open_epoch(spec, self._crew, crew, buffers, restarts=self.restarts, max_restarts=self.max_restarts)
 
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.
 
         Otherwise the first epoch does that. Loading is measured without the cache.
         """
+        self._choose_workers(self._crew_spec(self._view))
+
+    def _choose_workers(self, crew: CrewSpec) -> None:
         if self._open.cache is None:
-            self._crew.choose(self._crew_spec(self._view), self._trial_batches)
+            self._crew.choose(crew, self._trial_batches)
+
+    def _renewed(self, crew: CrewSpec) -> CrewSpec:
+        """Return what the loader needs of its workers now; looking through a large Subset anew takes its time."""
+        batches = crew.batches
+        same = crew.count == self._count and batches.is_pure == self._is_pure
+        return crew if same and batches.cache is self._open.cache else self._crew_spec(self._view)
+
+    @property
+    def _is_pure(self) -> bool:
+        return self._crew.choice is not None and self._crew.choice.is_pure
 
     def _trial_batches(self, kind: WorkerKind, count: int, sampler: Sampler[Any], is_batched: bool) -> Any:
         make: Any = type(self)
@@ -214,18 +215,18 @@ class EpochSource(LoaderOrder[T_co]):
         return plan
 
     def _order_spec(self) -> OrderSpec:
-        batches, by_processes = self.batch_spec, self.by_processes
-        has_parts = by_processes or isinstance(self.dataset, IterableDataset)
-        has_copies = self.num_workers > 0 and (by_processes or (has_parts and not self._auto_workers))
+        sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
+        has_parts = by_processes or is_instance(self.dataset, IterableDataset)
+        has_copies = self._count > 0 and (by_processes or (has_parts and not self._auto_workers))
         return OrderSpec(
             self.dataset,
-            index_sampler(self),
+            sampler,
             self.generator,
             self.seed,
-            int(self.num_workers) if has_parts else 0,
+            self._count if has_parts else 0,
             self._open.base_seed,
-            batches.batch_size,
-            batches.auto_collation,
+            _batch_size(sampler, is_batched=is_batched),
+            is_batched,
             self.__dict__["skip"],
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
@@ -246,11 +247,10 @@ class EpochSource(LoaderOrder[T_co]):
     def batch_spec(self) -> BatchSpec:
         """How the batches of this loader are made."""
         sampler, is_batched = index_sampler(self), auto_collates(self)
-        size = getattr(sampler, "batch_size", None) if is_batched else None
         return BatchSpec(
             self.collate_fn,
             auto_collation=is_batched,
-            batch_size=size if isinstance(size, int) else None,
+            batch_size=_batch_size(sampler, is_batched=is_batched),
             drop_last=self.drop_last,
             transform=self.transform,
             on_error=self.on_error,
@@ -261,7 +261,7 @@ class EpochSource(LoaderOrder[T_co]):
             has_cache=self.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
             is_keyed=self.seed is not None or self._auto_workers or self.workers == "ray",
-            is_pure=self._crew.choice is not None and self._crew.choice.is_pure,
+            is_pure=self._is_pure,
         )
 
     def _crew_spec(self, view: Any) -> CrewSpec:
@@ -270,7 +270,7 @@ class EpochSource(LoaderOrder[T_co]):
             view,
             self.batch_spec,
             self.workers,
-            int(self.num_workers),
+            self._count,
             self._auto_workers,
             self.persistent_workers,
             self.worker_init_fn,
@@ -305,12 +305,6 @@ class EpochSource(LoaderOrder[T_co]):
             return None
         accelerator = torch.accelerator.current_accelerator()
         return None if accelerator is None or accelerator.type == "mps" else accelerator.type
-
-    def _buffers(self) -> Buffers:
-        # After a fork, a thread of the parent may hold their lock.
-        if self._open.buffers is None or self._open.buffers.process != os.getpid():
-            self._open.buffers = Buffers(pin=self._pin_device is not None, keep=self._spare_buffers)
-        return self._open.buffers
 
     def _facts(self) -> LoaderFacts:
         """Return the facts that the loader's stats are made from."""
@@ -347,4 +341,9 @@ class EpochSource(LoaderOrder[T_co]):
     def _close(self) -> None:
         """Close all that is open, but keep what was recorded."""
         self._crew.close()
-        self._open = _Open()
+        self._open = Opened()
+
+
+def _batch_size(sampler: Any, *, is_batched: bool) -> int | None:
+    size = getattr(sampler, "batch_size", None) if is_batched else None
+    return size if isinstance(size, int) else None

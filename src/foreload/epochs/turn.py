@@ -11,8 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 __all__ = ["Turn"]
 
@@ -67,11 +67,16 @@ atexit.register(_interpreter.exit)
 os.register_at_fork(after_in_child=_interpreter.forked)
 
 
+class _Owner(Protocol):
+    def wake(self) -> None: ...
+
+
 class Turn:
     """A lock that a thread takes to be alone in a loader, or in an epoch.
 
     Args:
-        wake: lets a thread that has the lock, and waits for a batch, :meth:`check` whether to go on.
+        owner: its ``wake()`` lets a thread that has the lock, and waits for a batch, :meth:`check` whether to go
+            on.
 
     Attributes:
         lock: the lock; a thread that has it may take it again.
@@ -81,20 +86,20 @@ class Turn:
     >>> with turn.lock: turn.begin()
     """
 
-    __slots__ = ("__weakref__", "_wake", "lock", "thread")
+    __slots__ = ("__weakref__", "_owner", "lock", "thread")
 
-    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+    def __init__(self, owner: _Owner | None = None) -> None:
         self.lock = threading.RLock()
         self.thread = 0
-        self._wake = None if wake is None else weakref.WeakMethod(wake)
+        self._owner = None if owner is None else weakref.ref(owner)
         with _interpreter.lock:
             _interpreter.turns.add(self)
 
     def wake(self) -> None:
-        """Call the function that was given."""
-        wake = None if self._wake is None else self._wake()
-        if wake is not None:
-            wake()
+        """Wake the owner."""
+        owner = None if self._owner is None else self._owner()
+        if owner is not None:
+            owner.wake()
 
     def begin(self) -> None:
         """Begin the turn of the calling thread, which has the lock, or end the thread as :meth:`check` does."""

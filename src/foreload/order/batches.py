@@ -305,6 +305,8 @@ class _RandomBlocks(Blocks):
             self._drawn = generator_text(generator)
         skip = start.prefix
         for count in _draws(size, wanted, sampler.replacement):
+            if count == 0 and sampler.generator is None:
+                continue  # torch draws once more, from a generator that nothing else draws from
             if sampler.replacement:
                 block = torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
             else:

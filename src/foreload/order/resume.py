@@ -99,6 +99,13 @@ class Given:
         """The number of batches that were delivered without a gap, from the first on."""
         return self._batches
 
+    @property
+    def count(self) -> int:
+        """The number of positions of :meth:`ranges`."""
+        if self._later or self._start.given or self._left_out or self._total is None:
+            return sum(end - begin for begin, end in self.ranges())
+        return min(self._batches * self._size * self._each, self._total)
+
     def ranges(self) -> Ranges:
         """Return all positions that were delivered, before the start too, and those left out between them."""
         spans = [

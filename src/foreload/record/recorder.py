@@ -40,6 +40,7 @@ class Watch:
         self.began = time.monotonic()
         self.number = 0
         self.progress: Callable[[], tuple[int, int | None, int | None]] | None = None
+        self._epoch: weakref.ref[Any] | None = None
         self.loop.begin()
 
     def count_at_consumer(self) -> _native.Loop:
@@ -69,10 +70,14 @@ class Watch:
     def begun(self, epoch: Any) -> None:
         """Mark the epoch as ready; when it is garbage-collected, the watch ends."""
         self.loop.begun()
-        weakref.finalize(epoch, self._recorder.end, self).atexit = False
+        self._epoch = weakref.ref(epoch, self._left)
+
+    def _left(self, _: Any) -> None:
+        self.end()
 
     def end(self) -> None:
         """Free the lane for another epoch; nothing after that counts."""
+        self._epoch = None
         self._recorder.end(self)
 
 

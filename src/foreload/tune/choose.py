@@ -14,14 +14,13 @@ from dataclasses import replace
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
 from foreload.tune.measure import (
-    MAX_THREADS,
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
     TOO_LONG,
     Measurement,
     measure_workers,
 )
-from foreload.tune.workload import Choice, Workload
+from foreload.tune.workload import MAX_THREADS, Choice, Workload
 
 __all__ = ["choose_workers", "remote_threads"]
 

@@ -27,10 +27,18 @@ from foreload.record.usage import queued_seconds
 from foreload.tune.dataset_state import StateWatch, find_open_file
 from foreload.tune.fork import forked
 from foreload.tune.unshare import unshare
-from foreload.tune.workload import STRIDE, Candidate, NotWanted, Turns, Workload
+from foreload.tune.workload import (
+    STRIDE,
+    Candidate,
+    NotWanted,
+    Turns,
+    Workload,
+    candidates_of,
+    never_pays,
+    seconds_by_processes,
+)
 
 __all__ = [
-    "MAX_THREADS",
     "MEMORY_SHARE",
     "TINY_SAMPLE_SECONDS",
     "TOO_LONG",
@@ -42,13 +50,8 @@ __all__ = [
 # Samples per second of each.
 Rates = dict[Candidate, float]
 
-# Threads that only wait take no core, so there may be many of them.
-MAX_THREADS = 32
-
 # The part of the memory that unfinished batches may take, and that all candidates may take together.
 MEMORY_SHARE = 0.25
-
-_PROCESSES_PER_CORE = 4  # at most, for samples that wait
 
 # A sample that takes less may cost less to load than to hand over.
 TINY_SAMPLE_SECONDS = 2e-5
@@ -72,10 +75,9 @@ _MIN_EPOCH_SECONDS, _LONG_EPOCH_SECONDS = 1.0, 4.0
 # In epochs from this length on, some batches are made to see what a sample takes in them.
 _MIN_GLANCED_SECONDS = 0.1
 
-# An estimate: until forked processes have begun, and what handing a sample over takes of a core; and the part of
-# the calling thread's time that an epoch may take for processes to be chosen, and for that to be clear.
+# An estimate: until forked processes have begun; and the part of the calling thread's time that an epoch may take
+# for processes to be chosen, and for that to be clear.
 _START_SECONDS = 0.04
-_HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
 _MAX_SHARE, _CLEAR_SHARE = 0.85, 0.7
 
 # The time after which no other round of turns begins, and after which the parent goes on.
@@ -198,11 +200,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH_SECONDS / seconds)))
     alone = Turns(work, "threads", 0, batch)
-    if size * seconds < _MIN_EPOCH_SECONDS:
+    if size * seconds < _MIN_EPOCH_SECONDS or seconds < TINY_SAMPLE_SECONDS:
         # Samples that are kept, and then collated, may take far longer than those that are dropped at once.
         longer = max(0.0, 1 / alone.glance() - seconds)
         seconds, busy = seconds + longer, busy + longer
-        if size * seconds < _MIN_EPOCH_SECONDS:
+        if size * seconds < _MIN_EPOCH_SECONDS or never_pays(work, cores, seconds, busy):
             yield ("threads", 0), 1 / seconds
             yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
             return
@@ -222,7 +224,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield from estimated
         if estimated or is_short:
             return
-    yield from _in_turns(work, _candidates(work, cores, seconds, busy), batch, alone, began)
+    yield from _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began)
 
 
 def _in_turns(
@@ -258,29 +260,13 @@ def _in_turns(
                 yield ("threads", number), trial.rate()
 
 
-def _candidates(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:
-    """Return the workers to try; a sample takes ``seconds``, and keeps a core busy for ``busy`` of them."""
-    numbers = [cores]
-    waits = busy < 0.5 * seconds
-    if waits:
-        most = MAX_THREADS if "threads" in work.kinds else cores * _PROCESSES_PER_CORE
-        enough = max(cores, int(seconds / max(busy, 1e-7)) + 1)
-        numbers = sorted({min(most, cores * 4), min(most, enough)})
-    candidates: list[Candidate] = [("threads", number) for number in numbers if "threads" in work.kinds]
-    if "processes" in work.kinds and (not waits or not candidates):
-        candidates += [("processes", number) for number in (numbers[:1] if candidates else numbers)]
-    return candidates
-
-
 def _estimated(work: Workload, cores: int, seconds: float, busy: float, share: float) -> Iterator[tuple[Any, Any]]:
     """Estimate what processes load, if they make an epoch as short as this share of what one thread takes."""
     size = len(work.view)
     if "threads" in work.kinds or "processes" not in work.kinds or size * seconds * share < _START_SECONDS:
         return
-    sample = float(sum(map(len, flatten(work.view[0]))))
-    handover = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE
-    ((kind, number),) = _candidates(work, cores, seconds, busy)[-1:]
-    epoch = _START_SECONDS + size * max((seconds + handover) / number, (busy + handover) / cores)
+    (kind, number), sample, by_processes = seconds_by_processes(work, cores, seconds, busy)
+    epoch = _START_SECONDS + size * by_processes
     if epoch < share * size * seconds:
         yield _SAMPLE_BYTES, sample
         yield _IS_ESTIMATED, True

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import is_remote
+from foreload.checks import is_instance
 
 __all__ = ["CrewSpec", "Workers", "check_workers"]
 
@@ -74,7 +75,7 @@ class CrewSpec:
     @property
     def is_stream(self) -> bool:
         """Whether the dataset is iterable."""
-        return isinstance(self.dataset, IterableDataset)
+        return is_instance(self.dataset, IterableDataset)
 
     @property
     def is_tuned(self) -> bool:

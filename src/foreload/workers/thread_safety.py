@@ -67,6 +67,12 @@ def is_declared(part: Any) -> bool:
 
     What it passes on from another object by ``__getattr__`` says nothing about its own code.
     """
+    # (Most have no such attribute, which is seen in a fraction of the time.)
+    kind = type(part)
+    if not issubclass(kind, type) and not any("thread_safe" in vars(base) for base in kind.__mro__):
+        own = object.__getattribute__(part, "__dict__") if kind.__dictoffset__ else {}
+        if "thread_safe" not in own:
+            return False
     return inspect.getattr_static(part, "thread_safe", None) is True
 
 

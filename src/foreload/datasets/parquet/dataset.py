@@ -11,7 +11,7 @@ import numpy as np
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
-from foreload.batch.samples import SampleAssembly
+from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64
 from foreload.datasets.base import BaseDataset
@@ -20,7 +20,7 @@ from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_pa
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
-from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
+from foreload.protocol import BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
 from foreload.record.progress import track
 
 __all__ = ["ParquetDataset"]
@@ -221,12 +221,12 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
-    ) -> SampleAssembly | None:
+    ) -> ColumnAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, unless a subclass loads samples itself."""
         plain = self._is_own and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
-        return _ColumnAssembly(spec, _Columns(self, buffers), 1, buffers, arrays=False)
+        return ColumnAssembly(spec, _Columns(self, buffers), buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the files for itself."""
@@ -267,11 +267,6 @@ class _Columns:
                 rows = self._dataset._rows(table, places, numbers)
                 return [self._checked(index, row) for index, row in zip(numbers, rows, strict=True)]
         return Collated(batch, len(numbers))
-
-
-class _ColumnAssembly(SampleAssembly):
-    def start(self, indices: Any) -> Batch:
-        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
 
 
 def _list_files(data_path: Any) -> list[str]:
