@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.tune import choose as tune_choose
 from foreload.workers import selection
 
 
@@ -164,8 +165,8 @@ def test_a_choice_ends_with_its_reasons(numbered: Numbered, change: str, is_new:
 def test_a_choice_stays_as_long_as_its_reasons_do(numbered: Numbered, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values of the dataset may change, and what the calling thread opens itself."""
     measured = []
-    choose = selection.choose_workers
-    monkeypatch.setattr(selection, "choose_workers", lambda work: measured.append(work) or choose(work))
+    choose = tune_choose.choose_workers
+    monkeypatch.setattr(tune_choose, "choose_workers", lambda work: measured.append(work) or choose(work))
     numbers = Numbers()
     for epoch in range(3):
         numbers.epoch = epoch  # type: ignore[attr-defined]

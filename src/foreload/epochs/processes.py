@@ -19,6 +19,7 @@ from foreload.batch.assembly import count
 from foreload.batch.collate import pinned
 from foreload.batch.progress import BEGUN, Progress
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
+from foreload.epochs.held import HeldAttributes
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.restart import Restart
@@ -92,16 +93,14 @@ class ProcessEpoch(Epoch):
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker))
-        self._has_asked = False
-        if spec.draws_at_once or self._is_stream:
-            self._ask_first()
+        self._draws_at_once = spec.draws_at_once or self._is_stream
+        self._sampler_error: Exception | None = None
+        self._held = None if self._draws_at_once else HeldAttributes(spec.dataset)
+        if self._draws_at_once:
+            for _ in range(self._depth):
+                self._ask()
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
-
-    def _ask_first(self) -> None:
-        self._has_asked = True
-        for _ in range(self._depth):
-            self._ask()
 
     def _begin_of(self, worker: Worker) -> Begin:
         again = self._begin.again and worker.number in self._unheard
@@ -120,8 +119,9 @@ class ProcessEpoch(Epoch):
         return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        if not self._has_asked:
-            self._ask_first()
+        if self._held is not None:
+            self._fill()
+            self._held.warn()
         if self._unheard:
             self._hear()
         while self._asked:
@@ -140,7 +140,10 @@ class ProcessEpoch(Epoch):
                 self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
-            self._ask()
+            if self._draws_at_once:
+                self._ask()
+            elif self._order.may_draw_ahead:
+                self._fill()
             self._num_delivered += 1
             if self._tells:
                 self._cursor.streams[owner] = self._cursor.streams.get(owner, BEGUN).after(result.state, indices)
@@ -150,8 +153,18 @@ class ProcessEpoch(Epoch):
                 )
             place = self._num_delivered - 1 if self._is_stream else number - self._first
             return place, samples, partial(self._take, result)
+        if self._sampler_error is not None:
+            error, self._sampler_error = self._sampler_error, None
+            raise error
         self.close()
         raise StopIteration
+
+    def _fill(self) -> None:
+        """Deal the batch that the loop requests, and those that may be drawn ahead of it."""
+        for _ in range(self._depth - len(self._asked)):
+            if self._sampler_error is not None or (self._asked and not self._order.may_draw_ahead):
+                return
+            self._ask()
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
@@ -169,6 +182,11 @@ class ProcessEpoch(Epoch):
         except StopIteration:
             for worker in self._pool.workers:
                 self._dismiss(worker)
+            return
+        except Exception as error:
+            if self._draws_at_once:
+                raise  # early, as torch does
+            self._sampler_error = error
             return
         share = -(-self._depth // sum(self._active))  # rounded up: one of them has less
         for turn in self._turns:
