@@ -14,23 +14,20 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from foreload import _native
 from foreload.batch.assembly import count
-from foreload.batch.collate import pinned
 from foreload.batch.progress import BEGUN, Progress
-from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
+from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch, warn_of_length
 from foreload.epochs.held import HeldAttributes
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.restart import Restart
-from foreload.record.spans import Stage
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.process import Worker
 from foreload.workers.processes import ProcessPool
 from foreload.workers.worker import Begin, Result
 
-__all__ = ["ProcessEpoch", "shown", "take_batch"]
+__all__ = ["ProcessEpoch"]
 
 # Shorter waits of the loop for a batch cost less than finding out whether workers had nothing to do.
 _LONG_WAIT_SECONDS = 1e-3
@@ -162,9 +159,8 @@ class ProcessEpoch(Epoch):
     def _fill(self) -> None:
         """Deal the batch that the loop requests, and those that may be drawn ahead of it."""
         for _ in range(self._depth - len(self._asked)):
-            if self._sampler_error is not None or (self._asked and not self._order.may_draw_ahead):
-                return
-            self._ask()
+            if self._sampler_error is None and (not self._asked or self._order.may_draw_ahead):
+                self._ask()
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
@@ -247,10 +243,12 @@ class ProcessEpoch(Epoch):
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)
+        is_idle &= self._draws_at_once or self._order.may_draw_ahead
         if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
             asked = len(self._asked)
             for _ in self._pool.workers:
-                self._ask()
+                if self._draws_at_once or self._order.may_draw_ahead:
+                    self._ask()
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
 
@@ -327,26 +325,6 @@ class ProcessEpoch(Epoch):
         with self._turn.lock:
             self._asked.clear()
             self._answers.clear()
-
-
-def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
-    """Return the batch of a result.
-
-    Args:
-        result: what a worker has sent.
-        lane: the native lane of the loop, which records the time that page-locking takes.
-        number: the batch's in the epoch.
-        pin_device: the device for which it is copied to page-locked memory; None: it is not.
-    """
-    if pin_device is None:
-        return result.batch()
-    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
-        return pinned(result.batch(), pin_device)
-
-
-def shown(indices: Any) -> str:
-    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _end(pool: ProcessPool, first: int, owned: bool) -> None:
