@@ -5,18 +5,21 @@ from __future__ import annotations
 import ctypes
 import inspect
 import math
+import multiprocessing
 import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as distributed
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.data import BatchSampler
+from torch.utils._device import DeviceContext
+from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import dataset as torch_dataset
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
@@ -24,6 +27,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 
 __all__ = [
     "TorchIterator",
+    "allow_child_processes",
     "auto_collates",
     "compute_alone",
     "coo_parts",
@@ -33,8 +37,10 @@ __all__ = [
     "generator_address",
     "global_random",
     "global_random_state",
+    "has_plain_tensors",
     "index_sampler",
     "is_collating_tensors",
+    "is_defined_in",
     "item_sampler",
     "name_worker_process",
     "new_shared_tensor",
@@ -47,11 +53,49 @@ __all__ = [
     "tensor_version",
     "worker_info",
     "worker_rng",
+    "wrapper_kind",
 ]
 
 
 # The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
 plain_torch_function = torch._C._disabled_torch_function_impl
+
+
+_WRAPPERS = (ConcatDataset, StackDataset, Subset, TensorDataset)
+
+
+def is_defined_in(module: ModuleType, function: Any) -> bool:
+    """Whether a function is one that a module defines, not what somebody has put in its place."""
+    # (``__module__`` says nothing: functools.wraps() copies it.)
+    return isinstance(function, FunctionType) and function.__globals__ is vars(module)
+
+
+def wrapper_kind(dataset: Any) -> type | None:
+    """Return which of torch's ``TensorDataset``, ``Subset``, ``ConcatDataset`` and ``StackDataset`` a dataset is.
+
+    None for any other dataset, a class derived from one of them, or one whose methods somebody has replaced.
+
+    >>> wrapper_kind(Subset([10, 20], [1])) is Subset, wrapper_kind([10, 20])
+    (True, None)
+    """
+    kind = type(dataset)
+    if kind not in _WRAPPERS or "__getitems__" in vars(dataset):
+        return None
+    methods = kind.__getitem__, getattr(kind, "__getitems__", None)
+    is_own = all(method is None or is_defined_in(torch_dataset, method) for method in methods)
+    return kind if is_own else None
+
+
+def has_plain_tensors() -> bool:
+    """Whether torch itself indexes and stacks tensors in the calling thread, not a mode or a replaced method.
+
+    The mode of ``torch.set_default_device`` is none of these: it changes only where new tensors are made.
+    """
+    own: Any = torch._C.TensorBase
+    if torch._C._len_torch_dispatch_stack() or torch.Tensor.__getitem__ is not own.__getitem__:
+        return False
+    depth: int = torch._C._len_torch_function_stack()
+    return all(type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth))
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
@@ -208,6 +252,11 @@ def new_shared_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * dtype.itemsize
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape))  # type: ignore[call-overload,no-any-return]
+
+
+def allow_child_processes() -> None:
+    """Let this process start others by ``multiprocessing`` though it is a daemonic one."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
 def name_worker_process() -> None:

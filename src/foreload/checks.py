@@ -10,11 +10,13 @@ import stat
 from typing import Any
 
 import numpy as np
+import torch
 
 __all__ = [
     "Array",
     "Indices",
     "check_bool",
+    "check_generator",
     "check_int",
     "check_regular_file",
     "check_seed",
@@ -23,6 +25,7 @@ __all__ = [
     "first_beyond_int64",
     "fits_int64",
     "is_instance",
+    "known_length",
     "optional",
 ]
 
@@ -30,11 +33,30 @@ Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def known_length(thing: Any) -> int | None:
+    """Return the length of a dataset or sampler; None if it has none, as ``__len__`` may say by an exception.
+
+    >>> known_length([1, 2]), known_length(iter([1, 2]))
+    (2, None)
+    """
+    try:
+        return len(thing)
+    except Exception:  # whatever code of the user's raises
+        return None
+
+
 def check_bool(name: str, value: Any) -> bool:
     """Return an argument; raise TypeError unless it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def check_generator(generator: Any) -> Any:
+    """Return an argument; raise TypeError unless it is a generator of torch's or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r}")
+    return generator
 
 
 def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str = "") -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from foreload.batch.failure import OnError, SampleError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
-from foreload.checks import check_bool, check_int, check_seed, is_instance
+from foreload.checks import check_bool, check_generator, check_int, check_seed, is_instance, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
@@ -189,7 +189,7 @@ class DataLoader(AdaptableLoader[T_co]):
             timeout,
             worker_init_fn,
             multiprocessing_context,
-            generator,
+            check_generator(generator),
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
@@ -209,8 +209,8 @@ class DataLoader(AdaptableLoader[T_co]):
     def __repr__(self) -> str:
         """Describe the dataset, the batches and the workers."""
         dataset: Any = self.dataset
-        is_sized = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)
-        size = f" of {quantity(len(dataset), 'sample', 'samples')}" if is_sized else ""
+        length = None if isinstance(dataset, IterableDataset) else known_length(dataset)
+        size = "" if length is None else f" of {quantity(length, 'sample', 'samples')}"
         about = [f"{type(dataset).__name__}{size}"]
         about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
         about += [f"seed={self.seed}"] if self.seed is not None else []
@@ -289,7 +289,7 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn")
+        anew = ("_open", "recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn", "_lookahead")
         state = {name: value for name, value in self.__dict__.items() if name not in (*anew, "_moving", "_place")}
         choice = self._crew.choice
         return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}

@@ -280,3 +280,38 @@ def test_processes_show_the_data_of_the_epochs_beginning() -> None:
             seen.add(float(batch.max()))
             tensor.add_(1)
         assert seen == {50.0 * epoch}
+
+
+ARRAYS: dict[str, Any] = {
+    "array": lambda array: array,
+    "tensors over an array": lambda array: TensorDataset(torch.from_numpy(array)),
+    "list of arrays": list,
+    "Subset of an array": lambda array: Subset(array, range(100)),
+}
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+def test_threads_warn_of_changed_arrays_while_they_load(form: str) -> None:
+    array = np.zeros((100, 4))
+    loader = fl.DataLoader(ARRAYS[form](array), batch_size=2, num_workers=2)
+    assert loader.stats()["workers"]["count"] == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            for _ in loader:
+                pass
+            array += 1  # between epochs
+    with pytest.warns(UserWarning, match="were changed while worker threads load") as found:
+        for _ in loader:
+            array += 1
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("change", [lambda numbers: numbers.append(1), lambda numbers: numbers.reverse()])
+@pytest.mark.parametrize("form", [lambda numbers: numbers, lambda numbers: Subset(torch.arange(100), numbers)])  # type: ignore[arg-type]
+def test_threads_warn_of_changed_lists_while_they_load(form: Any, change: Any) -> None:
+    numbers = list(range(100))
+    with pytest.warns(UserWarning, match="were changed while worker threads load"):
+        for place, _ in enumerate(fl.DataLoader(form(numbers), batch_size=2, num_workers=2)):
+            if place == 1:
+                change(numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -258,3 +259,58 @@ def test_a_state_has_the_generator_of_a_sampler_within_a_batch_sampler(taken: in
     again.load_state_dict(state)
     assert [batch.tolist() for batch in again] == expected[0][taken or 0 :]
     assert [batch.tolist() for batch in again] == expected[1]
+
+
+class NoLength(Dataset[Any]):
+    """Has samples, but no length."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 1}], ids=str)
+def test_a_dataset_without_a_length_is_loaded_in_the_order_of_a_sampler(options: dict[str, Any]) -> None:
+    loader = fl.DataLoader(NoLength(), batch_size=2, sampler=[1, 2, 3], **options)  # type: ignore[list-item]
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
+    assert "NoLength" in repr(loader)
+    assert loader.state_dict()
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class Missing(Exception):
+    """Cannot be made of its message."""
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(f"{name} {number}")
+        self.number = number
+
+
+class Raises(Named):
+    def __getitem__(self, index: Any) -> Any:
+        raise Locked(f"sample {index}") if index % 2 else Missing("sample", index)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 1}], ids=str)
+def test_an_exception_that_cannot_be_pickled_keeps_its_class(options: dict[str, Any]) -> None:
+    batches = iter(fl.DataLoader(Raises(), **options))
+    with pytest.raises(Missing, match="sample 0") as caught:
+        next(batches)
+    assert caught.value.number == 0
+    with pytest.raises(Locked, match="sample 1"):
+        next(batches)
+
+
+@pytest.mark.parametrize("generator", [3, "cpu"])
+def test_a_generator_that_is_none_is_a_type_error(generator: Any) -> None:
+    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):
+        fl.DataLoader(Named(), shuffle=True, generator=generator)

@@ -233,8 +233,13 @@ def test_in_order_is_the_default(workers: Any) -> None:
 def test_pinning_without_an_accelerator_warns_as_torch_does() -> None:
     if torch.accelerator.is_available():
         pytest.skip("there is an accelerator")
-    with pytest.warns(UserWarning, match="no accelerator is found"):
-        list(fl.DataLoader(Items(3), pin_memory=True))
+    for device in ("", "cuda"):
+        texts = []
+        for make in (TorchDataLoader, fl.DataLoader):
+            with pytest.warns(UserWarning, match="pin_memory") as found:
+                list(make(Items(3), pin_memory=True, pin_memory_device=device))
+            texts.append([str(warning.message) for warning in found])
+        assert texts[0] == texts[1]
 
 
 @every_kind

@@ -14,13 +14,14 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
-from foreload._torch import plain_torch_function
+from foreload._torch import is_defined_in, plain_torch_function
 from foreload.protocol import BatchMemory
 
 __all__ = [
     "MIN_BORROWED_BYTES",
     "MIN_LENT_BYTES",
     "Collated",
+    "added_functions",
     "collate_into",
     "is_default_collate",
     "lending",
@@ -29,7 +30,7 @@ __all__ = [
     "stack",
 ]
 
-# What users may replace in torch's ``default_collate_fn_map``, as torch has it.
+# What ``default_collate_fn_map`` has from torch itself.
 _TORCH_FUNCTIONS: dict[Any, Any] = {
     torch.Tensor: torch_collate.collate_tensor_fn,
     np.ndarray: torch_collate.collate_numpy_array_fn,
@@ -51,10 +52,39 @@ _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
 
 
+# Types of samples, and of their parts, that native code collates.
+_NATIVE_TYPES = (torch.Tensor, np.ndarray, tuple, list, dict, str, bytes, float, int, bool)
+
+
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
-    """Whether ``collate_fn`` is torch's default one, with torch's own functions for tensors and numbers."""
+    """Whether ``collate_fn`` is torch's default one, with torch's own functions for plain types."""
     functions = torch_collate.default_collate_fn_map
-    return collate_fn is torch_collate.default_collate and _TORCH_FUNCTIONS.items() <= functions.items()
+    is_torchs = is_defined_in(torch_collate, collate_fn) and collate_fn.__name__ == "default_collate"
+    return (
+        is_torchs
+        and is_defined_in(torch_collate, torch_collate.collate)
+        and _TORCH_FUNCTIONS.items() <= functions.items()
+        and not any(_takes_plain(kind) for kind, function in functions.items() if _is_added(function))
+    )
+
+
+def added_functions() -> list[Callable[..., Any]]:
+    """Return the functions of the user's that ``default_collate`` calls for types that they were added for."""
+    return [function for function in torch_collate.default_collate_fn_map.values() if _is_added(function)]
+
+
+def _is_added(function: Any) -> bool:
+    return function is not _collate_collated and not is_defined_in(torch_collate, function)
+
+
+def _takes_plain(kind: Any) -> bool:
+    """Whether a key of the map stands for some of the types that native code collates."""
+    try:
+        return any(issubclass(plain, kind) for plain in _NATIVE_TYPES) or issubclass(
+            kind, (np.generic, np.ndarray)
+        )
+    except TypeError:  # a tuple of types
+        return True
 
 
 class _Lending(threading.local):
@@ -131,10 +161,8 @@ def _stacked(
     # Torch keeps a memory format without workers only. (In a worker, it would open a file for each batch.)
     if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
         return torch.stack(list(tensors))
-    return torch.stack(
-        list(tensors),
-        out=take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu"),
-    )
+    fresh = take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu")
+    return torch.stack(list(tensors), out=fresh)
 
 
 def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

@@ -1,7 +1,8 @@
-"""Samples that could not be loaded, and batches that go on without them."""
+"""Samples that could not be loaded, batches that go on without them, and exceptions on their way to the loop."""
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,18 @@ __all__ = [
     "LOST",
     "EmptyBatch",
     "OnError",
+    "PickledError",
     "SampleError",
+    "pickle_error",
     "remaining_positions",
     "repair",
     "replacement_positions",
     "stop_error",
+    "unpickle_error",
 ]
+
+# The pickled exception, or what it is made of, or None; a summary; its traceback as text.
+PickledError = tuple[bytes | None, str, str]
 
 
 def check_on_error(on_error: Any) -> OnError:
@@ -200,3 +207,46 @@ def _with_index(error: BaseException, index: int, position: int) -> BaseExceptio
         return OSError(error.errno, f"{error.strerror}, loading {place}", error.filename)
     error.add_note(f"foreload: while loading {place}")
     return error
+
+
+def pickle_error(error: Exception, worker: int, dumps: Callable[[Any], bytes] = pickle.dumps) -> PickledError:
+    """Return an exception that worker ``worker`` caught, to be sent to the loop."""
+    text = "".join(traceback.format_exception(error))
+    summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
+    # Its constructor may not take its arguments, and its attributes may be of this process alone.
+    contents: tuple[Callable[[], Any], ...] = (
+        (lambda: error),
+        (lambda: (type(error), error.args, vars(error))),
+        (lambda: (type(error), (str(error),), {})),
+    )
+    for content in contents:
+        try:
+            pickled = dumps(content())
+            _unpickled(pickled)
+        except Exception:  # a class may raise anything when it is pickled
+            continue
+        return pickled, summary, text
+    return None, summary, text
+
+
+def unpickle_error(error: PickledError) -> BaseException:
+    """Return the exception that a worker caught, with the worker's traceback as a note."""
+    pickled, summary, text = error
+    try:
+        if pickled is None:
+            raise RuntimeError
+        caught = _unpickled(pickled)
+    except Exception:  # as above
+        return RuntimeError(f"{summary}\nOriginal {text}")
+    caught.add_note(f"{summary}\nOriginal {text}")
+    return caught
+
+
+def _unpickled(pickled: bytes) -> BaseException:
+    content: Any = pickle.loads(pickled)
+    if isinstance(content, tuple):
+        kind, arguments, attributes = content
+        content = kind.__new__(kind, *arguments)
+        vars(content).update(attributes)
+    caught: BaseException = content
+    return caught

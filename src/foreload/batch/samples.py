@@ -17,7 +17,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
-from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
+from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators import KeyedGenerators, loading
 from foreload.cache.view import CachedView, holds_values
@@ -88,9 +88,9 @@ class SampleAssembly:
         self._batched = spec.auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
-        self._own_collate = is_default_collate(collate)
-        is_pinned = spec.pin_device is not None
-        self._collate = collate_into(buffers, is_required=is_pinned) if self._own_collate else collate
+        is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
+        self._own_collate = is_default and not added_functions()  # nothing of the user's
+        self._collate = collate_into(buffers, is_required=is_pinned) if is_default else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)
         # (Torch's own function has copied what it stacks.)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import collate_into, is_default_collate, lending, pinned
+from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
@@ -48,7 +48,7 @@ class StreamBatches(Iterator[Any]):
         is_pinned = spec.pin_device is not None
         own = is_default_collate(collate)
         self._collate = collate_into(buffers, is_required=is_pinned) if own else collate
-        self.may_change = self._size is None or not is_default_collate(collate)
+        self.may_change = self._size is None or not own or bool(added_functions())
         self._buffers = buffers
         self._pin_device = spec.pin_device
         self._on_error = spec.on_error

@@ -36,7 +36,7 @@ class SamplePickler(pickle.Pickler):
         if type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()  # by value, for a copy may be written to
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
-            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
         return NotImplemented
 
     def _reduce(self, value: torch.Tensor) -> Any:
@@ -56,7 +56,7 @@ class SamplePickler(pickle.Pickler):
         is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
         if size <= 2 * span * dtype.itemsize and not is_spread:
             self._first[address] = value
-            memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
             return _strided, (pickle.PickleBuffer(memory.data), dtype, shape, strides, start)
         whole = self._whole_over(address)
         if whole is not None:
@@ -113,11 +113,11 @@ def _like(
     first: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> torch.Tensor:
     """Return a tensor over the same storage."""
-    return torch.empty(0, dtype=dtype).set_(first.untyped_storage(), start, shape, strides)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(first.untyped_storage(), start, shape, strides)
 
 
 def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
 
 def flatten(sample: Any, pickler: type[SamplePickler] = SamplePickler) -> list[memoryview]:

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from foreload import _native
+from foreload._torch import wrapper_kind
 from foreload.cache.store import SampleStore
 from foreload.checks import optional
 from foreload.errors import warn_user
@@ -26,7 +27,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 def root_of(dataset: Any) -> Any:
     """Return the dataset within torch's ``Subset``."""
-    while type(dataset) is Subset:
+    while wrapper_kind(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 
@@ -40,7 +41,7 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     ([10, 20, 30, 40], array([3, 1]))
     """
     places: Places | None = None
-    while type(dataset) is Subset:
+    while wrapper_kind(dataset) is Subset:
         inner = row_numbers(dataset.indices)
         if inner is None or (inner < 0).any():
             break
@@ -214,9 +215,9 @@ def holds_values(dataset: Any) -> bool:
     >>> holds_values(Subset([10, 20, 30], [0, 2])), holds_values({0: 10})
     (True, False)
     """
-    kind = type(dataset)
-    if kind is CachedView:
+    if type(dataset) is CachedView:
         return dataset._transform is None and holds_values(dataset._dataset)
+    kind = wrapper_kind(dataset)
     if kind is Subset:
         return holds_values(dataset.dataset)
     if kind is ConcatDataset:
@@ -224,7 +225,7 @@ def holds_values(dataset: Any) -> bool:
     if kind is StackDataset:
         parts = dataset.datasets
         return all(map(holds_values, parts.values() if isinstance(parts, dict) else parts))
-    return kind in (list, tuple, range, str, np.ndarray, torch.Tensor, TensorDataset)
+    return kind is TensorDataset or type(dataset) in (list, tuple, range, str, np.ndarray, torch.Tensor)
 
 
 def is_remote(dataset: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+from foreload._torch import wrapper_kind
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.unfinished import UnfinishedBatches
@@ -18,7 +19,7 @@ __all__ = ["finishes_on_device", "native_assembly"]
 
 def finishes_on_device(dataset: Any) -> bool:
     """Return whether batches of a dataset may be :class:`foreload.batch.unfinished.UnfinishedBatch` objects."""
-    while type(dataset) is Subset:
+    while wrapper_kind(dataset) is Subset:
         dataset = dataset.dataset
     return isinstance(dataset, UnfinishedBatches) and dataset.finishes_on_device
 
@@ -27,10 +28,11 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
     """Return the assembly of a dataset that native code can load by itself; None for any other."""
     if not spec.auto_collation or spec.transform is not None:
         return None
-    if type(dataset) is Subset:
+    kind = wrapper_kind(dataset)
+    if kind is Subset:
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
-    if type(dataset) is TensorDataset:
+    if kind is TensorDataset:
         return tensor_assembly(dataset, spec, buffers)
     if type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache:
         return tensor_assembly(dataset, spec, buffers)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
+from foreload._torch import has_plain_tensors, wrapper_kind
 from foreload.batch.assembly import SubsetAssembly, note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.view import holds_values
@@ -34,7 +35,7 @@ def is_in_memory(dataset: Any) -> bool:
     >>> is_in_memory(Pairs()), is_in_memory([1, 2]), is_in_memory({0: 1})
     (True, True, False)
     """
-    if type(dataset) is Subset:
+    if wrapper_kind(dataset) is Subset:
         return is_in_memory(dataset.dataset)
     if type(dataset) is CachedDataset or holds_values(dataset):
         return True
@@ -50,12 +51,12 @@ def gather_samples(dataset: Any, indices: Sequence[Any]) -> Sequence[Any] | None
     >>> gather_samples(TensorDataset(torch.tensor([5, 6, 7])), [2, 0])[0]
     (tensor(7),)
     """
-    while type(dataset) is Subset:
+    while wrapper_kind(dataset) is Subset:
         dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
     if type(dataset) is CachedDataset:
         return dataset.__getitems__(indices)
     fields, is_single = fields_of(dataset)
-    rows = row_numbers(indices) if fields and all(map(_is_ordinary, fields)) else None
+    rows = row_numbers(indices) if fields and has_plain_tensors() and all(map(_is_ordinary, fields)) else None
     if rows is None or not len(rows):
         return None
     try:
@@ -70,7 +71,7 @@ def row_assembly(dataset: Any, spec: BatchOptions, buffers: BatchMemory) -> Asse
 
     It is for the thread of the loop, since it loads from the tensors as they are when a batch is requested.
     """
-    if type(dataset) is Subset:
+    if wrapper_kind(dataset) is Subset:
         whole = row_assembly(dataset.dataset, spec, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
     plain = spec.auto_collation and spec.transform is None and spec.cache is None and spec.on_error == "raise"
@@ -94,7 +95,8 @@ def row_assembly(dataset: Any, spec: BatchOptions, buffers: BatchMemory) -> Asse
 
     def is_same() -> bool:
         present, _ = fields_of(dataset)
-        return all(type(field) is torch.Tensor for field in present) and lie_in(rows, present)
+        are_plain = has_plain_tensors() and all(type(field) is torch.Tensor for field in present)
+        return are_plain and lie_in(rows, present)
 
     return _RowAssembly(rows, buffers, collate, is_same)
 
@@ -139,7 +141,7 @@ def fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
         return (), False
     if kind is torch.Tensor:
         return (dataset,), True
-    if kind is TensorDataset:
+    if wrapper_kind(dataset) is TensorDataset:
         return dataset.tensors, False
     if getattr(kind, "__getitems__", None) is not None:  # whose batches need not be those of its samples
         return (), False
@@ -152,7 +154,7 @@ def fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     if form is None or (code.co_argcount, code.co_kwonlyargcount, code.co_flags & _VARIABLE) != (2, 0, 0):
         return (), False
     own = getattr(dataset, "__dict__", {})
-    if not all(name in own and not hasattr(kind, name) for name in code.co_names):
+    if "__getitems__" in own or not all(name in own and not hasattr(kind, name) for name in code.co_names):
         return (), False  # properties, or whatever else runs code
     return [own[name] for name in code.co_names], form in (_one, _one_named)
 

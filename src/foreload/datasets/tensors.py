@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
+from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
 from foreload.checks import Array
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
@@ -52,7 +53,7 @@ def gather(
     rows = as_indices(indices)
     shape = (len(rows), *tensor.shape[1:])
     if out is None:
-        out = torch.empty(shape, dtype=tensor.dtype)
+        out = torch.empty(shape, dtype=tensor.dtype, device="cpu")
     elif out.shape != shape or out.dtype != tensor.dtype or not out.is_contiguous() or out.device.type != "cpu":
         raise ValueError(
             f"out must be a contiguous CPU tensor of shape {tuple(shape)} and {tensor.dtype}, got "
@@ -149,7 +150,9 @@ def tensor_assembly(
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
 
-    return TensorAssembly(rows, buffers, collate, lambda: lie_in(rows, _tensors_of(dataset)))
+    return TensorAssembly(
+        rows, buffers, collate, lambda: has_plain_tensors() and lie_in(rows, _tensors_of(dataset))
+    )
 
 
 # The rows of datasets, for their next epochs. Who replaces a tensor may do so to free its memory, so a weak

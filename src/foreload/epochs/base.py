@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from foreload import _native
 from foreload._torch import TorchIterator
 from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
+from foreload.batch.collate import pinned
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
@@ -21,8 +23,12 @@ from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
+from foreload.record.spans import Stage
 
-__all__ = ["Epoch", "EpochSpec", "Opened", "warn_of_length"]
+if TYPE_CHECKING:
+    from foreload.workers.worker import Result
+
+__all__ = ["Epoch", "EpochSpec", "Opened", "shown", "take_batch", "warn_of_length"]
 
 
 @dataclass(frozen=True)
@@ -216,3 +222,23 @@ def warn_of_length(dataset: Any, expected: int | None, num_delivered: int, worke
             f"len(dataloader)), but {num_delivered} samples have been fetched. "
             + ("Does each worker yield its own part of the data only?" if workers else "")
         )
+
+
+def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
+    """Return the batch of a result.
+
+    Args:
+        result: what a worker has sent.
+        lane: the native lane of the loop, which records the time that page-locking takes.
+        number: the batch's in the epoch.
+        pin_device: the device for which it is copied to page-locked memory; None: it is not.
+    """
+    if pin_device is None:
+        return result.batch()
+    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
+        return pinned(result.batch(), pin_device)
+
+
+def shown(indices: Any) -> str:
+    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."

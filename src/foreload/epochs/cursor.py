@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.batch.progress import Progress
-from foreload.checks import is_instance
+from foreload.checks import is_instance, known_length
+from foreload.order.ahead import Lookahead
 from foreload.order.batches import coming_draw, is_function
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
@@ -44,6 +45,7 @@ class OrderSpec:
         batched: whether samples are put together in batches.
         skip: what is left out.
         keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
+        lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
     """
 
     dataset: Any
@@ -56,6 +58,7 @@ class OrderSpec:
     batched: bool = True
     skip: tuple[Skip, ...] = ()
     keeps: bool = False
+    lookahead: Lookahead | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -146,13 +149,14 @@ class Cursor:
             start=BEGINNING if spec.is_stream else start,
             skip=None if spec.is_stream else skip,
             number=epoch,
+            lookahead=spec.lookahead,
         )
         size = 1 if spec.is_stream else self.order.size
         # (With a batch sampler of the user's, positions are batches.)
         total = None if spec.batch_size is None and spec.batched else spec.positions
         self._positions_each = size * self.order.each
-        self._given = Given(start, size, self.order.each, self.order.left_out, total)
-        self.order.follow(lambda: self._given.first)
+        own = self._given = Given(start, size, self.order.each, self.order.left_out, total)
+        self.order.follow(lambda: own.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
         self.is_seeded = spec.seed is not None
         self.leaves_out = self._left_out_steps(start) if spec.is_stream and skip is not None else None
@@ -278,7 +282,7 @@ def description(spec: OrderSpec) -> dict[str, Any]:
     is_shared = type(spec.sampler) is BatchSampler or is_function(spec.sampler)
     return {
         "seed": spec.seed,
-        "samples": len(spec.dataset) if isinstance(spec.dataset, Sized) and not spec.is_stream else None,
+        "samples": None if spec.is_stream else known_length(spec.dataset),
         "positions": spec.positions,
         "sampler": None if spec.is_stream else name,
         "batch_sampler": type(spec.sampler).__name__ if spec.batched and not spec.is_stream else None,

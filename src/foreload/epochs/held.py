@@ -1,59 +1,159 @@
-"""Tensors that worker threads load from while the loop may write to them."""
+"""The values and attributes of a dataset, which the loop may change while workers load from it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import Subset
 
-from foreload._torch import tensor_version
+from foreload._torch import tensor_version, wrapper_kind
 from foreload.cache.view import parts_of
+from foreload.checks import Array
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
-__all__ = ["HeldTensors"]
+__all__ = ["HeldAttributes", "HeldValues"]
 
-# Of a list of tensors, which may be long. All views of one tensor count its changes together.
-_MOST_OF_A_LIST = 64
+# Items of a list, which may be long, and numbers of an array that are looked at.
+_MOST_ITEMS, _MOST_NUMBERS = 64, 16
+
+# Types that are compared by value.
+_PLAIN = (int, float, complex, str, bytes, type(None))
+
+# Returns what has changed if the values have.
+_Look = Callable[[], Any]
 
 
-class HeldTensors:
-    """The tensors of a dataset as they were when an epoch began, which tells whether they have been changed since.
+class HeldValues:
+    """The values of a dataset as they were when an epoch began, which tells whether they have been changed since.
 
     Worker processes of torch's have a copy of them from that moment. Threads see them as they are when a batch is
-    made, which is at no certain moment.
+    made, which is at no certain moment. Torch counts what it writes to a tensor; nobody counts what is written to
+    arrays and lists, of which some numbers and items are compared.
 
     Args:
-        dataset: a dataset of tensors, or one that is made of such; of others nothing is known.
+        dataset: a dataset of tensors, an array or a list, or one that is made of such; of others nothing is known.
 
-    >>> tensor = torch.zeros(4)
-    >>> held = HeldTensors([tensor])
+    >>> tensor, array = torch.zeros(4), np.zeros(1000)
+    >>> held = HeldValues([tensor])
     >>> held.have_changed(), tensor.add_(1).sum().item(), held.have_changed()
     (False, 4.0, True)
+    >>> held = HeldValues(array)
+    >>> array += 1
+    >>> held.have_changed()
+    True
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._versions = [(tensor, tensor_version(tensor)) for tensor in _tensors_of(dataset)]
+        looks = itertools.chain.from_iterable(map(_looks, _values_of(dataset)))
+        self._seen = [(look, look()) for look in itertools.islice(looks, 2 * _MOST_ITEMS)]
         self._has_warned = False
 
     def have_changed(self) -> bool:
-        """Whether torch has written to one of them."""
-        return any(tensor_version(tensor) != version for tensor, version in self._versions)
+        """Whether one of them is seen to have been written to."""
+        return any(look() != before for look, before in self._seen)
 
     def warn(self) -> None:
         """Warn, once, if they have changed."""
         if not self._has_warned and self.have_changed():
             self._has_warned = True
             warn_user(
-                "the tensors of the dataset, or others in the same memory, were changed while worker threads load "
+                "the values of the dataset, or others in the same memory, were changed while worker threads load "
                 "from them, so a batch may show the data before or after the change; torch's workers show that of "
                 "the epoch's beginning. Change them between epochs, copy them first, or use workers='processes'"
             )
 
 
-def _tensors_of(dataset: Any) -> Iterator[torch.Tensor]:
+class HeldAttributes:
+    """The attributes of a dataset, and of the objects among them, as they were when worker processes got copies.
+
+    Without workers, what the loop sets is in the next batch. So where the loader has chosen processes, it says so
+    if the loop sets one that they do not see.
+
+    >>> class Scaled:
+    ...     factor = 1
+    >>> dataset = Scaled(); dataset.factor = 2
+    >>> held = HeldAttributes(dataset)
+    >>> held.changed(), setattr(dataset, "factor", 3), held.changed()
+    (None, None, 'factor')
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        own = _attributes(dataset)
+        inner = (value for value in own.values() if not isinstance(value, (type, ModuleType, torch.Tensor)))
+        self._objects = [(part, dict(_attributes(part))) for part in itertools.islice(inner, _MOST_ITEMS)]
+        self._objects.append((dataset, dict(own)))
+        self._has_warned = False
+
+    def changed(self) -> str | None:
+        """Return the name of an attribute that has been set, added or deleted; None if none has."""
+        for part, before in self._objects:
+            present = _attributes(part)
+            for name in before.keys() | present.keys():
+                old, new = before.get(name), present.get(name)
+                if old is not new and not (type(old) is type(new) and isinstance(old, _PLAIN) and old == new):
+                    return str(name)
+        return None
+
+    def warn(self) -> None:
+        """Warn, once, if one has."""
+        if not self._has_warned and (name := self.changed()) is not None:
+            self._has_warned = True
+            warn_user(
+                f"{name!r} of the dataset was set while worker processes, which the loader has chosen, load from "
+                "copies of it: they see it in the next epoch. With num_workers=0 it is in the next batch"
+            )
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    own: dict[str, Any] = getattr(part, "__dict__", {})
+    return own
+
+
+def _values_of(dataset: Any) -> Iterator[Any]:
     for part in parts_of(dataset):
-        items = itertools.islice(part, _MOST_OF_A_LIST) if type(part) in (list, tuple) else fields_of(part)[0]
-        yield from (item for item in items if isinstance(item, torch.Tensor))
+        fields, _ = fields_of(part)
+        if wrapper_kind(part) is Subset:
+            yield part.indices
+        else:
+            yield from fields or (part,)
+
+
+def _looks(value: Any) -> Iterator[_Look]:
+    if type(value) is torch.Tensor:
+        yield lambda: tensor_version(value)
+        yield from _numbers_of_tensor(value)
+    elif type(value) is np.ndarray:
+        yield from _numbers(value)
+    elif type(value) in (list, tuple):
+        places = _spread(len(value), _MOST_ITEMS)
+        if type(value) is list:
+            yield lambda: [len(value), *(id(value[place]) for place in places if place < len(value))]
+        for item in [value[place] for place in places]:
+            yield from _looks(item) if isinstance(item, (torch.Tensor, np.ndarray)) else ()
+
+
+def _numbers_of_tensor(tensor: torch.Tensor) -> Iterator[_Look]:
+    """Look at a tensor that may be an array's memory, to which NumPy writes."""
+    if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad:
+        try:
+            array = tensor.numpy()
+        except (TypeError, RuntimeError):  # of a dtype that NumPy does not have, or not an ordinary tensor
+            return
+        yield from _numbers(array)
+
+
+def _numbers(array: Array) -> Iterator[_Look]:
+    if array.flags.writeable and not array.dtype.hasobject and not isinstance(array.base, np.memmap):
+        places = _spread(array.size, _MOST_NUMBERS)
+        yield lambda: array.flat[places].tobytes()
+
+
+def _spread(size: int, most: int) -> list[int]:
+    """Return places all over a sequence."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []

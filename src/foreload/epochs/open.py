@@ -87,8 +87,8 @@ def open_epoch(
             buffers,
             arrays=cursor.order.is_array,
             surroundings=surroundings,
-            # Workers of torch's load from a copy of such a dataset.
-            copies=not is_inline and holds_values(spec.dataset),
+            # Workers of torch's load from a copy of such a dataset. Those that were chosen must not be seen.
+            copies=crew.is_open if is_inline else holds_values(spec.dataset),
         )
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)

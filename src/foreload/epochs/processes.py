@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from foreload import _native
 from foreload.batch.assembly import count
-from foreload.batch.collate import pinned
 from foreload.batch.progress import BEGUN, Progress
-from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
+from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch, warn_of_length
+from foreload.epochs.held import HeldAttributes
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.restart import Restart
-from foreload.record.spans import Stage
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.process import Worker
 from foreload.workers.processes import ProcessPool
 from foreload.workers.worker import Begin, Result
 
-__all__ = ["ProcessEpoch", "shown", "take_batch"]
+__all__ = ["ProcessEpoch"]
 
 # Shorter waits of the loop for a batch cost less than finding out whether workers had nothing to do.
 _LONG_WAIT_SECONDS = 1e-3
@@ -92,16 +90,14 @@ class ProcessEpoch(Epoch):
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker))
-        self._has_asked = False
-        if spec.draws_at_once or self._is_stream:
-            self._ask_first()
+        self._draws_at_once = spec.draws_at_once or self._is_stream
+        self._sampler_error: Exception | None = None
+        self._held = None if self._draws_at_once else HeldAttributes(spec.dataset)
+        if self._draws_at_once:
+            for _ in range(self._depth):
+                self._ask()
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
-
-    def _ask_first(self) -> None:
-        self._has_asked = True
-        for _ in range(self._depth):
-            self._ask()
 
     def _begin_of(self, worker: Worker) -> Begin:
         again = self._begin.again and worker.number in self._unheard
@@ -120,8 +116,9 @@ class ProcessEpoch(Epoch):
         return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        if not self._has_asked:
-            self._ask_first()
+        if self._held is not None:
+            self._fill()
+            self._held.warn()
         if self._unheard:
             self._hear()
         while self._asked:
@@ -140,7 +137,10 @@ class ProcessEpoch(Epoch):
                 self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
-            self._ask()
+            if self._draws_at_once:
+                self._ask()
+            elif self._order.may_draw_ahead:
+                self._fill()
             self._num_delivered += 1
             if self._tells:
                 self._cursor.streams[owner] = self._cursor.streams.get(owner, BEGUN).after(result.state, indices)
@@ -150,8 +150,17 @@ class ProcessEpoch(Epoch):
                 )
             place = self._num_delivered - 1 if self._is_stream else number - self._first
             return place, samples, partial(self._take, result)
+        if self._sampler_error is not None:
+            error, self._sampler_error = self._sampler_error, None
+            raise error
         self.close()
         raise StopIteration
+
+    def _fill(self) -> None:
+        """Deal the batch that the loop requests, and those that may be drawn ahead of it."""
+        for _ in range(self._depth - len(self._asked)):
+            if self._sampler_error is None and (not self._asked or self._order.may_draw_ahead):
+                self._ask()
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
@@ -169,6 +178,11 @@ class ProcessEpoch(Epoch):
         except StopIteration:
             for worker in self._pool.workers:
                 self._dismiss(worker)
+            return
+        except Exception as error:
+            if self._draws_at_once:
+                raise  # early, as torch does
+            self._sampler_error = error
             return
         share = -(-self._depth // sum(self._active))  # rounded up: one of them has less
         for turn in self._turns:
@@ -229,10 +243,12 @@ class ProcessEpoch(Epoch):
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)
+        is_idle &= self._draws_at_once or self._order.may_draw_ahead
         if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
             asked = len(self._asked)
             for _ in self._pool.workers:
-                self._ask()
+                if self._draws_at_once or self._order.may_draw_ahead:
+                    self._ask()
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
 
@@ -309,26 +325,6 @@ class ProcessEpoch(Epoch):
         with self._turn.lock:
             self._asked.clear()
             self._answers.clear()
-
-
-def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
-    """Return the batch of a result.
-
-    Args:
-        result: what a worker has sent.
-        lane: the native lane of the loop, which records the time that page-locking takes.
-        number: the batch's in the epoch.
-        pin_device: the device for which it is copied to page-locked memory; None: it is not.
-    """
-    if pin_device is None:
-        return result.batch()
-    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
-        return pinned(result.batch(), pin_device)
-
-
-def shown(indices: Any) -> str:
-    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _end(pool: ProcessPool, first: int, owned: bool) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from foreload.batch.assembly import count
-from foreload.epochs.base import Epoch, EpochSpec
-from foreload.epochs.processes import shown, take_batch
+from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch
 from foreload.errors import warn_user
 from foreload.record.restart import Restart
 from foreload.workers.crew import Crew, PoolOwner

@@ -26,6 +26,7 @@ from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache
+from foreload.order.ahead import Lookahead
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.protocol import EpochListener
@@ -76,6 +77,7 @@ class EpochSource(LoaderOrder[T_co]):
         self._crew = Crew(self.recorder, self._on_resize())
         self._cursor: Cursor | None = None  # of the latest epoch
         self._turn = Turn()
+        self._lookahead = Lookahead()
         self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _on_resize(self) -> Callable[[int], None]:
@@ -142,7 +144,7 @@ class EpochSource(LoaderOrder[T_co]):
         if self.persistent_workers:
             self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
         self._epoch += 1
-        self._warn_without_accelerator()
+        self._warn_of_pinning()
         cursor.order.before_drawing(self._planner(cache, cursor.key))
         crew = self._renewed(crew)
         spec = EpochSpec(
@@ -230,18 +232,14 @@ class EpochSource(LoaderOrder[T_co]):
             self.__dict__["skip"],
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
+            # A number of workers says when batches are drawn, as in torch.
+            lookahead=self._lookahead if self._auto_workers and self.workers != "ray" else None,
         )
 
     def _cache_spec(self) -> CacheSpec:
-        return CacheSpec(
-            self.dataset,
-            index_sampler(self),
-            self._memory,
-            self.batch_size,
-            self.num_workers,
-            self.by_processes,
-            draws_seed=not self.persistent_workers,
-        )
+        sampler, size, count = index_sampler(self), self.batch_size, self.num_workers
+        seeds = not self.persistent_workers
+        return CacheSpec(self.dataset, sampler, self._memory, size, count, self.by_processes, draws_seed=seeds)
 
     @property
     def batch_spec(self) -> BatchSpec:
@@ -290,7 +288,10 @@ class EpochSource(LoaderOrder[T_co]):
             return self.dataset
         return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
 
-    def _warn_without_accelerator(self) -> None:
+    def _warn_of_pinning(self) -> None:
+        if self.pin_memory and self.pin_memory_device:
+            why = "pin_memory_device is deprecated, the current accelerator will be used as the device"
+            warn_user(f"{why},ignore pin_memory_device={self.pin_memory_device!r}.")
         if self.pin_memory and not torch.accelerator.is_available():
             warn_user(
                 "'pin_memory' argument is set as true but no accelerator is found, "

@@ -11,7 +11,7 @@ from typing import Any
 from foreload import _native
 from foreload.batch.samples import SampleAssembly
 from foreload.epochs.base import Epoch, EpochSpec
-from foreload.epochs.held import HeldTensors
+from foreload.epochs.held import HeldValues
 from foreload.protocol import Assembly, Batch
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Tuner
@@ -43,7 +43,7 @@ class ThreadEpoch(Epoch):
         self._owner = owner
         self._timeout = spec.timeout or 0
         self._in_order = spec.in_order
-        self._held = HeldTensors(spec.dataset)
+        self._held = HeldValues(spec.dataset)
         self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
@@ -75,7 +75,7 @@ class ThreadEpoch(Epoch):
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:
         while len(self._making) < depth and not self._exhausted:
-            if (self._making or ahead) and self._order.draw_only_ready and not self._order.ready:
+            if (self._making or ahead) and not self._order.may_draw_ahead:
                 return
             try:
                 indices = self._draw()

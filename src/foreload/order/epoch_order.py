@@ -9,8 +9,9 @@ import torch
 
 from foreload._torch import item_sampler
 from foreload.checks import Indices
+from foreload.order.ahead import Lookahead
 from foreload.order.batches import ArrayBatches, ArraySamples, batches
-from foreload.order.known import draws_at_once
+from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Ranges, Start
 from foreload.order.sampler_batches import SamplerBatches
@@ -29,6 +30,7 @@ class EpochOrder(Iterator[Any]):
         start: where an interrupted epoch goes on.
         skip: returns what to leave out of an epoch.
         number: the number of the epoch, for samplers that have none of their own.
+        lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
 
     Attributes:
         sampler: as given.
@@ -57,6 +59,7 @@ class EpochOrder(Iterator[Any]):
         start: Start = BEGINNING,
         skip: Callable[[int], LeftOut | None] | None = None,
         number: int = 0,
+        lookahead: Lookahead | None = None,
     ) -> None:
         self.sampler = sampler
         self.item_sampler = item_sampler(sampler)
@@ -71,6 +74,11 @@ class EpochOrder(Iterator[Any]):
         self.size: int = self._batches.size
         self.each: int = getattr(self._batches, "each", 1)
         self._plan: Callable[[EpochOrder], None] | None = None
+        self._delivered: Callable[[], int] = int
+        is_known = type(self.item_sampler) in KNOWN_SAMPLERS and draws_at_once(self.item_sampler)
+        self._lookahead = None if is_known or not isinstance(self._batches, SamplerBatches) else lookahead
+        if self._lookahead is not None:
+            self._lookahead.begin(self.item_sampler)
 
     def before_drawing(self, plan: Callable[[EpochOrder], None]) -> None:
         """Call ``plan`` right before the first indices are drawn; it may :meth:`peek`."""
@@ -86,7 +94,11 @@ class EpochOrder(Iterator[Any]):
         """Return the indices of the next batch."""
         if self._plan is not None:
             self.plan()
-        indices = next(self._batches)
+        if self._lookahead is None:
+            indices = next(self._batches)
+        else:
+            with self._lookahead.watched(ahead=self.num_drawn > self._delivered()):
+                indices = next(self._batches)
         self.num_drawn += 1
         return indices
 
@@ -114,6 +126,7 @@ class EpochOrder(Iterator[Any]):
 
     def follow(self, delivered: Callable[[], int]) -> None:
         """Hold the states of batches only until they are delivered; ``delivered`` returns how many have been."""
+        self._delivered = delivered
         if isinstance(self._batches, SamplerBatches):
             self._batches.delivered = delivered
 
@@ -133,13 +146,15 @@ class EpochOrder(Iterator[Any]):
         return ready
 
     @property
-    def draw_only_ready(self) -> bool:
-        """Whether only :attr:`ready` batches may be drawn ahead of use.
+    def may_draw_ahead(self) -> bool:
+        """Whether the next batch may be drawn before the loop requests it.
 
-        A generator of the user's is then as torch leaves it without workers, also after a loop that was left
-        early, and with any number of workers.
+        Not if that would draw from a generator of the user's, which is then as torch leaves it without workers,
+        also after a loop that was left early, and with any number of workers.
         """
-        return isinstance(self._batches, ArrayBatches) and self._batches.shared
+        if self._lookahead is not None:
+            return self._lookahead.is_allowed
+        return self.ready > 0 or not (isinstance(self._batches, ArrayBatches) and self._batches.shared)
 
     def __len__(self) -> int:
         """Return the number of batches, if the sampler knows it."""

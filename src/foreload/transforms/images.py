@@ -253,7 +253,7 @@ get_val_transforms = val
 
 def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> torch.Tensor:
     """Apply ``transform`` to uint8 of height x width x 3, with random numbers from torch's global generator."""
-    out = torch.empty(transform.shape(1), dtype=transform.dtype)
+    out = torch.empty(transform.shape(1), dtype=transform.dtype, device="cpu")
     seed = draw_seed() if transform.random else 0
     _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy())
     return shaped(transform, out, 1)[0]

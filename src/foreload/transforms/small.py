@@ -141,7 +141,7 @@ class SmallImageTransform:
         torch.Size([3, 32, 32])
         """
         images = torch.from_numpy(np.array(rgb_array(image))).permute(2, 0, 1)[None]
-        memory = torch.empty(3 * self.size[0] * self.size[1], dtype=self.dtype)
+        memory = torch.empty(3 * self.size[0] * self.size[1], dtype=self.dtype, device="cpu")
         key = (draw_seed() if self.random else 0, 0)
         job, batch = self.job(images, np.zeros(1, np.int64), key, memory)
         job.run_here()

@@ -38,7 +38,8 @@ class Fork(NamedTuple):
 def forked(run: Callable[[int], None]) -> Iterator[Fork]:
     """Run a function in a fork of this process, with all objects as they are, until the end of the block.
 
-    Its output goes nowhere, and where it reads on in open files is not seen here. At the end of the block its pipe
+    Its output, also to files that are open for writing only, such as logs, goes nowhere, and where it reads on in
+    open files is not seen here. At the end of the block its pipe
     is closed; if it has not ended a few seconds later, it is killed, with all processes that it started.
 
     Args:
@@ -111,7 +112,10 @@ def _run(run: Callable[[int], None], into: int) -> None:
 
 
 def _own_file_positions() -> None:
-    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere."""
+    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere.
+
+    What is written to a log would be in it twice.
+    """
     import fcntl  # which systems without forks do not have
 
     folder = Path("/proc/self/fd")
@@ -122,7 +126,8 @@ def _own_file_positions() -> None:
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 continue
             how = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
-            again = os.open(folder / str(number), how | os.O_CLOEXEC)
+            is_output = how & os.O_ACCMODE == os.O_WRONLY
+            again = os.open(os.devnull if is_output else folder / str(number), how | os.O_CLOEXEC)
             os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
             os.dup2(again, number, inheritable=os.get_inheritable(number))
             os.close(again)

@@ -63,6 +63,7 @@ class Choice:
         seconds: the time that measuring took.
         is_pure: whether loading was seen to change nothing in the dataset.
         made_of: the objects that the dataset, and what is applied to its samples, were made of then.
+        is_open: whether other workers might be chosen at another time or place.
     """
 
     kind: WorkerKind
@@ -72,6 +73,7 @@ class Choice:
     seconds: float = 0.0
     is_pure: bool = False
     made_of: dict[str, Any] = field(default_factory=dict, repr=False)
+    is_open: bool = False
 
 
 class NotWanted(BaseException):

@@ -89,6 +89,11 @@ class Crew:
         kind = asked if self.choice is None else self.choice.kind
         return kind if kind in ("processes", "ray") and count > 0 else "threads"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether other workers might be chosen for the same dataset, at another time or place."""
+        return self.choice is not None and self.choice.is_open
+
     def new_cache(self, asked: Workers, spec: CacheSpec, options: Cache) -> LoaderCache:
         """Return a cache for the loader: in this process' memory, or on the nodes of a Ray cluster."""
         if self.kind(asked, spec.num_workers) != "ray":
@@ -221,4 +226,7 @@ def _task(spec: CrewSpec, seed: int) -> WorkerTask:
 
     # The loop's process pins memory, and the view has the cache in it already.
     batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
-    return WorkerTask(batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory)
+    is_hidden = spec.workers == "auto" and spec.is_auto and spec.init is None and not spec.is_stream
+    return WorkerTask(
+        batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory, is_hidden=is_hidden
+    )

@@ -9,7 +9,7 @@ the dataset: then copies would go different ways, and the calling thread loads.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -20,6 +20,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.cache.serialize import flatten
 from foreload.cache.view import holds_values, is_remote
+from foreload.checks import known_length
 from foreload.datasets.native import native_assembly
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
@@ -102,9 +103,9 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
     if user_code is None and _is_in_memory(spec):
         return Choice("threads", 0, "the samples are in memory already")
-    if not isinstance(spec.dataset, Sized):
+    if known_length(spec.dataset) is None:
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
-    return _measured(spec, trial, user_code)
+    return replace(_measured(spec, trial, user_code), is_open=True)
 
 
 def is_selected(spec: CrewSpec) -> bool:

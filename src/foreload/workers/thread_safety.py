@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+from foreload._torch import wrapper_kind
+from foreload.batch.collate import added_functions
 from foreload.batch.spec import BatchSpec
 from foreload.checks import optional
 from foreload.protocol import UserCode
@@ -56,7 +58,7 @@ def find_user_code(dataset: Any, spec: BatchSpec, *, is_native: bool = False) ->
     """
     if is_declared(dataset):
         return None  # its author's word counts for all that belongs to this loader
-    parts: Iterable[Any] = [dataset]
+    parts: Iterable[Any] = [dataset, *added_functions()]
     if is_native:
         parts = dataset.user_code() if isinstance(dataset, UserCode) else ()
     return _first_unknown([*parts, spec.transform, spec.collate_fn])
@@ -109,13 +111,14 @@ def _inner(part: Any, kind: Any) -> Any:
         values = part.values() if kind is dict else part
         kinds = set(map(type, values))
         return () if kinds <= set(_VALUES) | {torch.Tensor} else values
-    if kind is TensorDataset:
+    wrapper = wrapper_kind(part)
+    if wrapper is TensorDataset:
         return ()
-    if kind is Subset:
+    if wrapper is Subset:
         return (part.dataset, part.indices)
-    if kind is ConcatDataset:
+    if wrapper is ConcatDataset:
         return iter(part.datasets)
-    if kind is StackDataset:
+    if wrapper is StackDataset:
         return iter(part.datasets.values() if isinstance(part.datasets, dict) else part.datasets)
     if kind is MethodType:
         return (part.__self__, part.__func__)

@@ -9,7 +9,6 @@ import pickle
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +19,14 @@ from torch.utils.data import IterableDataset
 
 from foreload import _native
 from foreload._torch import (
+    allow_child_processes,
     name_worker_process,
     seed_worker,
     set_process_worker_info,
     set_worker_signal_handlers,
     worker_info,
 )
-from foreload.batch.failure import EmptyBatch, SampleError
+from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
 from foreload.batch.generators import KeyedGenerators
 from foreload.batch.progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.batch.samples import SampleAssembly
@@ -39,15 +39,13 @@ from foreload.protocol import EpochListener
 from foreload.workers import blas
 from foreload.workers.pipes import Inbox, send
 from foreload.workers.slots import Returned, SharedHeader, Slots
+from foreload.workers.start.method import start_nested_no_processes
 from foreload.workers.surroundings import ProcessSurroundings
 
-__all__ = ["STACKS_SIGNAL", "Begin", "PickledError", "Result", "WorkerState", "WorkerTask", "pickle_error", "work"]
+__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
-
-# The pickled exception, or None if it cannot be pickled; a summary; its traceback as text.
-PickledError = tuple[bytes | None, str, str]
 
 
 @dataclass
@@ -61,6 +59,8 @@ class WorkerTask:
         count: the number of workers.
         seed: the base seed.
         reuses: whether memory that samples free is kept for later samples.
+        is_hidden: whether samples must not see that a worker loads them: its number was left to the loader, and
+            the calling thread might have been chosen.
     """
 
     spec: BatchSpec
@@ -69,6 +69,7 @@ class WorkerTask:
     count: int
     seed: int
     reuses: bool = False
+    is_hidden: bool = False
 
 
 @dataclass
@@ -198,6 +199,10 @@ def _set_up_process(worker: int, task: WorkerTask) -> None:
     torch.set_num_threads(1)
     blas.compute_alone()
     seed_worker(task.seed, worker)
+    if task.is_hidden:
+        start_nested_no_processes()
+        allow_child_processes()
+        return
     set_process_worker_info(
         worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
     )
@@ -323,28 +328,3 @@ class _Position:
 
     def __setitem__(self, thread: int, place: tuple[Any, int]) -> None:
         self._header.position = place[1]
-
-
-def pickle_error(error: Exception, worker: int, dumps: Callable[[Any], bytes] = pickle.dumps) -> PickledError:
-    """Return an exception that worker ``worker`` caught, to be sent to the loop."""
-    text = "".join(traceback.format_exception(error))
-    summary = f"Caught {type(error).__name__} in DataLoader worker process {worker}."
-    try:
-        pickled = dumps(error)
-        pickle.loads(pickled)
-    except Exception:  # a class may raise anything when it is pickled
-        return None, summary, text
-    return pickled, summary, text
-
-
-def unpickle_error(error: PickledError) -> BaseException:
-    """Return the exception that a worker caught, with the worker's traceback as a note."""
-    pickled, summary, text = error
-    try:
-        if pickled is None:
-            raise RuntimeError
-        caught: BaseException = pickle.loads(pickled)
-    except Exception:  # as above
-        return RuntimeError(f"{summary}\nOriginal {text}")
-    caught.add_note(f"{summary}\nOriginal {text}")
-    return caught

@@ -337,7 +337,7 @@ def _has_references(dtype: np.dtype[Any]) -> bool:
 
 
 def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    rows = torch.empty(shape, dtype=dtype)
+    rows = torch.empty(shape, dtype=dtype, device="cpu")
     try:
         return rows.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
     except (RuntimeError, OSError) as error:

@@ -119,7 +119,7 @@ class ImageAssembly:
 
         The last of it is for the flips that are left to the device, if they are.
         """
-        flips = torch.zeros(len(where), dtype=torch.bool) if self._transform.flip_on_device else None
+        flips = torch.zeros(len(where), dtype=torch.bool, device="cpu") if self._transform.flip_on_device else None
         memory = self._buffers.take((len(where) * self._values,), self._transform.dtype)
         if self._images.remote is None:
             local = self.make(where, memory, flips)

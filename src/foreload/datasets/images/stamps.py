@@ -21,7 +21,7 @@ class FileStamps:
     """
 
     def __init__(self, images: int) -> None:
-        self._known = torch.zeros(images, dtype=torch.int64)  # 0: not known
+        self._known = torch.zeros(images, dtype=torch.int64, device="cpu")  # 0: not known
         try:
             self._known.share_memory_()  # type: ignore[no-untyped-call]
         except (RuntimeError, OSError):  # no shared memory: each process looks for itself

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from foreload._torch import wrapper_kind
 from foreload.batch.generators import loading
 from foreload.checks import Indices, check_int
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
@@ -175,11 +176,10 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
 
 def _makes_batches(dataset: Any) -> bool:
     """Whether a user's class loads whole batches itself, perhaps others than of its single samples."""
-    while type(dataset) is Subset:
+    while wrapper_kind(dataset) is Subset:
         dataset = dataset.dataset
-    kind = type(dataset)
-    is_own = kind.__module__.partition(".")[0] not in ("torch", "foreload")
-    return is_own and callable(getattr(kind, "__getitems__", None))
+    is_known = wrapper_kind(dataset) is not None or type(dataset).__module__.partition(".")[0] == "foreload"
+    return not is_known and callable(getattr(dataset, "__getitems__", None))
 
 
 def _reading(dataset: Any) -> Iterator[Any]:

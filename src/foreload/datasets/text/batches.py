@@ -182,7 +182,7 @@ class _Characters:
         self._dataset = dataset
         self.indices = indices
         self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
-        self._lengths = torch.zeros(len(indices), dtype=torch.int64)
+        self._lengths = torch.zeros(len(indices), dtype=torch.int64, device="cpu")
         self._job = _native.CharacterJob(
             dataset.entries.source, indices, self._ids.numpy(), self._lengths.numpy(), _RUN
         )

@@ -19,6 +19,7 @@ from ray import cloudpickle
 from foreload import _native
 from foreload._torch import seed_worker, set_process_worker_info, worker_info
 from foreload.batch.buffers import Buffers
+from foreload.batch.failure import PickledError, pickle_error
 from foreload.cache.budget import reuse_freed
 from foreload.cache.sharing import open_store, store_address
 from foreload.cache.store import SampleStore
@@ -26,7 +27,7 @@ from foreload.checks import Array
 from foreload.workers import blas
 from foreload.workers.ray.shipping import flatten_by_value, unpack
 from foreload.workers.slots import Returned
-from foreload.workers.worker import Begin, PickledError, Result, WorkerState, WorkerTask, pickle_error
+from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask
 
 __all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
 

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["start_method", "why_not_started"]
+__all__ = ["start_method", "start_nested_no_processes", "why_not_started"]
+
+# Whether this process is a worker, whose cores are taken by others like it.
+_is_worker = False
+
+
+def start_nested_no_processes() -> None:
+    """Let loaders in this process, which is a worker of another one, choose no worker processes by themselves."""
+    global _is_worker
+    _is_worker = True
 
 
 def start_method(context: Any) -> str:
@@ -35,6 +44,8 @@ def why_not_started(context: Any, parts: Iterable[Any]) -> str | None:
     """
     if multiprocessing.current_process().daemon:
         return "this is a daemonic process, which may start no others"
+    if _is_worker:
+        return "this is a worker process of another loader"
     method = start_method(context)
     if method == "fork":
         return None
