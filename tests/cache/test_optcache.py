@@ -1,21 +1,17 @@
-"""The optimal cache in stock DataLoaders, against Belady's algorithm; and the classic ones."""
+"""OPTCache in stock DataLoaders, against Belady's algorithm."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-import cachetools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 from torch.utils.data._utils import signal_handling
 
@@ -279,72 +275,6 @@ def test_wrong_sizes_are_named() -> None:
         fl.OPTCache(lambda self, index: index)  # type: ignore[arg-type]
 
 
-# The classic ones.
-
-
-@given(st.integers(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 6))))
-def test_an_lru_cache_does_what_it_says(capacity: int, actions: list[tuple[bool, int]]) -> None:
-    cache: fl.LRUCache[int, int] = fl.LRUCache(capacity)
-    model: OrderedDict[int, int] = OrderedDict()
-    for step, (put, key) in enumerate(actions):
-        if put:
-            cache.put(key, step)
-            model.pop(key, None)
-            model[key] = step
-            if len(model) > capacity:
-                model.popitem(last=False)
-        else:
-            assert cache.get(key, "none") == model.get(key, "none")
-            if key in model:
-                model.move_to_end(key)
-        assert len(cache) == len(model)
-        assert all((key in cache) == (key in model) for key in range(7))
-    cache.clear()
-    assert len(cache) == 0
-
-
-def test_an_lru_cache_serves_threads() -> None:
-    cache: fl.LRUCache[int, int] = fl.LRUCache(50)
-
-    def work(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        for key in random.integers(0, 100, 5000).tolist():
-            value = cache.get(key)
-            assert value in (None, key * key)
-            cache.put(key, key * key)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stats = cache.stats()
-    assert len(cache) == stats["size"] == stats["capacity"] == 50
-    assert stats["hits"] + stats["misses"] == 20_000
-
-
-def test_wrong_capacities_are_named() -> None:
-    with pytest.raises(ValueError, match="capacity must be 0 or more"):
-        fl.LRUCache(-1)
-    with pytest.raises(TypeError, match="capacity must be an int"):
-        fl.LRUCache("10")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-@given(st.lists(st.integers(0, 6)), st.integers(0, 5))
-def test_cached_functions_are_called_as_rarely_as_cachetools_calls_them(
-    policy: Any, keys: list[int], maxsize: int
-) -> None:
-    kinds: Any = {"lru": cachetools.LRUCache, "lfu": cachetools.LFUCache, "fifo": cachetools.FIFOCache}
-    ours: list[int] = []
-    theirs: list[int] = []
-    mine = fl.cached(maxsize, policy)(lambda key: ours.append(key) or key)
-    other = cachetools.cached(kinds[policy](maxsize))(lambda key: theirs.append(key) or key)
-    for key in keys:
-        assert mine(key) == other(key) == key
-    assert ours == theirs
-
-
 def test_cached_methods_keep_instances_apart() -> None:
     class Squares(Base):
         @fl.cached(maxsize=None, policy="random")
@@ -358,11 +288,3 @@ def test_cached_methods_keep_instances_apart() -> None:
     assert one.calls.sum() == other.calls.sum() == 1
     for _ in range(2):
         assert sum(len(y) for _, y in DataLoader(one, batch_size=8, num_workers=2)) == N
-
-
-def test_what_has_no_hash_is_not_cached() -> None:
-    assert fl.cached(4)(sum)([1, 2]) == 3
-    with pytest.raises(ValueError, match="policy must be one of"):
-        fl.cached(4, "mru")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="maxsize must be"):
-        fl.cached(-4)

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import foreload as fl
 from foreload.nested import move, tensors
-from tests.device.test_ahead import OfTorch
+from tests.device.loops import OfTorch
 from tests.fake_device import FakeDevice
 
 

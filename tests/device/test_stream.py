@@ -13,7 +13,7 @@ import torch
 import foreload as fl
 from foreload.device import stream as stream_module
 from foreload.device.stream import check_device, side_stream
-from tests.device.test_ahead import Reusing, train, wanted
+from tests.device.loops import Reusing, train, wanted
 from tests.fake_device import FakeDevice, Queue
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import random
-import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,152 +13,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import (
-    BatchSampler,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    get_worker_info,
-)
+from torch.utils.data import DistributedSampler
 
 import foreload as fl
 from foreload.order.resume import Given, Start
-
-SIZE = 53
-
-
-class Numbers(Dataset[int]):
-    def __init__(self, size: int = SIZE) -> None:
-        self.size = size
-        self.loaded: list[int] = []
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        self.loaded.append(int(index))
-        return int(index)
-
-
-class Remembering(Sampler[int]):
-    """Of a user's own, with a state."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.size:
-            self.at += 1
-            yield (self.at * 7) % self.size
-        self.at = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-class Forgetful(Sampler[int]):
-    """Of a user's own, without a state, drawing from all that there is."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(self.size).tolist()
-        random.shuffle(order)
-        np.random.shuffle(order)
-        yield from order
-
-    def __len__(self) -> int:
-        return self.size
-
-
-class OwnBatches(Sampler[list[int]]):
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(self.size).tolist()
-        while order:
-            count = 1 + order[0] % 5
-            yield order[:count]
-            del order[:count]
-
-
-def generator(seed: int = 5) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-ORDERS: dict[str, Any] = {
-    "sequential": lambda data: {"batch_size": 4},
-    "shuffled": lambda data: {"batch_size": 4, "shuffle": True},
-    "drop_last": lambda data: {"batch_size": 4, "shuffle": True, "drop_last": True},
-    "one by one": lambda data: {"batch_size": None, "shuffle": True},
-    "seed": lambda data: {"batch_size": 4, "shuffle": True, "seed": 3},
-    "generator": lambda data: {"batch_size": 4, "shuffle": True, "generator": generator()},
-    "replacement": lambda data: {"batch_size": 4, "sampler": RandomSampler(data, True, 100, generator())},
-    "more": lambda data: {"batch_size": 4, "sampler": RandomSampler(data, num_samples=150)},
-    "weighted": lambda data: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * SIZE, 60)},
-    "subset": lambda data: {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 50), generator())},
-    "dealt": lambda data: {"batch_size": 4, "sampler": DistributedSampler(data, 3, 1, seed=2)},
-    "remembering": lambda data: {"batch_size": 4, "sampler": Remembering(SIZE)},
-    "forgetful": lambda data: {"batch_size": 4, "sampler": Forgetful(SIZE)},
-    "own batches": lambda data: {"batch_sampler": OwnBatches(SIZE)},
-    "torch's batches": lambda data: {"batch_sampler": BatchSampler(SequentialSampler(data), 6, False)},
-    "list": lambda data: {"batch_size": 4, "sampler": [5, 1, 2, 50, 5, 5, 3, 8, 9]},
-}
-WORKERS: dict[str, dict[str, Any]] = {
-    "here": {"num_workers": 0},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-}
-
-
-def make(order: str, workers: str, **arguments: Any) -> fl.DataLoader[Any]:
-    data = Numbers()
-    return fl.DataLoader(data, **{**ORDERS[order](data), **WORKERS[workers], **arguments})
-
-
-def saved(state: dict[str, Any]) -> dict[str, Any]:
-    """Through a file, as a checkpoint is."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
-
-
-def plain(batches: Any) -> list[Any]:
-    return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
+from tests.epochs.orders import ORDERS, SIZE, WORKERS, Numbers, Stream, cases, make, plain, saved
 
 
 def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
-
-
-@pytest.mark.filterwarnings("ignore:.*has no state_dict")
-def cases(firsts: Iterable[Any], fast: Container[Any]) -> list[Any]:
-    """Each of ``firsts`` with every kind of worker; with processes, only those in ``fast`` are fast tests."""
-    return [
-        pytest.param(first, workers, marks=pytest.mark.slow)
-        if workers == "processes" and first not in fast
-        else (first, workers)
-        for first in firsts
-        for workers in WORKERS
-    ]
 
 
 @pytest.mark.sampled(12)
@@ -345,124 +207,6 @@ def test_augmentation_goes_on_as_it_would_have(photos: Any) -> None:
         assert torch.equal(ours[1], theirs[1])
 
 
-# Streams.
-
-
-class Stream(IterableDataset[int]):
-    read = 0
-
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        for number in range(first, 50 - 11 * first, step):
-            Stream.read += 1
-            yield number
-
-
-class StatefulStream(Stream):
-    """Tells its own state."""
-
-    def __init__(self) -> None:
-        self.at: int | None = None
-
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        self.at = first if self.at is None else self.at
-        while self.at < 50 - 11 * first:
-            Stream.read += 1
-            self.at += step
-            yield self.at - step
-        self.at = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
-class StatefulIterator(Iterator[int]):
-    def __init__(self) -> None:
-        info = get_worker_info()
-        self.first, self.step = (0, 1) if info is None else (info.id, info.num_workers)
-        self.at = self.first
-
-    def __next__(self) -> int:
-        if self.at >= 50 - 11 * self.first:
-            raise StopIteration
-        self.at += self.step
-        return self.at - self.step
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
-class StreamOfIterators(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return StatefulIterator()
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.filterwarnings("ignore:.*has no state_dict")
-@pytest.mark.parametrize(
-    ("kind", "workers"),
-    [
-        *cases([Stream, StatefulStream, StreamOfIterators], (StatefulStream,)),
-        (StatefulStream, "three"),
-        *(pytest.param(kind, "three", marks=pytest.mark.slow) for kind in (Stream, StreamOfIterators)),
-    ],
-)
-@pytest.mark.parametrize("batch_size", [3, None])
-def test_streams_go_on(kind: Any, workers: str, batch_size: int | None) -> None:
-    arguments: dict[str, Any] = {"batch_size": batch_size, **WORKERS.get(workers, {"num_workers": 3})}
-    expected = plain(fl.DataLoader(kind(), **arguments))
-    for stop in (0, 1, 2, 5, 8, len(expected)):
-        loader: Any = fl.DataLoader(kind(), **arguments)
-        iterator = iter(loader)
-        assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
-        state = saved(loader.state_dict())
-        del iterator
-        again: Any = fl.DataLoader(kind(), **arguments)
-        again.load_state_dict(state)
-        assert plain(again) == expected[stop:], stop
-
-
-def test_a_stream_with_a_state_is_not_read_again_and_one_without_says_so() -> None:
-    for kind, reads in ((StatefulStream, 20), (Stream, 50)):
-        loader: Any = fl.DataLoader(kind(), batch_size=5, num_workers=0)
-        iterator = iter(loader)
-        for _ in range(6):
-            next(iterator)
-        again: Any = fl.DataLoader(kind(), batch_size=5, num_workers=0)
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            again.load_state_dict(loader.state_dict())
-        assert any("read again" in str(warning.message) for warning in warned) == (kind is Stream)
-        Stream.read = 0
-        assert [i for batch in again for i in batch.tolist()] == list(range(30, 50))
-        assert Stream.read == reads
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_a_stream_with_a_state_survives_a_killed_worker() -> None:
-    import os
-    import signal
-
-    arguments: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "workers": "processes"}
-    expected = plain(fl.DataLoader(StatefulStream(), **arguments))
-    iterator = iter(fl.DataLoader(StatefulStream(), **arguments))
-    got = plain(next(iterator) for _ in range(5))
-    os.kill(iterator._workers[1].pid, signal.SIGKILL)
-    assert got + plain(iterator) == expected
-
-
-# What is wrong.
-
-
 def test_states_of_something_else_are_refused() -> None:
     loader = make("seed", "here")
     iterator = iter(loader)
@@ -481,9 +225,6 @@ def test_states_of_something_else_are_refused() -> None:
     next(iter(streams))
     with pytest.raises(ValueError, match="workers = 2, but this one has 3"):
         fl.DataLoader(Stream(), num_workers=3).load_state_dict(streams.state_dict())
-
-
-# The account of positions.
 
 
 @given(

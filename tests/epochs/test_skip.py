@@ -1,4 +1,4 @@
-"""Steps and samples that are left out, and the samples of any batch, against a list computed by hand."""
+"""Steps and samples that are left out of epochs, against a list computed by hand."""
 
 from __future__ import annotations
 
@@ -16,24 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 import foreload as fl
-
-SIZE = 50
-WORKERS: dict[str, dict[str, Any]] = {
-    "here": {"num_workers": 0},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "auto": {},
-}
-
-
-class Backwards(Sampler[int]):
-    """A user's own sampler."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(SIZE - 1, -1, -1))
-
-    def __len__(self) -> int:
-        return SIZE
+from tests.epochs.skipped import ORDERS, SAMPLES, SIZE, STEPS, WORKERS, make, plain
 
 
 class Fives(Sampler[Any]):
@@ -47,23 +30,6 @@ class Fives(Sampler[Any]):
         return SIZE // 5
 
 
-ORDERS: dict[str, dict[str, Any]] = {
-    "sequential": {"batch_size": 4},
-    "seed": {"batch_size": 4, "shuffle": True, "seed": 1},
-    "drop_last": {"batch_size": 4, "shuffle": True, "seed": 1, "drop_last": True},
-    "shuffled": {"batch_size": 4, "shuffle": True},
-    "own": {"batch_size": 4, "sampler": Backwards()},
-}
-
-
-def make(order: str, workers: str = "here", **options: Any) -> Any:
-    return fl.DataLoader(list(range(SIZE)), **{**WORKERS[workers], **ORDERS[order], **options})  # type: ignore[arg-type]
-
-
-def plain(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
-
-
 def without(batches: list[Any], steps: Any, samples: Any, size: int = 4, drop_last: bool = False) -> list[Any]:
     """The oracle: the batches of an epoch without anything left out."""
     left = [index for step, batch in enumerate(batches) if step not in steps for index in batch]
@@ -72,7 +38,6 @@ def without(batches: list[Any], steps: Any, samples: Any, size: int = 4, drop_la
     return [batch for batch in cut if len(batch) == size] if drop_last else cut
 
 
-STEPS, SAMPLES = [0, 3, range(5, 7)], [7, 8, 31, 49]
 FLAT = {0, 3, 5, 6}
 
 
@@ -314,68 +279,6 @@ def test_values_of_many_kinds_are_taken() -> None:
 
 
 # The samples of a batch.
-
-
-@pytest.mark.parametrize("skip", [None, fl.Skip(STEPS), fl.Skip(STEPS, SAMPLES), fl.Skip(STEPS, epoch=1)])
-@pytest.mark.parametrize("order", ["sequential", "seed", "drop_last"])
-def test_indices_are_those_of_the_batches(order: str, skip: Any) -> None:
-    loader = make(order, skip=skip)
-    before = torch.get_rng_state()
-    foreseen = [[loader.indices(epoch, step) for step in range(7)] for epoch in range(3)]
-    assert torch.equal(torch.get_rng_state(), before)
-    epochs = [plain(loader) for _ in range(3)]
-    assert foreseen == [epoch[:7] for epoch in epochs]
-    for epoch, batches in enumerate(epochs):
-        assert [loader.indices(epoch, step) for step in range(len(batches))] == batches
-        with pytest.raises(IndexError, match=f"epoch {epoch} has no step {len(batches)}"):
-            loader.indices(epoch, len(batches))
-
-
-def test_indices_in_the_middle_of_an_epoch_change_nothing() -> None:
-    loader = make("seed")
-    expected = [plain(loader), plain(loader)]
-    loader = make("seed")
-    list(loader)
-    iterator = iter(loader)
-    seen = plain(next(iterator) for _ in range(3))
-    state = loader.state_dict()
-    assert loader.indices(0, 5) == expected[0][5]
-    assert loader.indices(1, 1) == expected[1][1]
-    assert loader.indices(7, 2) != loader.indices(8, 2)
-    assert loader.state_dict() == state
-    assert seen + plain(iterator) == expected[1]
-
-
-@pytest.mark.parametrize("skip", [None, fl.Skip([1]), fl.Skip([1], [4, 5, 6])])
-@pytest.mark.parametrize("route", [False, True])
-def test_indices_of_a_rank(skip: Any, route: bool) -> None:
-    if route and skip is not None and skip.samples:
-        return
-    data = TensorDataset(torch.arange(SIZE))
-    for rank in range(3):
-        sampler: Any = DistributedSampler(data, 3, rank, seed=2)
-        cache = fl.Cache("1MiB", route=True, share=False) if route else None
-        loader: Any = fl.DataLoader(data, 4, sampler=sampler, num_workers=0, skip=skip, cache=cache)
-        for epoch in (0, 4):
-            foreseen = loader.indices(epoch, 2)
-            sampler.set_epoch(epoch)
-            batches = [batch[0].tolist() for batch in loader]
-            assert foreseen == batches[2]
-            assert [loader.indices(epoch, step) for step in range(len(batches))] == batches
-
-
-def test_indices_of_a_mixture_and_without_batches() -> None:
-    mixture = fl.Mixture({"a": range(30), "b": range(100, 120)}, weights=[3, 1], num_samples=24)
-    loader: Any = fl.DataLoader(mixture, 4, shuffle=True, seed=5, num_workers=0, skip=fl.Skip(steps=[1]))
-    batches = plain(loader)
-    assert [[mixture[index] for index in loader.indices(0, step)] for step in range(5)] == batches
-    one_by_one: Any = fl.DataLoader(range(SIZE), None, shuffle=True, seed=5, num_workers=0)  # type: ignore[arg-type]
-    assert list(one_by_one)[7] == loader_of_one(one_by_one, 7)
-
-
-def loader_of_one(loader: Any, step: int) -> int:
-    (index,) = loader.indices(0, step)
-    return int(index)
 
 
 def test_samples_cannot_be_left_out_of_an_order_that_ranks_share_otherwise() -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+import foreload as fl
+
 
 class Drawn(Dataset[Any]):
     """Samples that are large, and have random numbers in them; one may fail."""
@@ -138,3 +140,16 @@ def running_cluster(nodes: int = 2) -> Iterator[Any]:
         ray.shutdown()
         cluster.shutdown()
         shutil.rmtree(Path(tempfile.gettempdir()) / "ray", ignore_errors=True)
+
+
+def on_ray(dataset: Any, workers: Any = 2, **options: Any) -> fl.DataLoader[Any]:
+    return fl.DataLoader(dataset, num_workers=workers, workers="ray", **options)
+
+
+def here(dataset: Any, **options: Any) -> fl.DataLoader[Any]:
+    options.pop("persistent_workers", None)
+    return fl.DataLoader(dataset, num_workers=0, **options)
+
+
+def pids(loader: Any) -> list[int]:
+    return [worker.process.pid for worker in loader.crew.pool.workers]

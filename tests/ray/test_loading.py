@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import doctest
 import functools
-import importlib
 import multiprocessing
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +13,10 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Lethal, Part, Touched, plain, running_cluster
-from tests.test_documents import blocks_of
+from tests.ray.parts import Counting, Drawn, Part, Touched, here, on_ray, pids, plain, running_cluster
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
@@ -32,19 +28,6 @@ pytestmark = [
 def cluster() -> Iterator[Any]:
     with running_cluster() as cluster:
         yield cluster
-
-
-def on_ray(dataset: Any, workers: Any = 2, **options: Any) -> fl.DataLoader[Any]:
-    return fl.DataLoader(dataset, num_workers=workers, workers="ray", **options)
-
-
-def here(dataset: Any, **options: Any) -> fl.DataLoader[Any]:
-    options.pop("persistent_workers", None)
-    return fl.DataLoader(dataset, num_workers=0, **options)
-
-
-def pids(loader: Any) -> list[int]:
-    return [worker.process.pid for worker in loader.crew.pool.workers]
 
 
 def test_batches_are_those_of_the_calling_thread() -> None:
@@ -128,32 +111,6 @@ def test_how_far_ahead_is_bounded() -> None:
     for number in range(1, 8):
         next(epoch)
         assert len(drawn) <= number + 6
-
-
-def test_an_exception_comes_in_its_place_and_the_epoch_goes_on() -> None:
-    epoch = iter(on_ray(Drawn(12, fails=frozenset({5})), batch_size=4))
-    assert next(epoch)["index"].tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="no such picture: 5") as caught:
-        next(epoch)
-    notes = "\n".join(caught.value.__notes__)
-    assert "sample 5 (position 1 of its batch)" in notes
-    assert "in __getitem__" in notes  # the worker's traceback
-    assert next(epoch)["index"].tolist() == [8, 9, 10, 11]
-
-
-def test_samples_that_fail_are_replaced() -> None:
-    options: Any = {"batch_size": 4, "on_error": "replace", "seed": 0}
-    loaders = [make(Drawn(12, fails=frozenset({5, 8})), **options) for make in (on_ray, here)]
-    got, expected = map(plain, loaders)
-    assert got == expected
-    assert [(e.index, e.error, e.action) for e in loaders[0].errors] == [
-        (e.index, e.error, e.action) for e in loaders[1].errors
-    ]
-
-
-class Own(NamedTuple):
-    index: int
-    name: str
 
 
 def test_classes_and_functions_that_workers_cannot_import() -> None:
@@ -285,173 +242,3 @@ def test_init_functions_and_worker_info() -> None:
         tuple(row) for batch in on_ray(Told(40), batch_size=2, worker_init_fn=init) for row in zip(*plain(batch))
     }
     assert told <= {(0, 2, 100, 1), (1, 2, 101, 1)}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_sample_that_kills_its_workers_is_named(workers: int) -> None:
-    loader = on_ray(Lethal(12, fails=frozenset({5})), workers, batch_size=4, max_restarts=1)
-    with pytest.raises(RuntimeError, match=r"2 workers ended while .* samples \[4, 5, 6, 7\] \(max_restarts=1\)"):
-        list(loader)
-    # The answer with the batch before it is lost sometimes, if one worker had both; then each is made alone.
-    restart = loader.stats()["restarts"][-1]
-    assert restart["indices"][0] == [4, 5, 6, 7]
-    assert restart["node"]
-
-
-class Interrupted(Drawn):
-    def __getitem__(self, index: int) -> Any:
-        if index in self.fails:
-            raise KeyboardInterrupt  # by which Ray tells a task that it is cancelled
-        return super().__getitem__(index)
-
-
-def test_a_sample_that_interrupts_its_worker_ends_it() -> None:
-    with on_ray(Interrupted(8, frozenset({5})), 1, batch_size=4, prefetch_factor=1, max_restarts=0) as loader:
-        batches = iter(loader)
-        assert next(batches)["index"].tolist() == [0, 1, 2, 3]
-        with pytest.raises(RuntimeError, match=r"has ended.*\[4, 5, 6, 7\] \(max_restarts=0\)"):
-            next(batches)
-
-
-def test_a_dataset_that_nodes_cannot_unpickle() -> None:
-    class Missing:
-        def __reduce__(self) -> Any:
-            return importlib.import_module, ("no_such_module_anywhere",)
-
-        def __len__(self) -> int:
-            return 4
-
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere") as caught:
-        next(iter(on_ray(Missing())))
-    assert "runtime_env" in "".join(caught.value.__notes__)
-
-
-def test_a_late_batch_is_an_error() -> None:
-    class Late(Drawn):
-        def __getitem__(self, index: int) -> Any:
-            if index == 3:
-                importlib.import_module("time").sleep(100)
-            return index
-
-    order = [0, 1]
-    with on_ray(Late(), batch_size=2, sampler=order, persistent_workers=True) as loader:
-        assert plain(loader) == [[0, 1]]
-        order += [2, 3]
-        loader.timeout = 3
-        with pytest.raises(RuntimeError, match=r"timed out after 3 seconds; Ray worker \d .* samples \[2, 3\]"):
-            list(loader)
-
-
-def test_another_thread_may_close_an_epoch() -> None:
-    class Stuck(Drawn):
-        def __getitem__(self, index: int) -> Any:
-            threading.Event().wait(60)
-
-    epoch = iter(on_ray(Stuck(), batch_size=2))
-    timer = threading.Timer(1.0, epoch.close)
-    timer.start()
-    with pytest.raises(RuntimeError, match="another thread closed this epoch"):
-        next(epoch)
-    timer.join()
-
-
-def test_a_loader_within_a_task_of_the_cluster() -> None:
-    @ray.remote(num_cpus=0)
-    def train() -> Any:
-        return plain(fl.DataLoader(Drawn(16), batch_size=4, seed=1, num_workers=1, workers="ray"))
-
-    assert ray.get(train.remote()) == plain(here(Drawn(16), batch_size=4, seed=1))
-
-
-def test_doctests() -> None:
-    module = importlib.import_module("foreload.workers.ray.shipping")
-    assert doctest.testmod(module).failed == 0
-
-
-def test_store_memory_is_writable() -> None:
-    # Otherwise batches are copied; see workers/ray/memory.py.
-    array = ray.get(ray.put(np.zeros(1 << 20, np.uint8)))
-    ctypes.memset(array.ctypes.data, 1, 8)
-    assert array[:9].tolist() == [1] * 8 + [0]
-
-
-def test_rows_of_ray_data_come_in_a_known_order() -> None:
-    def picture(row: dict[str, Any]) -> dict[str, Any]:
-        return {"id": row["id"], "picture": np.full((2, 3), row["id"], np.float32), "name": f"n{row['id']}"}
-
-    made = ray.data.range(100, override_num_blocks=7).map(picture)
-    rows = fl.from_ray_dataset(made)
-    assert len(rows) == 100
-    assert [rows[i]["id"] for i in range(100)] == [*range(100)]
-    assert rows[-1]["name"] == "n99"
-    assert rows[5]["picture"].flags.writeable
-    with pytest.raises(IndexError, match="index 100 is out of range for 100 rows"):
-        rows[100]
-    options: Any = {"batch_size": 16, "shuffle": True, "seed": 4}
-    expected = plain(here(rows, **options))
-    assert sorted(i for batch in expected for i in batch["id"]) == [*range(100)]
-    assert torch.tensor(expected[2]["picture"])[:, 0, 0].tolist() == expected[2]["id"]
-    loader = on_ray(rows, **options)
-    epoch = iter(loader)
-    assert plain([next(epoch), next(epoch)]) == expected[:2]
-    state = loader.state_dict()
-    epoch.close()
-    other = on_ray(rows, **options)
-    other.load_state_dict(state)
-    assert plain(other) == expected[2:]
-    stream = [row["id"] for row in fl.Stream(rows, seed=1, buffer=20)]
-    assert sorted(stream) == [*range(100)] != stream
-    with pytest.raises(TypeError, match=r"must be a ray\.data\.Dataset, got list"):
-        fl.from_ray_dataset([1])
-
-
-def test_rows_of_blocks_of_pandas_are_those_that_ray_data_gives() -> None:
-    def frame(batch: dict[str, Any]) -> Any:
-        missing = [None if number % 2 else str(number) for number in batch["id"]]
-        times = pd.to_datetime(["2020-01-01" if number % 2 else None for number in batch["id"]])
-        floats = [None if number % 2 else 0.5 for number in batch["id"]]
-        return pd.DataFrame({"id": batch["id"], "text": missing, "time": times, "float": floats})
-
-    pd = pytest.importorskip("pandas")
-    frames = [frame({"id": np.arange(first, first + 4)}) for first in (0, 4)]
-    made = ray.data.from_pandas(frames).materialize()
-    rows = fl.from_ray_dataset(made)
-    found = [rows[i] for i in range(8)]
-    assert found == made.take_all()
-    assert found[1]["text"] is found[0]["time"] is found[1]["float"] is None
-
-
-def _train(config: dict[str, Any]) -> None:
-    import ray.train
-
-    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    torch.manual_seed(rank)
-    loader = fl.DataLoader(Drawn(40, side=8), batch_size=4, shuffle=True, seed=3, num_workers=1, workers="ray")
-    indices = [batch["index"].tolist() for batch in loader]
-    Path(config["folder"], f"{rank}-of-{world}").write_text(repr(indices))
-
-
-def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) -> None:
-    train = pytest.importorskip("ray.train.torch")
-    scaling = importlib.import_module("ray.train").ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.01})
-    trainer = train.TorchTrainer(
-        _train,
-        train_loop_config={"folder": str(tmp_path)},
-        scaling_config=scaling,
-        run_config=importlib.import_module("ray.train").RunConfig(storage_path=str(tmp_path / "runs")),
-    )
-    extra = cluster.add_node(num_cpus=1)
-    try:
-        trainer.fit()
-    finally:
-        cluster.remove_node(extra)
-    parts = [eval((tmp_path / f"{rank}-of-2").read_text()) for rank in range(2)]
-    assert [len(part) for part in parts] == [5, 5]
-    assert sorted(i for part in parts for batch in part for i in batch) == [*range(40)]
-
-
-def test_the_document() -> None:
-    names: dict[str, Any] = {"dataset": Drawn(8), "made": ray.data.range(64)}
-    for block in blocks_of(Path(__file__).parents[2] / "docs" / "ray.md"):
-        exec(block, names)
-    assert next(iter(names["loader"]))["id"].shape == (32,)

@@ -1,25 +1,20 @@
-"""Ready-made loaders and datasets on real files, beside the stock loader with the same arguments."""
+"""Ready-made loaders on real files, beside the stock loader with the same arguments."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import pickle
-import sys
-import types
-import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload import DataLoaderConfig, DataLoaderFactory, EfficientDataLoader, HighPerformanceDataset, machine
+from foreload import DataLoaderConfig, DataLoaderFactory, EfficientDataLoader, machine
 
 
 def listed(loader: Any) -> list[list[int]]:
@@ -233,154 +228,6 @@ def test_lightning_fits_with_it(tmp_path: Path) -> None:
     trainer.fit(module, loader)
     assert module.seen == 40
     assert loader.get_stats()["total_samples"] == 40
-
-
-class FakeText(torch.utils.data.Dataset[Any]):
-    def __init__(self, data_path: Any, tokenizer: Any = None, max_length: int = 512, **options: Any) -> None:
-        self.texts = Path(data_path).read_text().split()
-        self.max_length, self.options = max_length, options
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor([ord(letter) for letter in self.texts[index]][: self.max_length]), index
-
-
-class FakeHDF5(TensorDataset):
-    def __init__(self, data_path: Any, dataset_name: str = "data", **options: Any) -> None:
-        super().__init__(torch.arange(6.0))
-        self.arguments = (data_path, dataset_name, options)
-
-
-def test_the_factory_makes_the_dataset_of_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, fake in (("TextDataset", FakeText), ("HDF5Dataset", FakeHDF5)):
-        module = types.ModuleType("fake")
-        setattr(module, name, fake)
-        monkeypatch.setitem(sys.modules, f"foreload.datasets.{name.removesuffix('Dataset').lower()}", module)
-    config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
-    (tmp_path / "words.txt").write_text("abc de f")
-    loader = DataLoaderFactory.create_text_dataloader(tmp_path / "words.txt", config, 2, padding=False)
-    assert (loader.dataset.max_length, loader.dataset.options) == (2, {"padding": False})  # type: ignore[attr-defined]
-    first, second = loader
-    assert first["input_ids"].tolist() == [[97, 98], [100, 101]]
-    assert second["labels"].tolist() == [2]
-    assert config.collate_fn is None
-    hdf5 = DataLoaderFactory.create_hdf5_dataloader("x.h5", config, "rows", transform=abs)
-    assert hdf5.dataset.arguments == ("x.h5", "rows", {"transform": abs})  # type: ignore[attr-defined]
-    assert sum(len(batch) for (batch,) in DataLoaderFactory.create_hdf5_dataloader("x.h5", config)) == 6
-    assert listed(DataLoaderFactory.create_dataloader([1, 2], config)) == [[1, 2]]
-    assert DataLoaderFactory.create_dataloader([1, 2]).config == DataLoaderConfig()
-
-
-def labelled(photos: Path) -> tuple[list[Path], list[int]]:
-    paths = sorted(photos.rglob("*.jpg"))
-    return paths, [int(path.parent.name[-1]) for path in paths]
-
-
-def to_array(image: Image.Image) -> np.ndarray:
-    """A transform that is Python."""
-    return np.asarray(image.resize((16, 16)))
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("transform", [fl.transforms.val(24), to_array])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (TorchDataLoader, {"num_workers": 0}),
-        (TorchDataLoader, {"num_workers": 2}),
-        (TorchDataLoader, {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True}),
-        (fl.DataLoader, {"num_workers": 2, "workers": "threads"}),
-        (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
-    ],
-)
-def test_the_cache_is_one_for_all_workers(photos: Path, kind: Any, options: Any, transform: Any) -> None:
-    paths, labels = labelled(photos)
-    plain = fl.ImageDataset(paths, transform=transform, labels=labels)
-    expected = list(TorchDataLoader(plain, batch_size=8))
-    for arguments in ({}, {"preload": True}, {"cache_size": 0}):
-        dataset = HighPerformanceDataset(paths, labels, transform, **arguments)
-        loader = kind(dataset, batch_size=8, **options)
-        for _ in range(2):
-            for ours, theirs in zip(loader, expected, strict=True):
-                assert torch.equal(ours[0], theirs[0])
-                assert torch.equal(ours[1], theirs[1])
-        stats = dataset.cache_stats()
-        if arguments:
-            size = 40 if "preload" in arguments else 0
-            assert (stats["hits"], stats["misses"], stats["size"], stats["capacity"]) == (0, 0, size, size)
-        else:
-            assert (stats["hits"], stats["misses"], stats["hit_rate"], stats["size"]) == (40, 40, 0.5, 40)
-
-
-@pytest.mark.parametrize("transform", [fl.transforms.val(24), to_array])
-def test_the_files_that_were_used_last_are_kept(photos: Path, transform: Any) -> None:
-    paths, labels = labelled(photos)
-    dataset = HighPerformanceDataset(paths, labels, transform, cache_size=5)
-    reference: fl.LRUCache[int, bool] = fl.LRUCache(5)
-    for index in np.random.default_rng(0).integers(0, 12, 200).tolist():
-        dataset[index]
-        if reference.get(index) is None:
-            reference.put(index, True)
-    theirs = reference.stats()
-    ours = dataset.cache_stats()
-    assert {name: ours[name] for name in ("hits", "misses", "size", "capacity")} == {
-        name: theirs[name] for name in ("hits", "misses", "size", "capacity")
-    }
-
-
-def test_a_file_that_is_kept_may_be_gone_and_a_transform_may_be_exchanged(photos: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    path.write_bytes(labelled(photos)[0][0].read_bytes())
-    for preload in (False, True):
-        dataset = HighPerformanceDataset([str(path)], [3], preload=preload)
-        image, label = dataset[0]
-        assert image.shape == (3, 224, 224)
-        dataset.transform = to_array
-        dataset[0]
-        original = path.read_bytes()
-        path.unlink()
-        assert dataset[0][0].shape == (16, 16, 3)
-        dataset.transform = fl.transforms.val(8)
-        assert dataset[0][0].shape == (3, 8, 8)
-        path.write_bytes(original)
-        assert int(label) == 3
-    (tmp_path / "bad.jpg").write_bytes(b"no image")
-    with pytest.raises(fl.errors.DecodeError, match=r"bad\.jpg"):
-        HighPerformanceDataset([tmp_path / "bad.jpg"], [0])[0]
-    with pytest.raises(ValueError, match="labels has 1 entries for 2 files"):
-        HighPerformanceDataset([path, path], [1])
-    with pytest.raises(ValueError, match="cache_size must be 0 or more, got -1"):
-        HighPerformanceDataset([path], [1], cache_size=-1)
-    with pytest.raises(TypeError, match=r"cache_size must be an int, got 1\.5"):
-        HighPerformanceDataset([path], [1], cache_size=1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_create_dataloader_trains_and_validates(photos: Path, workers: int) -> None:
-    paths, labels = labelled(photos)
-    validation = fl.create_dataloader(paths, labels, 16, workers, 32, augment=False, preload=True)
-    reference = fl.ImageDataset(paths, transform=fl.transforms.val(32), labels=labels)
-    for ours, theirs in zip(validation, TorchDataLoader(reference, batch_size=16), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    training = fl.create_dataloader([str(path) for path in paths], labels, num_workers=workers, img_size=(16, 24))
-    epochs = [list(training) for _ in range(2)]
-    assert [images.shape for images, _ in epochs[0]] == [(32, 3, 16, 24), (8, 3, 16, 24)]
-    orders = [torch.cat([found for _, found in epoch]).tolist() for epoch in epochs]
-    assert orders[0] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1]) == sorted(labels)
-    assert training.dataset.cache_stats()["hits"] == 40  # type: ignore[union-attr]
-    moved = fl.create_dataloader(paths, labels, num_workers=workers, img_size=16, prefetch_device="meta")
-    assert isinstance(moved, fl.PrefetchLoader)
-    assert len(moved) == 2
-    assert {images.device.type for images, _ in moved} == {"meta"}
-    for loader in (validation, training, moved):
-        loader.close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fl.create_dataloader(photos, num_workers=0)  # a folder of classes
 
 
 def test_batches_of_collate_functions_use_the_loaders_memory_again() -> None:

@@ -12,6 +12,7 @@ import pytest
 from foreload.datasets.tar.pack import pack
 from foreload.remote import fetch, webfile
 from foreload.remote.patience import Patience
+from tests.remote.replaced_shards import SIZES, contents
 from tests.remote.web_server import COUNT, EACH, Server, noise, write_shard
 
 
@@ -59,3 +60,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     short = Patience(silence=0.5, total=1.5, pause=0.01)
     for reader in (fetch, webfile):
         monkeypatch.setattr(reader, "PATIENCE", short)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return write_shard(tmp_path / "a.tar", contents(1, SIZES))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from foreload.report.report import Report
 from tests.made_stats import stats
-from tests.report.test_verdict import CASES
+from tests.report.cases import CASES
 
 
 def shown(report: Report, width: int, *, terminal: bool) -> str:

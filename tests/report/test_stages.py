@@ -10,7 +10,7 @@ import pytest
 from foreload.report.report import Report
 from foreload.report.stages import stage_times
 from tests.made_stats import stage, stats
-from tests.report.test_verdict import CASES
+from tests.report.cases import CASES
 
 MEASURED = [name for name, (kind, _) in CASES.items() if kind != "too-short"]
 

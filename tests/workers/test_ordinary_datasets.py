@@ -15,19 +15,8 @@ from torch.utils.data import DataLoader as Stock
 from torch.utils.data import Dataset, get_worker_info
 
 import foreload as fl
-from tests.workers.ordinary_datasets import (
-    DETERMINISTIC,
-    RANDOM,
-    SIZE,
-    STATEFUL,
-    Counted,
-    Drawn,
-    LazyFile,
-    OpenFile,
-    Sized,
-    as_tensor,
-    write_files,
-)
+from tests.workers.order_dependent_datasets import RANDOM, STATEFUL, Counted, Drawn, OpenFile
+from tests.workers.ordinary_datasets import DETERMINISTIC, SIZE, LazyFile, Sized, as_tensor, write_files
 
 Make = Callable[[Path], Any]
 

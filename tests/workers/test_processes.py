@@ -1,24 +1,16 @@
-"""Worker processes: the same as stock torch gives, and what happens when one of them breaks."""
+"""Worker processes give what stock torch's give."""
 
 from __future__ import annotations
 
 import collections
-import gc
-import json
 import logging
 import os
 import pathlib
 import random
-import select
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import warnings
-from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,31 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import foreload as fl
-from foreload.workers.process import Worker
-
-
-class Point(NamedTuple):
-    x: torch.Tensor
-    name: str
-
-
-class Rich(Dataset[Any]):
-    """All that default_collate knows."""
-
-    def __init__(self, size: int = 50) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return {
-            "image": torch.full((3, 20, 20), float(index)),
-            "array": np.arange(index, index + 4, dtype=np.int16),
-            "nested": [(index, float(index)), {"text": f"sample {index}", "bytes": bytes([index % 256])}],
-            "point": Point(torch.tensor(index), str(index)),
-            "worker": -1 if get_worker_info() is None else get_worker_info().id,
-        }
+from tests.workers.rich import Rich, Stream, same
 
 
 class Random(Dataset[Any]):
@@ -62,35 +30,12 @@ class Random(Dataset[Any]):
         return torch.rand(2), random.random(), np.random.rand()
 
 
-class Stream(IterableDataset[Any]):
-    def __init__(self, size: int = 47) -> None:
-        self.size = size
-
-    def __iter__(self) -> Any:
-        info = get_worker_info()
-        return iter(range(info.id, self.size, info.num_workers))
-
-
 class Uneven(IterableDataset[Any]):
     """The workers have more and less to give, one has nothing."""
 
     def __iter__(self) -> Any:
         info = get_worker_info()
         return iter([torch.tensor([info.id, i]) for i in range([7, 0, 23][info.id])])
-
-
-def same(ours: Any, stock: Any) -> bool:
-    if type(ours) is not type(stock):
-        return False
-    if isinstance(ours, torch.Tensor):
-        return ours.dtype == stock.dtype and torch.equal(ours, stock)
-    if isinstance(ours, np.ndarray):
-        return bool(np.array_equal(ours, stock))
-    if isinstance(ours, dict):
-        return list(ours) == list(stock) and all(same(ours[key], stock[key]) for key in ours)
-    if isinstance(ours, (list, tuple)):
-        return len(ours) == len(stock) and all(map(same, ours, stock))
-    return bool(ours == stock)
 
 
 def both(dataset: Any, epochs: int = 2, seed: int = 0, **arguments: Any) -> tuple[list[Any], list[Any]]:
@@ -203,13 +148,6 @@ def test_memory_is_used_again_and_one_descriptor_is_enough() -> None:
     loader.close()
 
 
-class Failing(Rich):
-    def __getitem__(self, index: int) -> Any:
-        if index in (6, 13):
-            raise FileNotFoundError(2, "there is no such picture", f"/data/{index}.jpg")
-        return index
-
-
 class Odd(Exception):
     """Cannot be made again from what it shows."""
 
@@ -222,249 +160,10 @@ class FailingOddly(Rich):
         raise Odd(index, 2)
 
 
-def test_an_exception_comes_as_it_is_with_the_workers_traceback_and_the_rest_goes_on() -> None:
-    iterator = iter(fl.DataLoader(Failing(20), batch_size=5, num_workers=2, workers="processes"))
-    got = []
-    failures = []
-    while True:
-        try:
-            got.append(next(iterator).tolist())
-        except StopIteration:
-            break
-        except FileNotFoundError as error:
-            failures.append(error)
-    assert got == [[0, 1, 2, 3, 4], [15, 16, 17, 18, 19]]
-    assert [error.filename for error in failures] == ["/data/6.jpg", "/data/13.jpg"]
-    notes = "\n".join(failures[0].__notes__)
-    assert "sample 6 (position 1 of its batch)" in notes
-    assert "Caught FileNotFoundError in DataLoader worker process 1" in notes
-    assert "in __getitem__" in notes
-
-
 def test_an_exception_that_cannot_be_made_again_keeps_its_class() -> None:
     with pytest.raises(Odd, match=r"^0 and 2") as caught:
         next(iter(fl.DataLoader(FailingOddly(), num_workers=2, workers="processes")))
     assert "Caught Odd in DataLoader worker process 0" in "".join(caught.value.__notes__)
-
-
-def fail_init(worker: int) -> None:
-    raise OSError("no licence left")
-
-
-def test_a_failing_worker_init_fn_is_said() -> None:
-    with pytest.raises(OSError, match="no licence left"):
-        list(fl.DataLoader(Rich(), num_workers=2, worker_init_fn=fail_init, workers="processes"))
-
-
-class Lambdas(Rich):
-    def __getitem__(self, index: int) -> Any:
-        return lambda: index
-
-
-def test_a_batch_that_cannot_be_sent_is_said() -> None:
-    with pytest.raises((AttributeError, TypeError), match="lambda"):
-        next(iter(fl.DataLoader(Lambdas(), batch_size=None, num_workers=1, workers="processes")))
-
-
-class Deadly(Rich):
-    """Kills the workers that load the wrong sample, ``times`` in all."""
-
-    def __init__(self, size: int, times: int, end: Any = signal.SIGKILL) -> None:
-        super().__init__(size)
-        self.left = torch.tensor([times]).share_memory_()
-        self.end = end
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 13 and self.left > 0:
-            self.left -= 1
-            if isinstance(self.end, signal.Signals):
-                os.kill(os.getpid(), self.end)
-                time.sleep(10)
-            os._exit(self.end)
-        return index
-
-
-class DeadlyStream(IterableDataset[Any]):
-    def __init__(self) -> None:
-        self.left = torch.tensor([2]).share_memory_()
-
-    def __iter__(self) -> Any:
-        info = get_worker_info()
-        for index in range(info.id, 60, info.num_workers):
-            if index == 40 and self.left > 0:
-                self.left -= 1
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield index
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("method", "end"),
-    [
-        ("fork", signal.SIGKILL),
-        ("fork", signal.SIGSEGV),
-        ("fork", 3),
-        ("forkserver", signal.SIGKILL),
-        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(end: Any, method: str) -> None:
-    loader = fl.DataLoader(
-        Deadly(50, 2, end), batch_size=4, num_workers=2, workers="processes", multiprocessing_context=method
-    )
-    with pytest.warns(UserWarning, match="It is replaced") as said:
-        batches = list(loader)
-    assert {warning.filename for warning in said if "It is replaced" in str(warning.message)} == {__file__}
-    assert [i for batch in batches for i in batch.tolist()] == list(range(50))
-    restarts = loader.stats()["restarts"]
-    assert [restart["worker"] for restart in restarts] == [1, 1]
-    assert restarts[0]["exitcode"] == (-end if isinstance(end, signal.Signals) else end)
-    assert any(13 in indices for indices in restarts[0]["indices"])
-    assert json.loads(json.dumps(restarts)) == restarts
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_a_stream_goes_on_where_its_worker_was_killed() -> None:
-    loader = fl.DataLoader(DeadlyStream(), batch_size=3, num_workers=2, workers="processes")
-    expected = list(TorchDataLoader(Stream(60), batch_size=3, num_workers=2))
-    assert same(list(loader), expected)
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_too_many_ends_are_an_error_that_says_what_killed_it_and_where() -> None:
-    loader = fl.DataLoader(Deadly(50, 9), batch_size=4, num_workers=2, workers="processes", max_restarts=2)
-    with pytest.raises(RuntimeError, match=r"killed by signal: Killed.*3 workers died.*\[12, 13, 14, 15\]"):
-        list(loader)
-
-
-@pytest.mark.parametrize(("end", "words"), [(signal.SIGKILL, "Killed"), (signal.SIGSEGV, "Segmentation fault")])
-def test_without_restarts_the_error_is_torchs(end: Any, words: str) -> None:
-    loader = fl.DataLoader(Deadly(50, 9, end), batch_size=4, num_workers=2, workers="processes", max_restarts=0)
-    with pytest.raises(RuntimeError, match=rf"^DataLoader worker \(pid \d+\) is killed by signal: {words}"):
-        list(loader)
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-@pytest.mark.parametrize(
-    ("persistent", "in_order"),
-    [
-        (True, True),
-        *(pytest.param(*kind, marks=pytest.mark.slow) for kind in ((True, False), (False, True), (False, False))),
-    ],
-)
-def test_workers_may_be_killed_at_any_time(in_order: bool, persistent: bool) -> None:
-    loader = fl.DataLoader(
-        Rich(60),
-        batch_size=3,
-        num_workers=2,
-        workers="processes",
-        persistent_workers=persistent,
-        in_order=in_order,
-        max_restarts=100,
-    )
-    chance = random.Random(0)
-    for _ in range(6):
-        seen = []
-        iterator = iter(loader)
-        for batch in iterator:
-            seen += batch["nested"][0][0].tolist()
-            assert batch["image"][:, 0, 0, 0].tolist() == batch["nested"][0][0].tolist()
-            if chance.random() < 0.2:
-                process = chance.choice(iterator._workers)
-                if process.pid is not None and process.is_alive():
-                    os.kill(process.pid, signal.SIGKILL)
-        assert (seen if in_order else sorted(seen)) == list(range(60))
-    assert len(loader.restarts) > 5
-    loader.close()
-
-
-class Stuck(Rich):
-    def __getitem__(self, index: int) -> Any:
-        if index == 9:
-            time.sleep(60)
-        return index
-
-
-def test_a_stuck_sample_is_named_with_the_stack_that_holds_it() -> None:
-    loader = fl.DataLoader(Stuck(20), batch_size=4, num_workers=2, workers="processes", timeout=1)
-    started = time.monotonic()
-    with pytest.raises(RuntimeError, match="timed out after 1 seconds") as caught:
-        list(loader)
-    assert time.monotonic() - started < 10
-    assert "sample 9 (position 1 of its batch)" in str(caught.value)
-    assert "in __getitem__" in str(caught.value)
-
-
-def left() -> tuple[int, int, set[str], list[str]]:
-    """Descriptors, mapped slots, named memory of ours, and children."""
-    # The collector does not see through what is native, so a ring behind a ring takes it two turns.
-    gc.collect()
-    gc.collect()
-    maps = pathlib.Path("/proc/self/maps").read_text().count("memfd:foreload")
-    named = {name for name in os.listdir("/dev/shm") if "foreload" in name}
-    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return len(os.listdir("/proc/self/fd")), maps, named, children
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_nothing_is_left_behind() -> None:
-    def use(how: str) -> None:
-        loader = fl.DataLoader(
-            Deadly(50, 1) if how == "killed" else Failing(20) if how == "failing" else Rich(50),
-            batch_size=4,
-            num_workers=2,
-            workers="processes",
-            persistent_workers=how == "persistent",
-        )
-        try:
-            for number, _ in enumerate(loader):
-                if how == "left" and number == 2:
-                    break
-        except OSError:
-            assert how == "failing"
-
-    use("whole")
-    before = left()
-    for how in ("whole", "left", "killed", "failing", "persistent"):
-        use(how)
-        assert left() == before, how
-
-
-def test_workers_end_with_their_parent_even_in_the_middle_of_a_sample(tmp_path: pathlib.Path) -> None:
-    program = """
-        import sys, time, os, torch, foreload as fl
-        from torch.utils.data import Dataset
-        class Slow(Dataset):
-            def __len__(self): return 100
-            def __getitem__(self, index):
-                if index > 20: time.sleep(100)
-                return index
-        loader = fl.DataLoader(Slow(), batch_size=4, num_workers=3, workers="processes")
-        iterator = iter(loader)
-        next(iterator)
-        print(*[process.pid for process in iterator._workers], flush=True)
-        time.sleep(100)
-    """
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 3
-        time.sleep(0.5)
-        parent.kill()
-    deadline = time.monotonic() + 2
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(alive(pid) for pid in pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_workers_can_be_looked_at_as_torchs_can() -> None:
@@ -497,104 +196,6 @@ def test_a_huge_list_of_indices_and_of_results_holds_nothing_up() -> None:
         collate_fn=identity,
     )
     assert sum(len(batch) for batch in loader) == 200_000
-
-
-class Forking(Rich):
-    """A worker forks a child that goes on for long, before it answers with more than a pipe holds."""
-
-    def __init__(self, size: int, *, dies: bool) -> None:
-        super().__init__(size)
-        self.child = torch.tensor([0]).share_memory_()
-        self.dies = dies
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 3 and self.child == 0:
-            pid = os.fork()
-            if pid == 0:
-                time.sleep(600)
-                os._exit(0)
-            self.child[0] = pid
-            if self.dies:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return index if self.dies else [np.full(3000, number % 256, np.uint8) for number in range(1000)]
-
-
-@pytest.fixture
-def forking(request: pytest.FixtureRequest) -> Any:
-    dataset = Forking(8, dies=request.param)
-    yield dataset
-    os.kill(int(dataset.child), signal.SIGKILL)
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-@pytest.mark.parametrize("forking", [True], indirect=True)
-def test_a_killed_worker_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
-    loader = fl.DataLoader(forking, batch_size=2, num_workers=2, workers="processes", timeout=60)
-    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert [restart["worker"] for restart in loader.stats()["restarts"]] == [1]
-    assert alive(int(forking.child))
-
-
-@pytest.mark.filterwarnings("ignore:DataLoader worker")
-@pytest.mark.parametrize("forking", [False], indirect=True)
-def test_a_worker_killed_amid_an_answer_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
-    loader: Any = fl.DataLoader(
-        forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=60
-    )
-    iterator = iter(loader)
-    (worker,) = iterator._pool.workers
-    assert select.select([worker], [], [], 60)[0]  # it cannot end its answer until the loop reads it
-    os.kill(worker.process.pid, signal.SIGKILL)
-    assert [len(batch) for batch in iterator] == [1000]
-    assert len(loader.restarts) == 1
-    assert alive(int(forking.child))
-
-
-def test_workers_end_while_the_loop_is_at_the_last_batches() -> None:
-    iterator = iter(fl.DataLoader(Rich(12), batch_size=2, num_workers=2, workers="processes"))
-    for _ in range(5):
-        next(iterator)
-    for process in iterator._workers:
-        process.join(60)  # without the loop's doing anything
-        assert process.exitcode == 0
-    assert len(list(iterator)) == 1
-
-
-@pytest.mark.slow
-def test_a_process_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes")
-    list(loader)
-    before, lanes = left(), len(loader.spans.lanes)
-    start, count = BaseProcess.start, iter(range(100))
-
-    def fail(process: BaseProcess) -> None:
-        if next(count) == 2:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        start(process)
-
-    monkeypatch.setattr(BaseProcess, "start", fail)
-    with pytest.raises(BlockingIOError):
-        iter(loader)
-    monkeypatch.undo()
-    assert left() == before
-    assert len(list(loader)) == 6
-    assert len(loader.spans.lanes) == lanes
-
-
-def test_an_interrupt_while_the_workers_end_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    iterator = iter(fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes"))
-    processes = iterator._workers
-    end, calls = Worker.end, iter(range(100))
-
-    def interrupted(worker: Worker, seconds: float = 5) -> Any:
-        if next(calls) == 1:
-            raise KeyboardInterrupt
-        return end(worker, seconds)
-
-    monkeypatch.setattr(Worker, "end", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        iterator.close()
-    assert not any(process.is_alive() for process in processes)
 
 
 def of_blas(_: int) -> Any:
@@ -643,21 +244,6 @@ def test_epochs_begin_while_other_threads_are_busy() -> None:
         over.set()
         for thread in threads:
             thread.join()
-
-
-class NeverThere(Dataset[int]):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: str) -> int:
-        threading.Event().wait()
-        return len(index)
-
-
-def test_jobs_that_no_pipe_holds_wait_no_longer_for_a_stuck_worker() -> None:
-    batches = [["short"], *([str(number) * (4 << 20)] for number in range(3))]
-    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
-        list(fl.DataLoader(NeverThere(), batch_sampler=batches, num_workers=1, timeout=0.5))
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 11])

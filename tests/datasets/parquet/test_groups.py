@@ -1,0 +1,111 @@
+"""Row groups of Parquet files are decoded once, with caches, threads and resumed epochs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Subset
+
+import foreload as fl
+from tests.datasets.compared import HOW, same, split_epoch
+from tests.datasets.parquet.conftest import ROWS, expected, numbers
+
+
+def test_a_stock_loader_with_workers_gives_the_same(parquet: Path) -> None:
+    dataset = fl.ParquetDataset(parquet, ["text", "id"])
+    assert dataset[0] == {"text": "row 0", "id": 0}  # opened before the fork
+    got = [row["id"] for row in TorchDataLoader(dataset, batch_size=16, num_workers=2)]
+    assert torch.cat(got).tolist() == list(range(ROWS))
+
+
+def test_a_batch_decodes_each_of_its_groups_once(parquet: Path, decoded: list[Any]) -> None:
+    dataset = fl.ParquetDataset(parquet, ["id"], group_cache=0)
+    random.Random(0).shuffle(order := list(range(ROWS)))
+    list(fl.DataLoader(dataset, batch_size=40, sampler=order, num_workers=0))
+    wanted = sum(
+        len({(i // 50, i % 50 // 7 if i < 50 else (i - 50) // 7) for i in order[k : k + 40]}) for k in (0, 40, 80)
+    )
+    assert wanted - 2 <= len(decoded) <= wanted  # less where the last group is still there
+    decoded.clear()
+    list(fl.DataLoader(fl.ParquetDataset(parquet, ["id"], group_cache="1MiB"), batch_size=40, sampler=order))
+    assert sorted(decoded) == sorted(
+        {(file, group) for file, groups in ((0, 8), (1, 10)) for group in range(groups)}
+    )
+
+
+def test_in_order_each_group_is_decoded_once_however_large(parquet: Path, decoded: list[Any]) -> None:
+    list(fl.DataLoader(fl.ParquetDataset(parquet, group_cache=1), batch_size=2, num_workers=0))
+    assert len(decoded) == 18
+
+
+def test_threads_that_want_the_same_group_decode_it_once(parquet: Path, decoded: list[Any]) -> None:
+    dataset = fl.ParquetDataset(parquet)
+    together = threading.Barrier(8)
+
+    def load(i: int) -> Any:
+        together.wait()
+        return dataset[i % 7]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [row["id"] for row in threads.map(load, range(8))] == [i % 7 for i in range(8)]
+    assert decoded == [(0, 0)]
+
+
+@pytest.mark.parametrize("how", ["auto", "none", "threads", "processes"])
+def test_the_planned_cache_keeps_rows_and_reads_the_rest_by_groups(
+    parquet: Path, how: str, decoded: list[Any]
+) -> None:
+    dataset = fl.ParquetDataset(
+        parquet, ["id", "vector"], group_cache=0, transform=lambda row: (row["id"], row["vector"])
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, cache="1MiB", **HOW[how])
+        plain = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, num_workers=0)
+        for _ in range(3):
+            assert same(list(loader), list(plain))
+    assert loader.stats()["cache"]["misses"] == ROWS
+    assert loader.stats()["cache"]["hits"] == 2 * ROWS
+    decoded.clear()
+    again = fl.DataLoader(dataset, batch_size=60, shuffle=True, seed=3, cache="1MiB", num_workers=0)
+    list(again)
+    assert len(decoded) <= 36  # not one per row
+    loader.close()
+
+
+@pytest.mark.parametrize("mode", ["eager", "cached"])
+def test_what_is_kept_is_not_read_again(parquet: Path, mode: str, decoded: list[Any]) -> None:
+    dataset = fl.ParquetDataset(parquet, loading_mode=fl.LoadingMode(mode), group_cache=0)
+    wanted = expected(numbers())
+    assert same(list(map(dict, dataset.__getitems__(range(ROWS)))), wanted)
+    decoded.clear()
+    assert same([dataset[i] for i in range(ROWS)], wanted)
+    assert decoded == []
+
+
+@pytest.mark.parametrize("how", ["none", "threads", "processes"])
+def test_an_epoch_goes_on_where_it_was(parquet: Path, how: str) -> None:
+    dataset = fl.ParquetDataset(parquet)
+    _, rest, continued = split_epoch(
+        lambda: fl.DataLoader(dataset, batch_size=8, shuffle=True, seed=5, **HOW[how]), 4
+    )
+    assert same(continued, rest)
+    assert len(rest) == 11
+
+
+def test_a_subset_and_a_subclass_are_datasets_too(parquet: Path) -> None:
+    class Text(fl.ParquetDataset):
+        def read(self, index: int) -> Any:
+            return super().read(index)["text"].upper()
+
+    (batch,) = fl.DataLoader(Subset(fl.ParquetDataset(parquet, ["id"]), [99, 3]), batch_size=2)
+    assert batch["id"].tolist() == [99, 3]
+    assert next(iter(fl.DataLoader(Text(parquet), batch_size=2))) == ["ROW 0", "ROW 1"]

@@ -1,0 +1,151 @@
+"""Transforms of images: their boxes and colours, their arguments, and any callable in their place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+from foreload import _native, transforms
+from tests.conftest import photo
+from tests.datasets.test_images import assert_close, by_pillow
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+def test_boxes_are_distributed_as_torchvisions() -> None:
+    width, height, count = 500, 375, 20000
+    rng = np.random.default_rng(0)
+
+    def theirs() -> tuple[int, int]:
+        for _ in range(10):
+            area = width * height * rng.uniform(0.08, 1)
+            ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return w, h
+        return width, height
+
+    transform = transforms.train(224).native
+    ours = np.array([_native.view(transform, width, height, 1, 0, i)[0] for i in range(count)])
+    reference = np.array([theirs() for _ in range(count)])
+    for values, expected in (
+        (ours[:, 2] * ours[:, 3], reference[:, 0] * reference[:, 1]),
+        (ours[:, 2] / ours[:, 3], reference[:, 0] / reference[:, 1]),
+    ):
+        quantiles = np.linspace(0.05, 0.95, 10)
+        assert np.allclose(np.quantile(values, quantiles), np.quantile(expected, quantiles), rtol=0.03)
+    assert abs((ours[:, 0] / np.maximum(1, width - ours[:, 2])).mean() - 0.5) < 0.02
+    flips = [_native.view(transform, width, height, 1, 0, i)[3] for i in range(count)]
+    assert abs(np.mean(flips) - 0.5) < 0.02
+
+
+def test_in_a_stock_loader_every_access_draws_anew(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos, transform=transforms.train(32))
+    for workers, context in ((0, None), (2, "fork"), (2, "forkserver")):
+        loader = TorchDataLoader(dataset, batch_size=10, num_workers=workers, multiprocessing_context=context)
+        torch.manual_seed(0)
+        epochs = [torch.cat([images for images, _ in loader]) for _ in range(2)]
+        assert epochs[0].shape == (40, 3, 32, 32)
+        assert not torch.equal(*epochs)
+        torch.manual_seed(0)
+        assert torch.equal(torch.cat([images for images, _ in loader]), epochs[0])
+    assert not torch.equal(dataset[0][0], dataset[0][0])
+    image, target = dataset[-1]
+    assert image.shape == (3, 32, 32)
+    assert type(target) in (int, torch.Tensor)
+
+
+def test_transforms_can_be_called_on_images(tmp_path: Path) -> None:
+    image = photo(100, 80)
+    expected = by_pillow(image, transforms.val(32, normalize=False))
+    for form in (image, np.asarray(image), torch.from_numpy(np.array(image)).permute(2, 0, 1)):
+        assert_close(transforms.val(32, normalize=False)(form), expected)
+    assert transforms.val(32)(image.convert("L")).shape == (3, 32, 32)
+    with pytest.raises(TypeError, match="uint8"):
+        transforms.val(32)(np.zeros((4, 4, 3)))
+    with pytest.raises(TypeError, match="image"):
+        transforms.val(32)("a.jpg")  # type: ignore[arg-type]
+
+
+def test_colour_jitter_stays_in_its_range() -> None:
+    grey = Image.new("RGB", (20, 20), (100, 100, 100))
+    seen = set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        bright = transforms.train(8, scale=(1, 1), color_jitter=(0.2, 0, 0, 0), normalize=False)(grey)
+        assert bright.float().std() == 0
+        seen.add(int(bright[0, 0, 0]))
+    assert min(seen) >= 80
+    assert max(seen) <= 120
+    assert len(seen) > 20
+    red = Image.new("RGB", (20, 20), (200, 10, 10))
+    turned = {
+        tuple(transforms.train(8, color_jitter=(0, 0, 0, 0.5), normalize=False)(red)[:, 0, 0].tolist())
+        for _ in range(60)
+    }
+    assert all(max(colour) in (199, 200) and min(colour) in (9, 10) for colour in turned)
+    assert len(turned) > 20
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"size": 0},
+        {"size": (3, 4, 5)},
+        {"scale": (0, 1)},
+        {"scale": (0.5, 0.2)},
+        {"ratio": (-1, 1)},
+        {"hflip": 1.5},
+        {"color_jitter": (1, 1, 1)},
+        {"color_jitter": (0, 0, 0, 0.6)},
+        {"std": (0, 1, 1)},
+        {"mode": "quick"},
+    ],
+    ids=str,
+)
+def test_wrong_values_of_transforms_are_named(arguments: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
+        transforms.train(**arguments)
+    with pytest.raises(ValueError, match="resize"):
+        transforms.val(224, resize=100)
+
+
+def test_any_callable_is_a_transform(photos: Path) -> None:
+    kinds = set()
+
+    def plain(image: Image.Image) -> torch.Tensor:
+        kinds.add((type(image), image.mode))
+        return torch.from_numpy(np.array(image.resize((8, 8))))
+
+    for cls, workers in itertools.product((fl.DataLoader, TorchDataLoader), (0, 2)):
+        images, _ = next(iter(cls(fl.ImageDataset(photos, transform=plain), batch_size=4, num_workers=workers)))
+        assert images.shape == (4, 8, 8, 3)
+    assert kinds == {(Image.Image, "RGB")}
+
+    class Compose:
+        __module__ = "albumentations.core.composition"
+
+        def __call__(self, *, image: np.ndarray) -> dict[str, Any]:
+            return {"image": image[:8, :8]}
+
+    images, _ = next(iter(fl.DataLoader(fl.ImageDataset(photos, transform=Compose()), batch_size=4)))
+    assert images.shape == (4, 8, 8, 3)
+
+
+def test_default_transform_is_imagenets(photos: Path) -> None:
+    dataset = fl.ImageDataset(photos)
+    image, target = dataset[0]
+    assert image.shape == (3, 224, 224)
+    assert image.dtype is torch.float32
+    assert target == 0
+    assert fl.ImageDataset(photos, (20, 30))[0][0].shape == (3, 20, 30)

@@ -1,0 +1,114 @@
+"""Streams that are interrupted and go on, with a state of their own or without."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset, get_worker_info
+
+import foreload as fl
+from tests.epochs.orders import WORKERS, Stream, cases, plain, saved
+
+
+class StatefulStream(Stream):
+    """Tells its own state."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        self.at = first if self.at is None else self.at
+        while self.at < 50 - 11 * first:
+            Stream.read += 1
+            self.at += step
+            yield self.at - step
+        self.at = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class StatefulIterator(Iterator[int]):
+    def __init__(self) -> None:
+        info = get_worker_info()
+        self.first, self.step = (0, 1) if info is None else (info.id, info.num_workers)
+        self.at = self.first
+
+    def __next__(self) -> int:
+        if self.at >= 50 - 11 * self.first:
+            raise StopIteration
+        self.at += self.step
+        return self.at - self.step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class StreamOfIterators(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return StatefulIterator()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.filterwarnings("ignore:.*has no state_dict")
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *cases([Stream, StatefulStream, StreamOfIterators], (StatefulStream,)),
+        (StatefulStream, "three"),
+        *(pytest.param(kind, "three", marks=pytest.mark.slow) for kind in (Stream, StreamOfIterators)),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_streams_go_on(kind: Any, workers: str, batch_size: int | None) -> None:
+    arguments: dict[str, Any] = {"batch_size": batch_size, **WORKERS.get(workers, {"num_workers": 3})}
+    expected = plain(fl.DataLoader(kind(), **arguments))
+    for stop in (0, 1, 2, 5, 8, len(expected)):
+        loader: Any = fl.DataLoader(kind(), **arguments)
+        iterator = iter(loader)
+        assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
+        state = saved(loader.state_dict())
+        del iterator
+        again: Any = fl.DataLoader(kind(), **arguments)
+        again.load_state_dict(state)
+        assert plain(again) == expected[stop:], stop
+
+
+def test_a_stream_with_a_state_is_not_read_again_and_one_without_says_so() -> None:
+    for kind, reads in ((StatefulStream, 20), (Stream, 50)):
+        loader: Any = fl.DataLoader(kind(), batch_size=5, num_workers=0)
+        iterator = iter(loader)
+        for _ in range(6):
+            next(iterator)
+        again: Any = fl.DataLoader(kind(), batch_size=5, num_workers=0)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            again.load_state_dict(loader.state_dict())
+        assert any("read again" in str(warning.message) for warning in warned) == (kind is Stream)
+        Stream.read = 0
+        assert [i for batch in again for i in batch.tolist()] == list(range(30, 50))
+        assert Stream.read == reads
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+def test_a_stream_with_a_state_survives_a_killed_worker() -> None:
+    import os
+    import signal
+
+    arguments: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "workers": "processes"}
+    expected = plain(fl.DataLoader(StatefulStream(), **arguments))
+    iterator = iter(fl.DataLoader(StatefulStream(), **arguments))
+    got = plain(next(iterator) for _ in range(5))
+    os.kill(iterator._workers[1].pid, signal.SIGKILL)
+    assert got + plain(iterator) == expected
