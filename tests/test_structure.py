@@ -116,12 +116,17 @@ def test_private_names_are_not_read_across_files() -> None:
     assert read == []
 
 
-@pytest.mark.parametrize("suffix", ["py", "cpp"])
-def test_files_are_short(suffix: str) -> None:
-    folder, most = (SOURCE, 350) if suffix == "py" else (ROOT / "native" / "core", 400)
+@pytest.mark.parametrize(
+    ("folder", "suffix", "most"),
+    [
+        *((folder, "py", 350) for folder in ("src", "tests", "benchmarks", "examples", "scripts", "docs")),
+        ("native/core", "cpp", 400),
+    ],
+)
+def test_files_are_short(folder: str, suffix: str, most: int) -> None:
     # By path: files of one name would hide each other.
-    lines = {path: len(path.read_text().splitlines()) for path in folder.rglob(f"*.{suffix}")}
-    assert {str(path.relative_to(folder)): count for path, count in lines.items() if count > most} == {}
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob(f"*.{suffix}")}
+    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > most} == {}
 
 
 def test_folders_can_be_read_at_a_glance() -> None:
