@@ -18,6 +18,8 @@ import foreload as fl
 from tests.datasets.compared import HOW, same, split_epoch
 from tests.datasets.parquet.conftest import ROWS, expected, numbers
 
+pq = pytest.importorskip("pyarrow.parquet")
+
 
 def test_a_stock_loader_with_workers_gives_the_same(parquet: Path) -> None:
     dataset = fl.ParquetDataset(parquet, ["text", "id"])
@@ -109,3 +111,33 @@ def test_a_subset_and_a_subclass_are_datasets_too(parquet: Path) -> None:
     (batch,) = fl.DataLoader(Subset(fl.ParquetDataset(parquet, ["id"]), [99, 3]), batch_size=2)
     assert batch["id"].tolist() == [99, 3]
     assert next(iter(fl.DataLoader(Text(parquet), batch_size=2))) == ["ROW 0", "ROW 1"]
+
+
+def test_groups_that_batches_take_whole_are_kept_only_if_all_have_room(tmp_path: Path, decoded: list[Any]) -> None:
+    pq.write_table(numbers(40), tmp_path / "a.parquet", row_group_size=10)
+    whole = [*range(20, 40), *range(9, -1, -1), *range(10, 20)]
+    for room, times in (("1MiB", 1), (1, 2)):
+        decoded.clear()
+        dataset = fl.ParquetDataset(tmp_path, group_cache=room)
+        rows = [dataset[index] for index in whole]
+        decoded.clear()
+        loader = fl.DataLoader(fl.ParquetDataset(tmp_path, group_cache=room), 20, sampler=whole, num_workers=0)
+        for _ in range(2):
+            ids = [batch["id"].tolist() for batch in loader]
+            assert ids == [[row["id"] for row in rows[:20]], [row["id"] for row in rows[20:]]]
+        assert len(decoded) == 4 * times
+        vectors = torch.cat([batch["vector"] for batch in loader])
+        assert torch.equal(vectors, torch.stack([row["vector"] for row in rows]))
+
+
+@pytest.mark.parametrize("size", [3, 5, 6, 20])
+def test_batches_of_parts_of_groups_are_those_of_the_rows(tmp_path: Path, size: int) -> None:
+    pq.write_table(numbers(40), tmp_path / "a.parquet", row_group_size=5)
+    dataset = fl.ParquetDataset(tmp_path)
+    kept = list(fl.DataLoader(dataset, size))  # what is delivered is not written again
+    rows = [dataset[index] for index in range(40)]
+    for name in ("vector", "matrix"):
+        assert torch.equal(torch.cat([batch[name] for batch in kept]), torch.stack([row[name] for row in rows]))
+
+
+# Damaged Parquet, and values that Python or int64 do not hold.

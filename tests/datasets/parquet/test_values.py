@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -143,36 +141,6 @@ def test_batches_of_columns_are_those_of_default_collate(tmp_path: Path) -> None
                     assert same(batch, next(iter(TorchDataLoader(rows, batch_size=len(rows), collate_fn=collate))))
 
 
-def test_groups_that_batches_take_whole_are_kept_only_if_all_have_room(tmp_path: Path, decoded: list[Any]) -> None:
-    pq.write_table(numbers(40), tmp_path / "a.parquet", row_group_size=10)
-    whole = [*range(20, 40), *range(9, -1, -1), *range(10, 20)]
-    for room, times in (("1MiB", 1), (1, 2)):
-        decoded.clear()
-        dataset = fl.ParquetDataset(tmp_path, group_cache=room)
-        rows = [dataset[index] for index in whole]
-        decoded.clear()
-        loader = fl.DataLoader(fl.ParquetDataset(tmp_path, group_cache=room), 20, sampler=whole, num_workers=0)
-        for _ in range(2):
-            ids = [batch["id"].tolist() for batch in loader]
-            assert ids == [[row["id"] for row in rows[:20]], [row["id"] for row in rows[20:]]]
-        assert len(decoded) == 4 * times
-        vectors = torch.cat([batch["vector"] for batch in loader])
-        assert torch.equal(vectors, torch.stack([row["vector"] for row in rows]))
-
-
-@pytest.mark.parametrize("size", [3, 5, 6, 20])
-def test_batches_of_parts_of_groups_are_those_of_the_rows(tmp_path: Path, size: int) -> None:
-    pq.write_table(numbers(40), tmp_path / "a.parquet", row_group_size=5)
-    dataset = fl.ParquetDataset(tmp_path)
-    kept = list(fl.DataLoader(dataset, size))  # what is delivered is not written again
-    rows = [dataset[index] for index in range(40)]
-    for name in ("vector", "matrix"):
-        assert torch.equal(torch.cat([batch[name] for batch in kept]), torch.stack([row[name] for row in rows]))
-
-
-# Damaged Parquet, and values that Python or int64 do not hold.
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", list(HOW))
 def test_numbers_beyond_int64_are_named(tmp_path: Path, how: str) -> None:
@@ -219,73 +187,6 @@ def test_values_that_python_does_not_hold_are_named(tmp_path: Path, kind: str) -
 
 
 # MosaicML's MDS shards.
-
-
-def mds_values(encoding: str, i: int) -> Any:
-    kind, *about = encoding.split(":")
-    if kind == "ndarray":
-        shape = tuple(map(int, about[1].split(","))) if len(about) > 1 else (1 + i % 3, 2)
-        return (np.arange(np.prod(shape)).reshape(shape) + i).astype(about[0] if about else "float32")
-    values = {"int": -(i << 40), "str": "\N{SNOWMAN}" * i, "bytes": bytes(i % 5), "json": [i], "str_int": 1 << i}
-    return values[kind] if kind in values else getattr(np, kind)(i % 100)
-
-
-NUMBERS = ["int", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
-LAYOUTS = {
-    **{name: [name] for name in [*NUMBERS, "uint16", "uint32", "uint64", "str", "bytes", "json", "str_int"]},
-    **{f"array of {name}": [f"ndarray:{name}:2,3"] for name in [*NUMBERS[1:], "uint16", "uint64"]},
-    "arrays that say their dtype": ["ndarray"],
-    "arrays that say their shape": ["ndarray:int16"],
-    "numbers": ["int", "ndarray:uint8:3", "float64", "ndarray:float32:1"],
-    "anything": ["str", "int", "ndarray:int32:2", "bytes", "ndarray:int64", "json", "float16"],
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_mds_batches_are_those_of_the_librarys_samples(mosaic: Any, tmp_path: Path, layout: str) -> None:
-    encodings = LAYOUTS[layout]
-    names = [f"{position}" for position in range(len(encodings))]
-    with mosaic.MDSWriter(
-        out=str(tmp_path), columns=dict(zip(names, encodings, strict=True)), size_limit=1 << 10
-    ) as writer:
-        for i in range(60):
-            writer.write({name: mds_values(encoding, i) for name, encoding in zip(names, encodings, strict=True)})
-    theirs, ours = mosaic.LocalDataset(str(tmp_path)), fl.MDSDataset(tmp_path)
-    chosen = [59, 0, -1, 7, 7, *range(20, 40)]
-    assert same(ours.__getitems__(chosen), [theirs[i % 60] for i in chosen])  # type: ignore[misc]
-    for name, value in ours.__getitems__([3])[0].items():  # type: ignore[misc]
-        assert not isinstance(value, np.ndarray) or value.flags.writeable == theirs[3][name].flags.writeable
-    is_whole = all(re.fullmatch(rf"({'|'.join(NUMBERS)})|ndarray:({'|'.join(NUMBERS)}):.*", e) for e in encodings)
-    assert (ours._collated([0, 1]) is not None) == is_whole
-    collate = None if is_whole else collated_or_listed
-    torch.manual_seed(1)
-    wanted = list(TorchDataLoader(theirs, 7, shuffle=True, collate_fn=collate))
-    for how in ("none", "threads", "auto"):
-        torch.manual_seed(1)
-        assert same(list(fl.DataLoader(ours, 7, shuffle=True, collate_fn=collate, **HOW[how])), wanted)
-
-
-def collated_or_listed(samples: list[Any]) -> Any:
-    try:
-        return torch.utils.data.default_collate(samples)
-    except Exception:  # columns of different lengths, or that torch has no tensors of
-        return samples
-
-
-def test_a_sample_of_an_mds_batch_that_cannot_be_loaded_is_named(mosaic: Any, tmp_path: Path) -> None:
-    columns = {"x": "int", "array": "ndarray:float32:3"}
-    with mosaic.MDSWriter(out=str(tmp_path), columns=columns, size_limit=300) as writer:
-        for i in range(60):
-            writer.write({"x": i, "array": np.zeros(3, np.float32)})
-    dataset = fl.MDSDataset(tmp_path)
-    first = int(dataset._starts[2])
-    list(fl.DataLoader(dataset, 7))  # all shards are open
-    os.utime(tmp_path / "shard.00002.mds", ns=(0, 0))
-    with pytest.raises(fl.errors.DecodeError, match=r"shard\.00002\.mds: the file has changed") as caught:
-        list(fl.DataLoader(dataset, 60, num_workers=0))
-    assert any(f"while loading sample {first} " in note for note in caught.value.__notes__)
-    left = [i for batch in fl.DataLoader(dataset, 60, on_error="skip", num_workers=0) for i in batch["x"].tolist()]
-    assert left == [i for i in range(60) if not dataset._starts[2] <= i < dataset._starts[3]]
 
 
 def test_whoever_loads_is_not_chosen_again_once_there_is_a_cache(tmp_path: Path) -> None:

@@ -14,6 +14,13 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
+from foreload.datasets.prefetch.read_ahead import places
+
+
+@pytest.fixture(autouse=True)
+def nothing_built_before() -> None:
+    """A script begins so; datasets that other tests have built and never asked would be counted."""
+    places.begin()
 
 
 class Drawing(Dataset[Any]):
