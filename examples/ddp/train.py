@@ -77,6 +77,7 @@ def main() -> None:
 
     with loader, open(given.folder / f"run{run}-rank{rank}.jsonl", "w") as record:
         for epoch in range(first_epoch, given.epochs):
+            loss = None  # and none comes, if the checkpoint was of the epoch's last step
             for indices, points, labels in loader:
                 step += 1
                 print(json.dumps([epoch, step, indices.tolist()]), file=record, flush=True)
@@ -90,7 +91,8 @@ def main() -> None:
                     state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
                     save(path, {**state, "loader": loader.state_dict(), "epoch": epoch, "step": step})
             if rank == 0:
-                print(f"epoch {epoch}: {step} steps, loss {loss.item():.3f}", flush=True)
+                said = "" if loss is None else f", loss {loss.item():.3f}"
+                print(f"epoch {epoch}: {step} steps{said}", flush=True)
     dist.destroy_process_group()
 
 

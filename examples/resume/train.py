@@ -58,6 +58,7 @@ def main() -> None:
 
     with (given.folder / "trained.jsonl").open("a") as record:
         for epoch in range(first, given.epochs):
+            loss = None  # and none comes, if it was interrupted in the epoch's last step
             for step, (indices, x, y) in enumerate(loader):
                 loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y)
                 optimizer.zero_grad()
@@ -71,7 +72,8 @@ def main() -> None:
                 if interrupted.is_set():
                     print("interrupted; run it again to go on", flush=True)
                     return
-            print(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
+            if loss is not None:
+                print(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
     path.unlink(missing_ok=True)  # done: the next run begins anew
 
 

@@ -162,7 +162,7 @@ def test_a_loop_around_a_loader_is_told_from_it(
     workers: str, start: str, seconds: str, others: int, tmp_path: Path
 ) -> None:
     expected = others * ["for batch in later(loader, float(sys.argv[3]))"]
-    for _ in range(3):  # others who need the cores may make it wait
+    for _ in range(8):  # others who need the cores may make it wait
         found = profile(write(tmp_path, TORCH), [workers, start, seconds])
         first, *rest = found.loaders
         assert first.title.startswith("DataLoader(Slow")

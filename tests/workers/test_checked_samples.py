@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import faulthandler
 import multiprocessing
 import os
+import signal
 import struct
 import sys
 import time
@@ -35,6 +37,17 @@ class Augment:
         self.buffer[:] = value
         pause()
         return self.buffer.copy()
+
+
+@pytest.mark.slow
+def test_the_stack_is_shown_whoever_has_replaced_the_handler_of_fatal_signals() -> None:
+    faulthandler.enable()
+    before = signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    try:
+        found = check(Computed(lambda _: time.sleep(600)), seconds=1)
+    finally:
+        signal.signal(signal.SIGABRT, before or signal.SIG_DFL)
+    assert mentions(found.findings, "took longer than seconds=1", "test_checked_samples.py"), found
 
 
 @pytest.mark.sampled(2)

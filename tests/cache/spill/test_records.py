@@ -279,6 +279,7 @@ def test_no_more_open_files_is_no_reason_to_delete_samples(filled: Path) -> None
         "import resource, sys\n"
         f"sys.path.insert(0, {ROOT!r})\n"
         "from tests.cache.spill.test_records import *\n"
+        "from foreload.cache.spill import SpillFolder\n"
         "from foreload.cache.store import SampleStore\n"
         f"folder = SpillFolder(Path({str(filled)!r}), Words())\n"
         "store = SampleStore(24, 0)\n"

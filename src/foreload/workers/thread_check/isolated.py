@@ -89,6 +89,7 @@ def _call(function: Callable[[], Any], into: int, stacks: Any) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    faulthandler.disable()  # it would leave handlers alone that it has installed before and another has replaced
     faulthandler.enable(stacks)
     try:
         ending = Ending(function())
