@@ -10,10 +10,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from benchmarks.document import DOCUMENT, described, filled
 from benchmarks.peers.work import ROOT
 
 RESULT = ROOT / "benchmarks" / "results" / "peers.json"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "assets" / "peers.png"
 OURS = "foreload"
 
@@ -64,7 +64,7 @@ def tables(content: dict[str, Any]) -> str:
             f"### {row['work'].capitalize()}",
             "",
             f"{_sentence(row['about'].strip())}. {row['samples']:,} samples; "
-            f"{row['rounds']} rounds on {row['date']}.",
+            f"{row['rounds']} rounds on {row['date']}: `{row['command']}`.",
             "",
         ]
         lines += _details(row)
@@ -136,20 +136,16 @@ def plot(content: dict[str, Any], path: Path) -> None:
 
 
 def rendered(text: str) -> str:
-    """The document with the tables of today's results between its two marks."""
-    start, end = "<!-- peers -->\n", "<!-- end -->"
-    before, _, rest = text.partition(start)
-    after = rest.partition(end)[2]
-    return f"{before}{start}{_generated()}{end}{after}"
+    """The document with the tables of today's results in their place."""
+    return filled(text, "peers", _generated())
 
 
 def _generated() -> str:
     if not RESULT.exists():
         return "Not measured yet on a quiet machine; `make bench-peers` writes the figures.\n"
     content = json.loads(RESULT.read_text())
-    machine = ", ".join(f"{key}: {value}" for key, value in content["machine"].items())
     return (
-        f"Measured by `{content['command']}`. The machine: {machine}.\n\n"
+        f"Measured row by row: each says the command that repeats it. {described(content['machine'])}\n\n"
         f"![foreload against the best peer of each workload](assets/{PLOT.name})\n\n{tables(content)}"
     )
 

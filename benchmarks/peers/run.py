@@ -10,7 +10,6 @@ import datetime
 import fnmatch
 import json
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,14 @@ def contest(work: Work, found: dict[str, Families], options: argparse.Namespace)
         time_turns(work, contestants, options.rounds)
     rows = [summary(work, contestant) for contestant in contestants]
     row = {"work": work.name, "about": work.about, "unit": work.unit, "shows": work.shows, "samples": work.count}
-    measured = {"date": f"{datetime.date.today()}", "rounds": options.rounds, "quiet": is_quiet, "load": load}
+    command = f'python -m benchmarks.peers.run --renew --rounds {options.rounds} --only "{work.name}"'
+    measured = {
+        "command": command,
+        "date": f"{datetime.date.today()}",
+        "rounds": options.rounds,
+        "quiet": is_quiet,
+        "load": load,
+    }
     return {**row, **measured, "contestants": rows}
 
 
@@ -117,7 +123,6 @@ def main() -> None:
     partial = options.quick or options.check or options.contestants or (options.only and not options.renew)
     path = options.json or (ROOT / "build" / "peers" / "partial.json" if partial else RESULT)
     content: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.peers.run", *sys.argv[1:]]),
         "machine": machine(),
         "quick": options.quick,
         "missing": missing,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.peers.page import DOCUMENT, figure
+from benchmarks.document import DOCUMENT, described, filled
+from benchmarks.peers.page import figure
 from benchmarks.peers.work import ROOT
 
 RESULT = ROOT / "benchmarks" / "results" / "storage.json"
-START, END = "<!-- storage -->\n", "<!-- end of storage -->"
 
 Row = dict[str, Any]
 
@@ -85,18 +85,15 @@ def _details(row: Row) -> list[str]:
 
 
 def rendered(text: str) -> str:
-    """The document with the tables of today's results between its two marks."""
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    return f"{before}{START}{_generated()}{END}{after}"
+    """The document with the tables of today's results in their place."""
+    return filled(text, "storage", _generated())
 
 
 def _generated() -> str:
     if not RESULT.exists():
         return "Not measured yet on a quiet machine; `python -m benchmarks.storage.run` writes the figures.\n"
     content = json.loads(RESULT.read_text())
-    machine = ", ".join(f"{key}: {found}" for key, found in content["machine"].items())
-    return f"Measured by `{content['command']}`. The machine: {machine}.\n\n{tables(content)}"
+    return f"Measured by `{content['command']}`. {described(content['machine'])}\n\n{tables(content)}"
 
 
 def write() -> None:

@@ -214,7 +214,7 @@ def compared(ours: float, theirs: float, shows: str = "rate") -> dict[str, Any]:
         {"contestant": "b", "adapter": "b", "reason": "wrong: x"},
     ]
     row = {"work": f"{ours}", "about": "it", "unit": "s", "shows": shows, "samples": 9, "quiet": True}
-    return {**row, "rounds": 5, "date": "2026-01-01", "contestants": contestants}
+    return {**row, "command": "run it", "rounds": 5, "date": "2026-01-01", "contestants": contestants}
 
 
 def test_the_page_says_where_foreload_is_behind() -> None:
@@ -225,6 +225,7 @@ def test_the_page_says_where_foreload_is_behind() -> None:
     assert "**0.50**, behind" in text
     assert "- b: wrong: x" in text
     assert "- dali: no wheel" in text
+    assert "5 rounds on 2026-01-01: `run it`." in text
 
 
 def test_the_document_is_that_of_the_results() -> None:

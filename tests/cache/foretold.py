@@ -1,4 +1,4 @@
-"""Datasets whose loads are counted, orders that a cache is told of, and Belady's algorithm."""
+"""Datasets whose loads are counted, and orders that a cache is told of."""
 
 from __future__ import annotations
 
@@ -33,22 +33,6 @@ class Third(Base):
     @fl.OPTCache(maxsize=N // 3)
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         return self.make(index)
-
-
-def belady(accesses: list[int], capacity: int) -> int:
-    """The loads of Belady's MIN with bypass, by looking ahead each time."""
-    cached: set[int] = set()
-    loads = 0
-    for now, sample in enumerate(accesses):
-        loads += sample not in cached
-        cached.add(sample)
-        ahead = {
-            key: next((t for t in range(now + 1, len(accesses)) if accesses[t] == key), 1 << 60) for key in cached
-        }
-        cached = {key for key in cached if ahead[key] < 1 << 60}
-        if len(cached) > capacity:
-            cached.discard(max(cached, key=ahead.__getitem__))
-    return loads
 
 
 def foretell(seed: int = 0, epochs: int = EPOCHS) -> tuple[torch.Generator, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils.data import Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import foreload as fl
+from tests.cache.belady import belady
 
 N, CAPACITY = 400, 200
 
@@ -34,29 +34,9 @@ class Half(Base):
         return self.make(index)
 
 
-def belady(accesses: list[int], capacity: int = CAPACITY) -> int:
-    """The loads of Belady's MIN with bypass, which knows the whole future."""
-    following, ahead = [1 << 60] * len(accesses), {}
-    for t in reversed(range(len(accesses))):
-        following[t] = ahead.get(accesses[t], 1 << 60)
-        ahead[accesses[t]] = t
-    cached: dict[int, int] = {}
-    latest: list[tuple[int, int]] = []
-    loads = 0
-    for t, sample in enumerate(accesses):
-        loads += sample not in cached
-        cached[sample] = following[t]
-        heapq.heappush(latest, (-following[t], sample))
-        while len(cached) > capacity:
-            use, other = heapq.heappop(latest)
-            if cached.get(other) == -use:
-                del cached[other]
-    return loads
-
-
 def is_best(dataset: Base, accesses: list[int]) -> bool:
     """Whether there are at most 0.5 % more loads than there have to be."""
-    return int(dataset.calls.sum()) <= 1.005 * belady(accesses)
+    return int(dataset.calls.sum()) <= 1.005 * belady(accesses, CAPACITY)
 
 
 Make = Callable[[torch.Generator], Any]

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, Subset
 
 import foreload as fl
-from tests.cache.foretold import EPOCHS, Base, N, Third, belady, foretell, run
+from tests.cache.belady import belady
+from tests.cache.foretold import EPOCHS, Base, N, Third, foretell, run
 
 
 class Everything(Base):

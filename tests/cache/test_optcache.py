@@ -5,33 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data._utils import signal_handling
 
 import foreload as fl
-
-N, EPOCHS = 150, 3
-
-
-class Base(Dataset[Any]):
-    def __init__(self, size: int = N, shift: int = 0) -> None:
-        self.size = size
-        self.shift = shift
-        self.calls = torch.zeros(size, dtype=torch.int64).share_memory_()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def make(self, index: int) -> tuple[torch.Tensor, int]:
-        self.calls[index] += 1
-        return torch.full((10,), float(index + self.shift)), int(index)
+from tests.cache import foretold
+from tests.cache.belady import belady
+from tests.cache.foretold import EPOCHS, Base, N
 
 
 class Half(Base):
@@ -40,47 +26,8 @@ class Half(Base):
         return self.make(index)
 
 
-def belady(accesses: list[int], capacity: int) -> int:
-    """The misses of Belady's MIN with bypass."""
-    following: dict[int, list[int]] = {}
-    for t in reversed(range(len(accesses))):
-        following.setdefault(accesses[t], []).append(t)
-    cached: dict[int, float] = {}
-    misses = 0
-    for t, sample in enumerate(accesses):
-        assert following[sample].pop() == t
-        misses += sample not in cached
-        cached.pop(sample, None)
-        if following[sample]:
-            cached[sample] = following[sample][-1]
-            if len(cached) > capacity:
-                del cached[max(cached, key=cached.__getitem__)]
-    return misses
-
-
-def lru(accesses: list[int], capacity: int) -> int:
-    cached: OrderedDict[int, None] = OrderedDict()
-    misses = 0
-    for sample in accesses:
-        misses += sample not in cached
-        cached.pop(sample, None)
-        cached[sample] = None
-        if len(cached) > capacity:
-            cached.popitem(last=False)
-    return misses
-
-
 def run(dataset: Any, generator: torch.Generator, epochs: int = EPOCHS, **arguments: Any) -> list[int]:
-    sampler = RandomSampler(dataset, replacement=True, generator=generator)
-    accesses = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        loader: Any = DataLoader(dataset, sampler=sampler, **{"batch_size": 8, **arguments})
-        for _ in range(epochs):
-            for x, y in loader:
-                assert (x == (y + dataset.shift)[:, None]).all()
-                accesses += y.tolist()
-    return accesses
+    return foretold.run(DataLoader, dataset, generator, epochs, **{"batch_size": 8, **arguments})
 
 
 @pytest.mark.sampled(4)

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 import foreload as fl
-from tests.cache.stock_loaders import CAPACITY, SAMPLERS, Half, Make, N, belady, is_best
+from tests.cache.belady import belady
+from tests.cache.stock_loaders import CAPACITY, SAMPLERS, Half, Make, N, is_best
 
 
 def run(dataset: Any, sampler: Any, epochs: int, **arguments: Any) -> list[int]:
@@ -128,7 +129,7 @@ def test_epochs_that_are_left_early(workers: int) -> None:
                 if step == 9:
                     break
     # Where the loop will be left is not known, and workers load ahead of it.
-    assert dataset.calls.sum() <= 1.15 * belady(accesses) + workers * 3 * 16 * 6
+    assert dataset.calls.sum() <= 1.15 * belady(accesses, CAPACITY) + workers * 3 * 16 * 6
 
 
 def test_a_generator_in_the_same_state_does_as_well() -> None:
@@ -149,7 +150,7 @@ def test_a_generator_that_is_seeded_anew_is_followed() -> None:
         generator.manual_seed(100 + epoch)
         accesses += run(dataset, sampler, 1)
     # What follows an epoch is not known before it begins.
-    assert dataset.calls.sum() <= 1.15 * belady(accesses)
+    assert dataset.calls.sum() <= 1.15 * belady(accesses, CAPACITY)
 
 
 def test_the_loaders_own_shuffle_is_observed() -> None:

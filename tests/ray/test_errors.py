@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -45,11 +45,6 @@ def test_samples_that_fail_are_replaced() -> None:
     assert [(e.index, e.error, e.action) for e in loaders[0].errors] == [
         (e.index, e.error, e.action) for e in loaders[1].errors
     ]
-
-
-class Own(NamedTuple):
-    index: int
-    name: str
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import decimal
 import io
 import logging
@@ -23,8 +22,6 @@ from torch.utils.data import Dataset
 SIZE, RECORD = 60, 16
 
 Pair = namedtuple("Pair", "x y")
-
-scale: contextvars.ContextVar[int] = contextvars.ContextVar("scale", default=1)
 
 _memo: dict[int, int] = {}
 

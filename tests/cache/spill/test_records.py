@@ -114,10 +114,6 @@ def _number(value: int) -> Callable[[bytearray, random.Random], None]:
     return change
 
 
-def _cut(content: bytearray, random: random.Random) -> None:
-    del content[random.randrange(len(content)) :]
-
-
 def _fill(content: bytearray, random: random.Random) -> None:
     begin = random.randrange(len(content))
     content[begin : begin + 200] = random.randbytes(len(content[begin : begin + 200]))

@@ -15,9 +15,9 @@ _ADLER = 65521
 
 
 class Info(tarfile.TarInfo):
-    """tarfile's, which takes 40 us for a header; here it takes 4 us for a file's with a short name.
+    """A member of a tar; the header of a plain file with a short name is parsed several times faster than by tarfile.
 
-    Only the name, the size and the type are set then.
+    Only its name, size and type are set then.
 
     >>> header = tarfile.TarInfo("0001.jpg")
     >>> header.size = 70_000
