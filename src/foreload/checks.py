@@ -22,8 +22,10 @@ __all__ = [
     "check_seed",
     "check_share",
     "check_state_int",
+    "definition_depth",
     "first_beyond_int64",
     "fits_int64",
+    "inherits",
     "is_instance",
     "known_length",
     "optional",
@@ -43,6 +45,25 @@ def known_length(thing: Any) -> int | None:
         return len(thing)
     except Exception:  # whatever code of the user's raises
         return None
+
+
+def inherits(thing: Any, kind: type, *methods: str) -> bool:
+    """Whether an object has these methods as a class has them: replaced by no subclass, nor on the object itself.
+
+    >>> class Slow(dict):
+    ...     def keys(self): return super().keys()
+    >>> inherits(Slow(), dict, "keys"), inherits(Slow(), dict, "values", "items")
+    (False, True)
+    """
+    return vars(thing).keys().isdisjoint(methods) and all(
+        getattr(type(thing), name) is getattr(kind, name) for name in methods
+    )
+
+
+def definition_depth(thing: Any, method: str) -> int:
+    """Count the classes from an object's own up to the one that defines a method; all of them if none does."""
+    kinds = type(thing).__mro__
+    return next((number for number, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
 
 
 def check_bool(name: str, value: Any) -> bool:

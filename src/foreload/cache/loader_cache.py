@@ -20,7 +20,7 @@ from foreload.cache.plan import Plan, compile_plan, fixed_set
 from foreload.cache.sharing import SharedStore
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
-from foreload.cache.view import unwrap
+from foreload.cache.view import first_stage, has_two_stages, unwrap
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache
@@ -108,7 +108,8 @@ class LoaderCache:
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None
-        images = samples if isinstance(self._root, ImageForms) else 0
+        self._is_of_images = isinstance(self._root, ImageForms) and has_two_stages(self._root)
+        images = samples if self._is_of_images else 0
         self.forms = np.full(images, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._epochs = 0
@@ -217,7 +218,7 @@ class LoaderCache:
             self.store.native.follow_rule("all")  # what others cost is not known
             return
         resident = self.store.residents()
-        if isinstance(dataset, ImageForms) and (image_costs := dataset.form_costs())[2].any():
+        if self._is_of_images and (image_costs := dataset.form_costs())[2].any():
             self._keep_best_images(image_costs, resident)
             return
         sizes, costs = self.store.sizes(), self.store.costs()
@@ -293,11 +294,11 @@ class LoaderCache:
             # sampler may draw its seed from the one that the dataset draws from.
             with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
                 dataset = self._root
-                if isinstance(dataset, ImageForms):
+                if self._is_of_images:
                     pixels, _ = dataset.prepare_sample(index, "decoded")
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
                 else:
-                    size = self.store.load_ahead(index, dataset.__getitem__)
+                    size = self.store.load_ahead(index, first_stage(dataset, self.options.keep))
         return int(size)
 
     def _room(self, spec: CacheSpec, size: int) -> int:

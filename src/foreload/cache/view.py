@@ -13,14 +13,24 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 from foreload import _native
 from foreload._torch import wrapper_kind
 from foreload.cache.store import SampleStore
-from foreload.checks import optional
+from foreload.checks import definition_depth, optional
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of, row_numbers
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
-__all__ = ["CachedView", "holds_values", "is_remote", "parts_of", "root_of", "unwrap", "warn_of_randomness"]
+__all__ = [
+    "CachedView",
+    "first_stage",
+    "has_two_stages",
+    "holds_values",
+    "is_remote",
+    "parts_of",
+    "root_of",
+    "unwrap",
+    "warn_of_randomness",
+]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -48,6 +58,17 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
         places = inner if places is None else inner[places]
         dataset = dataset.dataset
     return dataset, places
+
+
+def has_two_stages(dataset: Any) -> bool:
+    """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a ``__getitem__`` of a subclass."""
+    stages = min(definition_depth(dataset, name) for name in ("prepare_sample", "finish_sample"))
+    return isinstance(dataset, TwoStage) and stages <= definition_depth(dataset, "__getitem__")
+
+
+def first_stage(dataset: Any, keep: Keep) -> Callable[[int], Any]:
+    """Return what loads the part of a sample that the cache keeps: all of it, unless there are two stages."""
+    return partial(dataset.prepare_sample, keep=keep) if has_two_stages(dataset) else dataset.__getitem__
 
 
 class _Timed:
@@ -101,7 +122,7 @@ class CachedView(Dataset[Any]):
         self._transform = transform
         self._keep = keep
         # The cache keeps the first stage of a two-stage sample.
-        self._is_split = store is not None and isinstance(self._root, TwoStage)
+        self._is_split = store is not None and has_two_stages(self._root)
 
     @property
     def seen(self) -> Any:
@@ -118,14 +139,11 @@ class CachedView(Dataset[Any]):
         if store is None or (position := self._position(index, len(store))) is None:
             sample = self._dataset[index]
         else:
-            read = self._prepare if self._is_split else lambda _: self._dataset[index]
+            read = first_stage(self._root, self._keep) if self._is_split else lambda _: self._dataset[index]
             sample = store.load(position, read) if timer is None else timer.load(store.load, position, read)
             if self._is_split:
                 sample = _run(timer, self._root.finish_sample, position, sample)
         return sample if self._transform is None else _run(timer, self._transform, sample)
-
-    def _prepare(self, index: int) -> Any:
-        return self._root.prepare_sample(index, self._keep)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -197,7 +215,7 @@ class TimedView:
 def warn_of_randomness(dataset: Any) -> None:
     """Warn if the dataset has a transform of its own, whose result would be cached."""
     root = root_of(dataset)
-    if isinstance(root, TwoStage):
+    if has_two_stages(root):
         return  # its transform comes after the cache
     for part in parts_of(root):
         for name in ("transform", "transforms"):

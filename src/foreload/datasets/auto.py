@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foreload.checks import Indices, check_share
+from foreload.checks import Indices, check_share, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.folders import IMAGES, files_below
@@ -129,7 +129,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
     @property
     def _is_plain(self) -> bool:
         """Whether samples are the dataset's own, not those of a subclass that reads them itself."""
-        return type(self).read is MemoryEfficientDataset.read
+        return inherits(self, MemoryEfficientDataset, "read")
 
     def _inner(self, hook: type[Hook]) -> Hook | None:
         """Return the dataset if samples are its own and it has this hook."""
@@ -171,7 +171,8 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several samples, before the transforms; in place of one that fails, its exception."""
-        inner = None if self._kept is not None else self._inner(BlockStorage)
+        own = self._kept is None and inherits(self, MemoryEfficientDataset, "prepare_sample")
+        inner = self._inner(BlockStorage) if own else None
         return super().read_many(indices) if inner is None else inner.read_many(indices)
 
     def storage_blocks(self, size: int) -> Sequence[int] | Indices:
@@ -182,8 +183,8 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load several samples at once, if the dataset can and nothing is kept."""
-        own = type(self).__getitem__ is not MemoryEfficientDataset.__getitem__
-        if own or not self._is_plain or self._kept is not None or self.transform:
+        own = inherits(self, MemoryEfficientDataset, "__getitem__", "read", "prepare_sample", "finish_sample")
+        if not own or self._kept is not None or self.transform:
             return None
         return getattr(self.dataset, "__getitems__", None)
 
@@ -194,7 +195,8 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Make whole batches as the dataset does, if nothing is kept."""
         inner = self._inner(NativeBatches)
-        return inner.batch_assembly(spec, key, buffers) if inner is not None and self.__getitems__ else None
+        own = inherits(self, MemoryEfficientDataset, "__getitems__") and self.__getitems__ is not None
+        return inner.batch_assembly(spec, key, buffers) if inner is not None and own else None
 
     def __getattr__(self, name: str) -> Any:
         """Return the dataset's own attribute, such as ``classes``."""

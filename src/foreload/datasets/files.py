@@ -15,6 +15,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate, pinned
 from foreload.batch.read import ReadAssembly, read_samples
+from foreload.checks import inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import Labels, list_files
@@ -102,7 +103,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
     @property
     def _native(self) -> bool:
         """Whether whole batches can be read natively: nothing was overridden, and all rows are of one size."""
-        plain = type(self).__getitem__ is FileDataset.__getitem__ and type(self).read is FileDataset.read
+        plain = inherits(self, FileDataset, "__getitem__", "read", "prepare_sample", "finish_sample")
         if not plain or self._kept is not None or not (self.transform is None is self.target_transform):
             return False
         sizes = self._sizes()
@@ -126,7 +127,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several files, before the transforms; in place of one that fails, its exception."""
-        if self._kept is None and type(self).read is FileDataset.read:
+        if self._kept is None and inherits(self, FileDataset, "read", "prepare_sample"):
             try:
                 sizes = np.array([os.stat(self._files.path(index)).st_size for index in indices], np.int64)
                 memory, starts = read_samples(self._files, indices, sizes)

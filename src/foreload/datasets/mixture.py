@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated
-from foreload.checks import check_int
+from foreload.checks import check_int, inherits
 from foreload.order.index import position_of
 from foreload.order.mixture import MixtureSampler
 from foreload.protocol import LoaderDefaults, UserCode
@@ -145,10 +145,12 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
 
     @property
     def __getitems__(self) -> Any:
-        """Load several samples at once, each dataset's together; None if no dataset can do that."""
-        if not any(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
-            return None
-        return self._load
+        """Load several samples at once, each dataset's together.
+
+        None if no dataset can do that, or a subclass loads samples itself.
+        """
+        many = any(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets)
+        return self._load if many and inherits(self, Mixture, "__getitem__") else None
 
     def _load(self, indices: Sequence[Any]) -> Sequence[Any]:
         positions = np.array([self._position(index) for index in indices], np.int64)

@@ -11,6 +11,7 @@ from foreload._torch import wrapper_kind
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.unfinished import UnfinishedBatches
+from foreload.checks import definition_depth
 from foreload.datasets.tensors import tensor_assembly
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
@@ -36,4 +37,11 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
         return tensor_assembly(dataset, spec, buffers)
     if type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache:
         return tensor_assembly(dataset, spec, buffers)
-    return dataset.batch_assembly(spec, key, buffers) if isinstance(dataset, NativeBatches) else None
+    return dataset.batch_assembly(spec, key, buffers) if _makes_batches(dataset) else None
+
+
+def _makes_batches(dataset: Any) -> bool:
+    """Whether a dataset has native batches, and no subclass of the class that defines them makes the samples."""
+    names = ("__getitem__", "prepare_sample", "finish_sample")
+    samples = min(definition_depth(dataset, name) for name in names)
+    return isinstance(dataset, NativeBatches) and definition_depth(dataset, "batch_assembly") <= samples

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from foreload.checks import Indices, check_state_int
+from foreload.checks import Indices, check_state_int, definition_depth
 from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import BlockStorage, UserCode
@@ -206,16 +206,10 @@ def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Calla
 
     If a subclass overrides ``__getitem__``, that makes the samples, and nothing is left to do.
     """
-    own = min(_rank(dataset, "__getitem__"), _rank(dataset, "__getitems__"))
-    if isinstance(dataset, BlockStorage) and _rank(dataset, "read_many") <= own:
+    own = min(definition_depth(dataset, "__getitem__"), definition_depth(dataset, "__getitems__"))
+    if isinstance(dataset, BlockStorage) and definition_depth(dataset, "read_many") <= own:
         return dataset.read_many, dataset.finish_sample
     return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
-
-
-def _rank(dataset: Any, method: str) -> int:
-    """Count the classes from a dataset's own up to the one that defines this method."""
-    kinds = type(dataset).__mro__
-    return next((number for number, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
 
 
 def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
-from foreload.checks import Array
+from foreload.checks import Array, inherits
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
@@ -117,7 +117,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Gather a batch, which ``default_collate`` passes through."""
         rows = positions_of(indices, len(self)) if isinstance(indices, slice) else row_numbers(indices)
-        if rows is None:
+        if rows is None or not inherits(self, CachedDataset, "__getitem__"):
             return [self[index] for index in indices]
         return Collated(self._rows.gather(rows), len(rows))
 
@@ -125,10 +125,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> TensorAssembly | None:
         """Gather whole batches for foreload's DataLoader, unless a subclass loads samples itself."""
-        own = (
-            type(self).__getitem__ is CachedDataset.__getitem__
-            and type(self).__getitems__ is CachedDataset.__getitems__
-        )
+        own = inherits(self, CachedDataset, "__getitem__", "__getitems__")
         if not own or not is_default_collate(spec.collate_fn):
             return None
 

@@ -15,7 +15,7 @@ import torch
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.store import SampleStore
-from foreload.checks import check_regular_file
+from foreload.checks import check_regular_file, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.hdf5.bands import Bands
 from foreload.datasets.hdf5.chunks import Chunks
@@ -222,7 +222,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     def _is_own(self) -> bool:
         """Whether samples are tensors, and no subclass loads them itself."""
         names = ("__getitem__", "__getitems__", "prepare_sample", "finish_sample", "read")
-        return self._is_tensors and all(getattr(type(self), name) is getattr(HDF5Dataset, name) for name in names)
+        return self._is_tensors and inherits(self, HDF5Dataset, *names)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:

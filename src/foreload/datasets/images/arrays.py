@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from foreload._torch import draw_seed
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import Collated, is_default_collate, pinned
-from foreload.checks import Array
+from foreload.checks import Array, inherits
 from foreload.datasets.images.transform import apply_transform
 from foreload.datasets.tensor_rows import from_array
 from foreload.order.index import positions_of, require_nonempty
@@ -87,7 +87,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
         None if the transform is another, or a subclass loads samples itself: they are then loaded one by one.
         """
-        own = type(self).__getitem__ is ImageArrayDataset.__getitem__
+        own = inherits(self, ImageArrayDataset, "__getitem__")
         return self._load_batch if own and isinstance(self.transform, SmallImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
@@ -102,7 +102,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> SmallImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
-        own = type(self).__getitems__ is ImageArrayDataset.__getitems__ and self.__getitems__ is not None
+        own = inherits(self, ImageArrayDataset, "__getitems__") and self.__getitems__ is not None
         if not own or not isinstance(self.transform, SmallImageTransform):
             return None
         return SmallImageAssembly(self, self.transform, key, buffers, spec)

@@ -19,7 +19,7 @@ from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import stamp
-from foreload.checks import Array, check_int
+from foreload.checks import Array, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import ImageAssembly, Images
@@ -142,9 +142,7 @@ class ImageDataset(
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
         self._cache = None
-        if (
-            self._decoder is None and type(self).read_encoded is ImageDataset.read_encoded
-        ):  # otherwise native code does not read the images
+        if self._decoder is None and inherits(self, ImageDataset, "read_encoded"):  # native code reads the images
             self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
         self._fill()
 
@@ -210,9 +208,12 @@ class ImageDataset(
         if not -len(self) <= position < len(self):
             raise IndexError(f"index {position} is out of range for {len(self)} images")
         position %= len(self)
-        if isinstance(self.transform, ImageTransform) and type(self).read_encoded is ImageDataset.read_encoded:
+        if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
+            return self.finish_sample(position, self.prepare_sample(position))
+        if isinstance(self.transform, ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
-        return self._sample(self.load_transformed(position), int(self._targets[position]))
+        image = apply_transform(self.transform, self._decode(position))
+        return self._sample(image, int(self._targets[position]))
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
@@ -220,8 +221,7 @@ class ImageDataset(
 
         None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
         """
-        methods = ("__getitem__", "read_encoded")
-        own = all(getattr(type(self), name) is getattr(ImageDataset, name) for name in methods)
+        own = inherits(self, ImageDataset, "__getitem__", "read_encoded", "prepare_sample", "finish_sample")
         return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
@@ -234,10 +234,6 @@ class ImageDataset(
     def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
         has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
         return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
-
-    def load_transformed(self, index: int) -> Any:
-        """Load one image for a transform in Python."""
-        return apply_transform(self.transform, self._decode(index))
 
     def _decode(self, index: int) -> Array:
         if self._cache is None:
@@ -257,13 +253,17 @@ class ImageDataset(
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several images' bytes, with their targets; in place of one that fails, its exception."""
         found: list[Any] = []
-        pieces, failures = ([], {}) if self._remote is None else self._remote.read(indices)
+        remote = self._remote if inherits(self, ImageDataset, "read_encoded", "prepare_sample") else None
+        pieces, failures = ([], {}) if remote is None else remote.read(indices)
         for position, index in enumerate(map(int, indices)):
             try:
                 if position in failures:
                     raise failures[position]
-                data = self._files.read(index) if self._remote is None else bytes(pieces[position])
-                found.append((data, int(self._targets[index])))
+                found.append(
+                    self.prepare_sample(index, "encoded")
+                    if remote is None
+                    else (bytes(pieces[position]), int(self._targets[index]))
+                )
             except Exception as error:
                 found.append(error)
         return found
@@ -276,7 +276,7 @@ class ImageDataset(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
-        own = type(self).__getitems__ is ImageDataset.__getitems__ and self.__getitems__ is not None
+        own = inherits(self, ImageDataset, "__getitems__") and self.__getitems__ is not None
         if not own or not isinstance(self.transform, ImageTransform):
             return None
         is_plain = spec.cache is None and is_default_collate(spec.collate_fn)

@@ -17,7 +17,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import check_stamp, stamp
-from foreload.checks import Array, Indices
+from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.mds.columns import Columns, Sample
 from foreload.datasets.mds.shards import INDEX, is_mds, make_there, paths_of, places_of, readers_of, verify
@@ -124,12 +124,8 @@ class MDSDataset(BaseDataset, NativeBatches):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load the samples of a batch, many at a time; None if a subclass loads them, or memory keeps them."""
-        return self._load_batch if self._is_own and self._kept is None else None
-
-    @property
-    def _is_own(self) -> bool:
-        names = ("__getitem__", "prepare_sample", "read")
-        return all(getattr(type(self), name) is getattr(MDSDataset, name) for name in names)
+        own = inherits(self, MDSDataset, "__getitem__", "prepare_sample", "read")
+        return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = positions_of(indices, len(self)).tolist()
@@ -216,8 +212,13 @@ class MDSDataset(BaseDataset, NativeBatches):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ColumnAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, unless a subclass loads samples itself."""
-        plain = self._is_own and self._kept is None and self.transform is None
-        if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
+        own = inherits(self, MDSDataset, "__getitems__", "finish_sample") and self.__getitems__ is not None
+        if (
+            not own
+            or self.transform is not None
+            or spec.cache is not None
+            or not is_default_collate(spec.collate_fn)
+        ):
             return None
         return ColumnAssembly(spec, _Batches(self), buffers)
 

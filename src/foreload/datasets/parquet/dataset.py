@@ -13,7 +13,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
-from foreload.checks import Array, Indices, fits_int64
+from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
@@ -196,12 +196,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
         """Load the samples of a batch, each row group once; None if a subclass loads samples itself."""
-        return self._load_batch if self._is_own else None
-
-    @property
-    def _is_own(self) -> bool:
-        names = ("__getitem__", "prepare_sample", "read")
-        return all(getattr(type(self), name) is getattr(ParquetDataset, name) for name in names)
+        own = inherits(self, ParquetDataset, "__getitem__", "prepare_sample", "read")
+        return self._load_batch if own else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = positions_of(indices, len(self)).tolist()
@@ -223,7 +219,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ColumnAssembly | None:
         """Make whole batches of columns for foreload's DataLoader, unless a subclass loads samples itself."""
-        plain = self._is_own and self._kept is None and self.transform is None
+        own = inherits(self, ParquetDataset, "__getitems__", "prepare_samples", "finish_sample")
+        plain = own and self.__getitems__ is not None and self._kept is None and self.transform is None
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
         return ColumnAssembly(spec, _Columns(self, buffers), buffers)

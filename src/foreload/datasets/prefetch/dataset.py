@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from foreload._torch import wrapper_kind
 from foreload.batch.generators import loading
-from foreload.checks import Indices, check_int
+from foreload.checks import Indices, check_int, inherits
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory
 from foreload.order.index import position_of
@@ -120,6 +120,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return the samples of a batch, loaded in parallel, or gathered if they are in memory."""
+        if not inherits(self, AsyncPrefetchDataset, "__getitem__"):
+            return [self[index] for index in indices]
         gathered = gather_samples(self.dataset, indices)
         if gathered is not None:
             return gathered

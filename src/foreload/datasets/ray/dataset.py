@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from foreload.checks import Indices
+from foreload.checks import Indices, inherits
 from foreload.datasets.stream import runs_of
 from foreload.options import Keep
 from foreload.protocol import BlockStorage
@@ -64,10 +64,14 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def __getitem__(self, index: int) -> Row:
         """Load one row."""
-        return self.__getitems__([index])[0]
+        return self._load([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Load several rows, those of a block together."""
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Row]] | None:
+        """Load several rows, those of a block together; None if a subclass loads rows itself."""
+        return self._load if inherits(self, RayDataset, "__getitem__") else None
+
+    def _load(self, indices: Sequence[int]) -> list[Row]:
         places = [self._place(index) for index in indices]
         rows: dict[int, Row] = {}
         for block in dict.fromkeys(block for block, _ in places):
@@ -113,7 +117,7 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Row:
         """Load one row, for the cache."""
-        return self[index]
+        return self._load([index])[0]
 
     def finish_sample(self, index: int, prepared: Row) -> Row:
         """Return the row."""
@@ -127,7 +131,7 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Row]:
         """Load several neighbours."""
-        return self.__getitems__(indices)
+        return self._load(indices)
 
 
 def _materialized(dataset: Any) -> Any:

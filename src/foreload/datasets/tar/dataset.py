@@ -17,7 +17,7 @@ from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.failure import remaining_positions
 from foreload.batch.read import read_samples
-from foreload.checks import Array
+from foreload.checks import Array, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.stream import runs_of
@@ -279,7 +279,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
         """Read the samples of a batch, many at a time; None if they are kept in memory one by one."""
-        own = type(self).__getitem__ is TarDataset.__getitem__ and type(self).read is TarDataset.read
+        own = inherits(self, TarDataset, "__getitem__", "read", "prepare_sample")
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
@@ -295,7 +295,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several samples, before the transform; in place of one that fails, its exception."""
-        if self._kept is None and type(self).read is TarDataset.read:
+        if self._kept is None and inherits(self, TarDataset, "read", "prepare_sample"):
             try:
                 return self._samples(indices)
             except Exception:  # load one by one, to find out which fails

@@ -15,9 +15,9 @@ _ADLER = 65521
 
 
 class Info(tarfile.TarInfo):
-    """A member of a tar; the header of a plain file with a short name is parsed several times faster than by tarfile.
+    """A member of a tar, whose header is parsed several times faster than by tarfile if it is a usual one.
 
-    Only its name, size and type are set then.
+    That is one of a plain file with a short name; only name, size and type are set then.
 
     >>> header = tarfile.TarInfo("0001.jpg")
     >>> header.size = 70_000

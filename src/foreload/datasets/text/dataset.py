@@ -12,7 +12,7 @@ import numpy as np
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import Collated, is_default_collate
-from foreload.checks import check_int
+from foreload.checks import check_int, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, note_text
 from foreload.datasets.text.lines import LABEL, Field, open_texts
@@ -152,7 +152,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     def __getitem__(self, index: int) -> Any:
         """Load one sample."""
-        if not self._is_own("prepare_sample", "finish_sample"):
+        if not inherits(self, TextDataset, "prepare_sample", "finish_sample"):
             return super().__getitem__(index)
         return TextAssembly(self, Buffers()).made([operator.index(index)]).sample(0)
 
@@ -162,10 +162,8 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
         None if a subclass loads samples in another way.
         """
-        return self._load_batch if self._is_own("__getitem__", "prepare_sample", "finish_sample") else None
-
-    def _is_own(self, *methods: str) -> bool:
-        return all(getattr(type(self), name) is getattr(TextDataset, name) for name in methods)
+        own = inherits(self, TextDataset, "__getitem__", "prepare_sample", "finish_sample")
+        return self._load_batch if own else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         batch = TextAssembly(self, Buffers()).made(indices)
@@ -184,7 +182,9 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     def read_many(self, indices: Sequence[int] | np.ndarray[Any, Any]) -> list[str | Exception]:
         """Load several texts; in place of one that fails, its exception."""
-        if self._kept is None and self._is_own("read"):
+        if not inherits(self, TextDataset, "prepare_sample"):
+            return list(super().read_many([int(index) for index in indices]))
+        if self._kept is None and inherits(self, TextDataset, "read"):
             texts: list[str | Exception] = self.entries.read(indices)
             return texts
         texts = []
@@ -199,7 +199,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     def is_native(self) -> bool:
         """Whether native code reads the files and makes the rows."""
         plain = isinstance(self.encoder, Characters) and self.entries.plain
-        return plain and self._kept is None and self._is_own("read")
+        return plain and self._kept is None and inherits(self, TextDataset, "read")
 
     @property
     def default_collate(self) -> PaddingCollate | None:
