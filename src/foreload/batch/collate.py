@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, SupportsIndex
@@ -218,16 +218,18 @@ class Collated(Sequence[Any]):
     Args:
         batch: a tensor, or a list or dict of them, with one row per sample.
         count: the number of samples.
+        numbers: the positions of columns whose values are Python numbers in a sample.
 
-    >>> samples = Collated([torch.zeros(3, 2), torch.arange(3)], 3)
+    >>> samples = Collated([torch.zeros(3, 2), torch.arange(3)], 3, numbers=(1,))
     >>> samples[1]
-    (tensor([0., 0.]), tensor(1))
+    (tensor([0., 0.]), 1)
     >>> torch.utils.data.default_collate(samples)[1]
     tensor([0, 1, 2])
     """
 
-    def __init__(self, batch: Any, count: int) -> None:
+    def __init__(self, batch: Any, count: int, numbers: Iterable[int] = ()) -> None:
         self.batch = batch
+        self.numbers = frozenset(numbers)
         self._count = count
 
     def __len__(self) -> int:
@@ -244,7 +246,9 @@ class Collated(Sequence[Any]):
             return _DictSample({name: rows[index] for name, rows in self.batch.items()})
         if isinstance(self.batch, torch.Tensor):
             return self.batch[index].as_subclass(_TensorSample)
-        return _TupleSample(rows[index] for rows in self.batch)
+        return _TupleSample(
+            rows[index].item() if place in self.numbers else rows[index] for place, rows in enumerate(self.batch)
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the samples."""

@@ -194,7 +194,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
 
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Make whole batches as the dataset does, if nothing is kept."""
-        inner = self._inner(NativeBatches)
+        inner = None if spec.cache is not None else self._inner(NativeBatches)
         own = inherits(self, MemoryEfficientDataset, "__getitems__") and self.__getitems__ is not None
         return inner.batch_assembly(spec, key, buffers) if inner is not None and own else None
 

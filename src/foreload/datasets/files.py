@@ -123,7 +123,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
             return []
         batch = ReadAssembly(self._files, self._sizes(), self._present, Buffers()).start(indices)
         batch.job.run_here()
-        return Collated(batch.take(), len(indices))
+        return Collated(batch.take(), len(indices), numbers=(1,))
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several files, before the transforms; in place of one that fails, its exception."""

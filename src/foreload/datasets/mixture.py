@@ -204,7 +204,8 @@ def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | Non
     batches = [part.batch for part in loaded]
     tables = [_fields(batch) for batch in batches]
     first = tables[0]
-    if any(type(batch) is not type(batches[0]) for batch in batches) or any(
+    numbers = loaded[0].numbers
+    if any(type(part.batch) is not type(batches[0]) or part.numbers != numbers for part in loaded) or any(
         [(name, rows.dtype, rows.shape[1:]) for name, rows in table.items()]
         != [(name, rows.dtype, rows.shape[1:]) for name, rows in first.items()]
         for table in tables
@@ -214,7 +215,8 @@ def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | Non
     fields = {name: torch.cat([table[name] for table in tables])[order] for name in first}
     if isinstance(batches[0], dict):
         return Collated(fields, len(back))
-    return Collated(fields[0] if isinstance(batches[0], torch.Tensor) else list(fields.values()), len(back))
+    joined = fields[0] if isinstance(batches[0], torch.Tensor) else list(fields.values())
+    return Collated(joined, len(back), numbers)
 
 
 def _fields(batch: Any) -> dict[Any, torch.Tensor]:

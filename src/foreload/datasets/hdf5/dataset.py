@@ -240,13 +240,14 @@ class HDF5Dataset(BaseDataset, NativeBatches):
             return samples
         return [self.finish_sample(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
 
-    def _rows(self, indices: Sequence[int]) -> _Samples:
+    def _rows(self, indices: Sequence[int]) -> Collated:
+        numbers = [place for place, column in enumerate(self.columns) if column.is_number]
         if self._table is not None:
             rows: Any = self._table.__getitems__(indices)
-            return _Samples(self, rows.batch, len(indices))
+            return Collated(rows.batch, len(indices), numbers)
         batch = self._window(Buffers()).start(indices)
         batch.job.run_here()
-        return _Samples(self, batch.take(), len(indices))
+        return Collated(batch.take(), len(indices), numbers)
 
     def read_many(self, indices: Sequence[int]) -> Sequence[Any]:
         """Load several rows, each chunk once, before the transform; in place of one that fails, its exception."""
@@ -280,21 +281,6 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the file for itself."""
         return {**self.__dict__, "_bands": None}
-
-
-class _Samples(Collated):
-    """A batch of rows that yields the dataset's samples."""
-
-    def __init__(self, dataset: HDF5Dataset, batch: Any, count: int) -> None:
-        super().__init__(batch, count)
-        self._dataset = dataset
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return one sample, or a list of them for a slice."""
-        sample = super().__getitem__(index)
-        if isinstance(index, slice) or not isinstance(sample, tuple):
-            return sample
-        return type(sample)(self._dataset._sample(sample))
 
 
 def _found(handle: Any, argument: str, name: str, path: str) -> Any:

@@ -96,7 +96,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         assembly = SmallImageAssembly(self, self.transform, (seed, 0), memory_for_a_batch())
         batch = assembly.start(indices)
         batch.job.run_here()
-        return Collated(batch.take(), len(indices))
+        return Collated(batch.take(), len(indices), numbers=(1,))
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
@@ -151,7 +151,7 @@ class SmallImageAssembly:
         def take() -> Any:
             batch: Any = [images, targets]
             if self._collate is not None:
-                batch = self._collate(Collated(batch, len(targets)))
+                batch = self._collate(Collated(batch, len(targets), numbers=(1,)))
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)

@@ -21,7 +21,10 @@ from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.transforms import ImageTransform, shaped
 
-__all__ = ["ImageAssembly", "Images"]
+__all__ = ["IMAGE_NUMBERS", "ImageAssembly", "Images"]
+
+# The columns of a batch that are numbers in a sample: the target, and whether the image is still to be mirrored.
+IMAGE_NUMBERS = (1, 2)
 
 # An image's position in the batch, and why it cannot be loaded.
 Failure = tuple[int, BaseException]
@@ -107,7 +110,7 @@ class ImageAssembly:
                 chosen = remaining_positions(failures, where, self._on_error, self._errors, images.path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
-                batch = self._collate(Collated(batch, len(batch[1])))
+                batch = self._collate(Collated(batch, len(batch[1]), IMAGE_NUMBERS))
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)

@@ -22,7 +22,7 @@ from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
-from foreload.datasets.images.batches import ImageAssembly, Images
+from foreload.datasets.images.batches import IMAGE_NUMBERS, ImageAssembly, Images
 from foreload.datasets.images.cache import ImageCache, check_room
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder
@@ -229,7 +229,7 @@ class ImageDataset(
         seed = draw_seed() if self.transform.random else 0
         batch = self.image_assembly(self.transform, (seed, 0), memory_for_a_batch()).start(indices)
         batch.job.run_here()
-        return Collated(batch.take(), len(indices))
+        return Collated(batch.take(), len(indices), IMAGE_NUMBERS)
 
     def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
         has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device

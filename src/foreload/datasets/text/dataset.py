@@ -168,7 +168,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         batch = TextAssembly(self, Buffers()).made(indices)
         if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
-            return Collated(batch.padded(), len(indices))
+            return Collated(batch.padded(), len(indices), numbers=(1,))
         return [batch.sample(row) for row in range(len(indices))]
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
