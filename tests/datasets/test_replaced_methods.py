@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import foreload as fl
 from foreload.datasets.tensors import tensor_assembly
 from foreload.options import Keep
 from foreload.protocol import NativeBatches, TwoStage
+from tests.datasets.compared import same
+from tests.datasets.every_dataset import COUNT, DATASETS, batches_of, image_bytes, write
 
-COUNT, BATCH = 12, 4
+BATCH = 4
 
 
-def image_bytes(number: int) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (40, 50, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+pytestmark = pytest.mark.filterwarnings("ignore:the cache keeps samples as")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    (folder / "images" / "cat").mkdir(parents=True)
-    (folder / "files" / "cat").mkdir(parents=True)
-    with tarfile.open(folder / "data.tar", "w") as shard:
-        for number in range(COUNT):
-            (folder / "images" / "cat" / f"{number:02}.jpg").write_bytes(image_bytes(number))
-            (folder / "files" / "cat" / f"{number:02}.bin").write_bytes(bytes([number] * 8))
-            for name, content in ((f"{number:02}.jpg", image_bytes(number)), (f"{number:02}.cls", b"%d" % number)):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                shard.addfile(member, io.BytesIO(content))
-    pq.write_table(pa.table({"a": np.arange(COUNT), "b": np.arange(COUNT) / 2}), folder / "data.parquet")
-    with h5py.File(folder / "data.h5", "w") as file:
-        file["data"], file["target"] = np.arange(2 * COUNT).reshape(COUNT, 2) / 2, np.arange(COUNT)
-    (folder / "data.txt").write_text("".join(f"word {number} and more\n" for number in range(COUNT)))
+    write(folder)
     return folder
 
 
@@ -67,14 +46,6 @@ def next_image(_: bytes) -> bytes:
     return image_bytes(100)
 
 
-def tensor_of(image: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(image.resize((8, 8))))
-
-
-def number_of(sample: dict[str, Any]) -> int:
-    return int(sample["cls"])
-
-
 def other_target(prepared: Any) -> Any:
     """Of images, whose pixels may be there in several forms, another target; of others, something else."""
     return (
@@ -84,45 +55,6 @@ def other_target(prepared: Any) -> Any:
     )
 
 
-Make = Callable[[type, Path], Any]
-DATASETS: dict[str, tuple[type, Make]] = {
-    "images": (fl.ImageDataset, lambda kind, folder: kind(folder / "images", transform=fl.transforms.val(32))),
-    "images, one kept": (
-        fl.ImageDataset,
-        lambda kind, folder: kind(folder / "images", transform=fl.transforms.val(32), cache_size=0),
-    ),
-    "images, Python": (fl.ImageDataset, lambda kind, folder: kind(folder / "images", transform=tensor_of)),
-    "images in shards": (
-        fl.ImageDataset,
-        lambda kind, folder: kind(folder / "data.tar", transform=fl.transforms.val(32)),
-    ),
-    "images, ready-made": (
-        fl.HighPerformanceDataset,
-        lambda kind, folder: kind(folder / "images", transform=fl.transforms.val(32)),
-    ),
-    "files": (fl.FileDataset, lambda kind, folder: kind(folder / "files")),
-    "files, transformed": (
-        fl.FileDataset,
-        lambda kind, folder: kind(folder / "files", transform=torch.Tensor.float),
-    ),
-    "files, kept": (
-        fl.FileDataset,
-        lambda kind, folder: kind(folder / "files", loading_mode=fl.LoadingMode.EAGER),
-    ),
-    "tar": (fl.TarDataset, lambda kind, folder: kind(folder / "data.tar", number_of)),
-    "parquet": (fl.ParquetDataset, lambda kind, folder: kind(folder / "data.parquet")),
-    "hdf5": (fl.HDF5Dataset, lambda kind, folder: kind(folder / "data.h5", target_name="target")),
-    "text": (fl.TextDataset, lambda kind, folder: kind(folder / "data.txt")),
-    "text, kept": (
-        fl.TextDataset,
-        lambda kind, folder: kind(folder / "data.txt", loading_mode=fl.LoadingMode.CACHED),
-    ),
-    "any": (fl.MemoryEfficientDataset, lambda kind, folder: kind(folder / "files")),
-    "any, images": (
-        fl.MemoryEfficientDataset,
-        lambda kind, folder: kind(folder / "images", transform=fl.transforms.val(32)),
-    ),
-}
 METHODS = ("__getitem__", "read", "read_encoded", "prepare_sample", "finish_sample")
 CASES = [
     (name, method)
@@ -141,21 +73,6 @@ def replaced(kind: type, method: str) -> type:
         return change(own(self, *arguments, **options))
 
     return type("Replaced", (kind,), {method: changed})
-
-
-def same(one: Any, two: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, two)
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(two) and all(map(same, one, two))
-    return bool(one == two)
-
-
-def batches_of(samples: list[Any], order: list[int]) -> list[Any]:
-    parts = [order[begin : begin + BATCH] for begin in range(0, len(order), BATCH)]
-    return [default_collate([samples[index] for index in part]) for part in parts]
 
 
 def ways(dataset: Any) -> Iterator[tuple[str, list[int], Any]]:
@@ -181,7 +98,7 @@ def test_batches_are_of_the_samples_of_the_subclass(folder: Path, name: str, met
     samples = [dataset[index] for index in range(COUNT)]
     assert not same(samples, [make(kind, folder)[index] for index in range(COUNT)])
     for way, order, loader in ways(dataset):
-        assert same(list(loader), batches_of(samples, order)), way
+        assert same(list(loader), batches_of(samples, order, BATCH)), way
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -192,7 +109,7 @@ def test_a_method_replaced_on_the_object_shows_as_well(folder: Path, name: str) 
     dataset.finish_sample = lambda index, prepared: other(own(index, prepared))
     samples = [dataset[index] for index in range(COUNT)]
     for way, order, loader in ways(dataset):
-        assert same(list(loader), batches_of(samples, order)), way
+        assert same(list(loader), batches_of(samples, order, BATCH)), way
 
 
 class Records(Dataset[Any], TwoStage, NativeBatches):
@@ -222,7 +139,7 @@ def test_a_subclass_of_a_class_with_hooks(method: str) -> None:
     dataset = replaced(Records, method)()
     samples = [dataset[index] for index in range(COUNT)]
     for way, order, loader in ways(dataset):
-        assert same(list(loader), batches_of(samples, order)), way
+        assert same(list(loader), batches_of(samples, order, BATCH)), way
 
 
 class Items(Dataset[int]):
@@ -252,4 +169,4 @@ def test_items_of_a_subclass_are_those_of_batches(name: str) -> None:
     samples = [dataset[index] for index in range(COUNT)]
     assert not same(samples, [make(kind)[index] for index in range(COUNT)])
     for way, order, loader in ways(dataset):
-        assert same(list(loader), batches_of(samples, order)), way
+        assert same(list(loader), batches_of(samples, order, BATCH)), way
