@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import foreload as fl
+from foreload.dali.samples import EncodedSamples
 from foreload.datasets.tensors import tensor_assembly
 from foreload.options import Keep
 from foreload.protocol import NativeBatches, TwoStage
@@ -170,3 +171,13 @@ def test_items_of_a_subclass_are_those_of_batches(name: str) -> None:
     assert not same(samples, [make(kind)[index] for index in range(COUNT)])
     for way, order, loader in ways(dataset):
         assert same(list(loader), batches_of(samples, order, BATCH)), way
+
+
+def test_dali_gets_what_a_subclass_makes_itself(folder: Path) -> None:
+    dataset = fl.ImageDataset(folder / "images", transform=fl.transforms.val(32))
+    (file, target) = EncodedSamples(dataset)[3].fields
+    assert (file.tobytes(), int(target)) == (image_bytes(3), 0)
+    own = replaced(fl.ImageDataset, "__getitem__")(folder / "images", transform=fl.transforms.val(32))
+    (image, target) = EncodedSamples(own)[3].fields
+    assert (image == dataset[3][0].numpy() + 1).all()
+    assert int(target) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from foreload.cache.view import has_two_stages
 from foreload.checks import Array
 from foreload.protocol import ImageForms, LoaderDefaults, SampleSource, UserCode
 
@@ -55,7 +56,8 @@ class EncodedSamples(Dataset[Sample], LoaderDefaults, SampleSource, UserCode):
     def __getitem__(self, index: int) -> Sample:
         """Load a sample."""
         dataset = self.dataset
-        sample = dataset.prepare_sample(index, "encoded") if isinstance(dataset, ImageForms) else dataset[index]
+        is_encoded = isinstance(dataset, ImageForms) and has_two_stages(dataset)
+        sample = dataset.prepare_sample(index, "encoded") if is_encoded else dataset[index]
         if isinstance(sample, Mapping):
             sample = tuple(sample.values())
         fields = sample if isinstance(sample, (tuple, list)) else (sample,)
