@@ -136,7 +136,7 @@ def test_loops_that_do_not_wait_are_not_accused(
 
 
 TORCH = """
-import os, sys, time, torch
+import sys, time, torch
 from torch.utils.data import DataLoader
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 200
@@ -145,13 +145,10 @@ class Slow(torch.utils.data.Dataset):
         return torch.tensor(index)
 def later(batches, seconds):
     for batch in batches:
-        if seconds:  # even sleep(0) gives the core away, for as long as others want it
-            time.sleep(seconds)
+        time.sleep(seconds)
         yield batch
 if __name__ == "__main__":
     start = sys.argv[2] or None
-    if len(sys.argv) > 4:
-        os.register_at_fork(before=lambda: time.sleep(float(sys.argv[4])))
     loader = DataLoader(Slow(), batch_size=4, num_workers=int(sys.argv[1]), multiprocessing_context=start)
     for batch in later(loader, float(sys.argv[3])):
         time.sleep(0.005)
@@ -165,7 +162,7 @@ def test_a_loop_around_a_loader_is_told_from_it(
     workers: str, start: str, seconds: str, others: int, tmp_path: Path
 ) -> None:
     expected = others * ["for batch in later(loader, float(sys.argv[3]))"]
-    for _ in range(3):  # others who need the cores may make it wait
+    for _ in range(8):  # others who need the cores may make it wait
         found = profile(write(tmp_path, TORCH), [workers, start, seconds])
         first, *rest = found.loaders
         assert first.title.startswith("DataLoader(Slow")
@@ -173,13 +170,6 @@ def test_a_loop_around_a_loader_is_told_from_it(
         if titles == expected:
             break
     assert titles == expected
-
-
-@pytest.mark.slow
-def test_starting_the_workers_is_the_loaders_time(tmp_path: Path) -> None:
-    (found,) = profile(write(tmp_path, TORCH), ["1", "fork", "0", "0.6"]).loaders
-    assert found.title.startswith("DataLoader(Slow")
-    assert found.stats["seconds"] > 0.6
 
 
 RANKS = """

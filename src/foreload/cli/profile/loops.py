@@ -28,9 +28,6 @@ _INSIDE = str(Path(__file__).with_name("inside"))
 # Code below these has measured, and recorded, what its caller waits for.
 _KNOWN = (_INSIDE, str(Path(__file__).parents[2] / "epochs"))
 
-# So has torch's loader, but no code of ours is on the stack while it starts its workers.
-_TORCHS_LOADER = "torch/utils/data/dataloader.py"
-
 # Code below these, or in a folder of installed packages, is not the user's.
 _LIBRARIES = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[2]))
 
@@ -231,7 +228,7 @@ def _is_users(function: Function) -> bool:
 def _count_wait(entry: SampledLoop, above: list[tuple[Function, int]]) -> None:
     """Count a wait for the next item, and in which of the user's functions it was spent."""
     entry.waits += 1
-    if any(function.path.startswith(_KNOWN) or function.path.endswith(_TORCHS_LOADER) for function, _ in above):
+    if any(function.path.startswith(_KNOWN) for function, _ in above):
         entry.known += 1
     for function, _ in reversed(above):
         if _is_users(function):
