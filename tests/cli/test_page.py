@@ -184,13 +184,16 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
             "#epoch-end",
             "#trouble .where",
         ):
-            text_colour, ground = page.locator(where).first.evaluate(
-                """node => {
+            # (What the page has replaced by then has no colours.)
+            text_colour, ground = page.evaluate(
+                """where => {
+                    const node = document.querySelector(where);
                     const behind = (node) => getComputedStyle(node).backgroundColor;
                     let ground = node;
                     while (behind(ground) === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
                     return [getComputedStyle(node).color, behind(ground)];
-                }"""
+                }""",
+                where,
             )
             light, dark = sorted([luminance(text_colour), luminance(ground)], reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (where, text_colour, ground)
