@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import multiprocessing
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -62,6 +63,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Let all tests have one environment: workers are started anew for each that differs.
+
+    (pytest gives a test's name in this variable, and removes it itself after the test's teardown.)
+    """
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 def pytest_sessionfinish() -> None:
