@@ -1,4 +1,9 @@
-"""Loading on a Ray cluster of two nodes of this machine against the same two cores, and what kills cost."""
+"""Loading on a Ray cluster of two nodes of this machine against the same two cores, and what kills cost.
+
+Ray alone is timed too: the same nodes return batches of the same size that lie ready. Here the processes that
+carry a batch from one node's store to the other's share the cores with those that load; on a real cluster each
+node has its own.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import foreload as fl
 
@@ -33,6 +40,35 @@ def epoch(loader: Any, number: int, kills: tuple[int, ...] = ()) -> float:
     return time.perf_counter() - started
 
 
+@ray.remote(num_cpus=0)
+class Ready:
+    """A node's batch that lies ready."""
+
+    def __init__(self, size: int) -> None:
+        self.batch = np.ones(size, np.uint8)
+
+    def load(self) -> Any:
+        return self.batch
+
+
+def carry(count: int, size: int) -> float:
+    """Get batches of a size from two nodes in turn, two ahead of each, and return the seconds that it took."""
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes()]
+    nodes: list[Any] = [Ready.options(scheduling_strategy=place).remote(size) for place in places]  # type: ignore[attr-defined]
+    try:
+        ray.get([node.load.remote() for node in nodes])
+        started = time.perf_counter()
+        asked = [nodes[number % 2].load.remote() for number in range(4)]
+        for number in range(count):
+            ray.get(asked.pop(0))
+            if number + 4 < count:
+                asked.append(nodes[number % 2].load.remote())
+        return time.perf_counter() - started
+    finally:
+        for node in nodes:
+            ray.kill(node)
+
+
 def main() -> None:
     options = parser(__doc__, rounds=5)
     options.add_argument("--images", type=int, default=2000)
@@ -48,7 +84,9 @@ def main() -> None:
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         for name, is_float in (("uint8", False), ("float32", True)):
-            data = fl.ImageDataset(folder, transform=fl.transforms.train(224, normalize=is_float))
+            # No image is kept: a process has the same images in each epoch, an actor has not.
+            transform = fl.transforms.train(224, normalize=is_float)
+            data = fl.ImageDataset(folder, transform=transform, cache_size=0)
             compare(name, data, record, arguments.rounds)
     finally:
         ray.shutdown()
@@ -70,6 +108,7 @@ def compare(name: str, data: Any, record: Record, rounds: int) -> None:
         )
         record.samples(speeds, "images/s")
         middle = {title: statistics.median(values) for title, values in speeds.items()}
+        limit(name, data, middle[f"two processes, {name}"], record, rounds)
         there = middle[f"two Ray nodes, {name}"]
         for title in ("two threads", "two processes"):
             record.verdict(f"two Ray nodes / {title}, {name}", there / middle[f"{title}, {name}"], 0.85)
@@ -78,6 +117,17 @@ def compare(name: str, data: Any, record: Record, rounds: int) -> None:
     finally:
         for loader in loaders.values():
             loader.close()
+
+
+def limit(name: str, data: Any, here: float, record: Record, rounds: int) -> None:
+    """Note the speed at which Ray carries such batches, and the share of ``here`` that both together can reach."""
+    size = 64 * data[0][0].nbytes
+    count = -(-len(data) // 64)
+    alone = len(data) / statistics.median(carry(count, size) for _ in range(rounds))
+    share = 1 / (1 + here / alone)
+    print(f"  Ray alone carries {alone:,.0f} images/s; both together reach {share:.3g} of two processes")
+    record.note(f"Ray alone, ready batches, {name}, images/s", round(alone))
+    record.note(f"share of two processes that loading and Ray together can reach, {name}", round(share, 3))
 
 
 def _speed(loader: Any, samples: int) -> float:
