@@ -57,8 +57,7 @@ def steps_of(folder: Path, run: int, ranks: int) -> list[tuple[int, int, list[li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 0])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "workers"), [(2, 1), (4, 0)])
 def test_a_rank_that_is_killed_costs_no_sample(ranks: int, workers: int, tmp_path: Path) -> None:
     samples, batch, every, kill = 1001, 4, 7, 40 * 2 // ranks
     before = leftovers.shared_memory()
