@@ -80,8 +80,8 @@ class Unfinished {
       key_ = key;
       is_known_ = true;
     }
-    const nb::object bytes = owned(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(content),
-                                                             static_cast<Py_ssize_t>(size)));
+    const nb::object bytes = owned(
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(content), static_cast<Py_ssize_t>(size)));
     check(PyDict_SetItem(sample_.ptr(), field.ptr(), bytes.ptr()));
   }
 
@@ -171,11 +171,11 @@ std::vector<uint32_t> sample_sums(const nb::list& samples, uint32_t before) {
 }  // namespace
 
 void bind_tar(nb::module_& module) {
-  module.def("tar_samples", &tar_samples, nb::arg("data"), nb::arg("begin"), nb::arg("end"),
-             nb::arg("sample"),
-             "Read usual members of a tar from data[begin:end]; `sample` is the unfinished one, an empty dict "
-             "for none. Return the samples that are whole, the one that is not, where the next member begins, "
-             "how many bytes it needs (0: it is for another reader), and the last member's name.");
+  module.def(
+      "tar_samples", &tar_samples, nb::arg("data"), nb::arg("begin"), nb::arg("end"), nb::arg("sample"),
+      "Read usual members of a tar from data[begin:end]; `sample` is the unfinished one, an empty dict "
+      "for none. Return the samples that are whole, the one that is not, where the next member begins, "
+      "how many bytes it needs (0: it is for another reader), and the last member's name.");
   module.def("sample_sums", &sample_sums, nb::arg("samples"), nb::arg("before"),
              "For each sample, the CRC-32 of its key and its fields' names and sizes, and of those before.");
 }

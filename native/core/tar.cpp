@@ -78,7 +78,8 @@ TarName split_tar_name(std::string_view name) {
   const size_t dot = name.find('.', base);
   if (dot == std::string_view::npos || dot == base) return {TarRole::none, {}, {}};
   const std::string_view field = name.substr(dot + 1);
-  return {is_key_field(field) ? TarRole::unusual : TarRole::part, name.substr(0, dot), field};
+  if (is_key_field(field)) return {TarRole::unusual, {}, {}};
+  return {TarRole::part, name.substr(0, dot), field};
 }
 
 }  // namespace foreload

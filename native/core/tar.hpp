@@ -1,5 +1,6 @@
 // Headers of tars (POSIX.1-1988, "ustar") and the names of their members, if they are usual ones. What is not
-// (records of pax and GNU, links, damage, names that are not ASCII) is left to a full reader, which is slower.
+// (records of pax and GNU, links, damage, names that are not ASCII) is left to a full reader, which is
+// slower.
 #pragma once
 
 #include <cstddef>
