@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <string>
 #include <vector>
 
@@ -148,19 +150,47 @@ void add_repr(std::string& out, nb::handle object) {
   out.append(text, static_cast<size_t>(size));
 }
 
+size_t size_of(PyObject* content) {
+  const Py_ssize_t size = PyBytes_Check(content) ? PyBytes_Size(content) : PyObject_Size(content);
+  if (size < 0) throw nb::python_error();
+  return static_cast<size_t>(size);
+}
+
+// The texts ('NAME',  of the names of fields, which samples mostly share.
+class FieldTexts {
+ public:
+  const std::string& of(nb::handle name) {
+    for (const auto& [object, text] : known_) {
+      if (object.is(name)) return text;
+    }
+    if (known_.size() >= kMost) known_.clear();
+    std::string text = "(";
+    add_repr(text, name);
+    text += ", ";
+    return known_.emplace_back(nb::borrow(name), std::move(text)).second;
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::vector<std::pair<nb::object, std::string>> known_;
+};
+
 std::vector<uint32_t> sample_sums(const nb::list& samples, uint32_t before) {
   std::vector<uint32_t> sums;
+  sums.reserve(samples.size());
+  const nb::object name_of_key = text_of("__key__");
+  FieldTexts texts;
   std::string text;
+  std::array<char, 20> digits;
   for (const nb::handle sample : samples) {
     const auto fields = nb::cast<nb::dict>(sample);
     text = "(";
-    add_repr(text, fields["__key__"]);
-    const char* separator = ", [(";
+    add_repr(text, fields[name_of_key]);
+    const char* separator = ", [";
     for (const auto [name, content] : fields) {
-      text += separator;
-      add_repr(text, name);
-      text.append(", ").append(std::to_string(nb::len(content))).append(")");
-      separator = ", (";
+      const auto end = std::to_chars(digits.begin(), digits.end(), size_of(content.ptr())).ptr;
+      text.append(separator).append(texts.of(name)).append(digits.begin(), end).push_back(')');
+      separator = ", ";
     }
     text += "])";
     sums.push_back(before = foreload::crc32(before, text));
