@@ -11,6 +11,7 @@ if .venv/bin/python -c "import sys, torch; sys.exit(not torch.cuda.is_available(
   echo "==> benchmarks/gpu.py"
   .venv/bin/python -W ignore benchmarks/gpu.py
 fi
+.venv/bin/python -W ignore -m benchmarks.tar_stream
 .venv/bin/python -W ignore -m benchmarks.storage.run
 .venv/bin/foreload bench --json benchmarks/results/bench_images.json
 .venv/bin/foreload bench --dataset-size 10000,100 --seeds 10 --json benchmarks/results/bench_tensors.json

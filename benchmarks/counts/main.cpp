@@ -24,7 +24,7 @@ std::vector<counts::Path> all_paths() {
   std::vector<counts::Path> all;
   for (const auto paths :
        {counts::image_paths, counts::small_image_paths, counts::row_paths, counts::order_paths,
-        counts::plan_paths, counts::cache_paths, counts::file_paths, counts::text_paths}) {
+        counts::plan_paths, counts::cache_paths, counts::file_paths, counts::tar_paths, counts::text_paths}) {
     for (auto& path : paths()) all.push_back(std::move(path));
   }
   return all;

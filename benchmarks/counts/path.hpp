@@ -24,6 +24,7 @@ std::vector<Path> order_paths();
 std::vector<Path> plan_paths();
 std::vector<Path> cache_paths();
 std::vector<Path> file_paths();
+std::vector<Path> tar_paths();
 std::vector<Path> text_paths();
 
 }  // namespace counts

@@ -35,6 +35,7 @@ NB_MODULE(_native, module) {
   bind_view(module);
   bind_image(module);
   bind_small(module);
+  bind_tar(module);
   bind_text(module);
   bind_pieces(module);
   bind_twisters(module);

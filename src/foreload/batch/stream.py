@@ -13,6 +13,7 @@ from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
+from foreload.order.shuffle import Shuffled
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
@@ -138,17 +139,32 @@ class StreamBatches(Iterator[Any]):
             self._read += 1
             return item
         # Only next() is called: a dataset that is its own iterator may start over if iter() is called again.
-        samples = []
-        for _ in range(self._size):
-            try:
+        samples: list[Any] = []
+        try:
+            while len(samples) < self._size:
                 samples.append(self._item())
-            except StopIteration:
-                break
+                if type(self._items) is Shuffled:
+                    self._take(self._items, samples, self._size)
+        except StopIteration:
+            pass
         self._read += len(samples)
         self._ended = len(samples) < self._size
         if not samples or (self._ended and self._drop_last):
             raise StopIteration
         return samples
+
+    def _take(self, items: Shuffled, samples: list[Any], size: int) -> None:
+        """Do what ``_item`` would for the rest of a batch, many samples at a time."""
+        while len(samples) < size:
+            found, error = items.take(size - len(samples))
+            samples += found
+            if isinstance(error, StopIteration):
+                self._over = True
+            if error is None:
+                continue
+            if isinstance(error, StopIteration) or self._on_error == "raise":
+                raise error
+            self._errors.append(SampleError.of(None, error, "skip"))
 
 
 def _state_of(thing: Any) -> Any:

@@ -136,19 +136,25 @@ class _Blocks:
         readers, reader = reading.ranks * reading.workers, reading.rank * reading.workers + reading.worker
         self._at, self._until = count * reader // readers, count * (reader + 1) // readers
         self._together = max(1, min(_TOGETHER, reading.buffer // 4))
-        self._read, self._finish = _ways(dataset)
-        self._waiting: deque[tuple[int, Any]] = deque()
+        self._load_many, self._finish = _ways(dataset)
+        self.finishes = self._finish is not None
+        self._waiting: deque[tuple[int, Any]] = deque()  # samples, or why they failed
 
-    def next(self) -> tuple[int, Any] | None:
-        """Return the next sample, read together with its neighbours."""
+    def read(self) -> tuple[list[int], list[Any]]:
+        """Return the next samples, read together, up to the first that failed."""
         if not self._waiting:
             if self._at == self._until:
-                return None
+                return [], []
             indices = self._indices(self._at, min(self._until, self._at + self._together))
             self._waiting.extend(zip(indices, self._load(indices), strict=True))
-        index, sample = self._waiting.popleft()
-        self._at += 1
-        return index, _checked(index, sample)
+        found: list[tuple[int, Any]] = []
+        while self._waiting and not isinstance(self._waiting[0][1], Exception):
+            found.append(self._waiting.popleft())
+        self._at += max(1, len(found))
+        if not found:
+            index, error = self._waiting.popleft()
+            raise _noted(index, error)
+        return [index for index, _ in found], [sample for _, sample in found]
 
     def _indices(self, at: int, until: int) -> list[int]:
         """Return the samples at these positions."""
@@ -163,18 +169,24 @@ class _Blocks:
             at = stop
         return indices
 
-    def finish(self, name: int, sample: Any) -> Any:
+    def finish(self, number: int, sample: Any) -> Any:
         """Transform a sample, if that is left to do."""
+        if self._finish is None:
+            return sample
         try:
-            return self._finish(name, sample)
+            return self._finish(number, sample)
         except Exception as error:
-            raise _noted(name, error) from error.__cause__
+            raise _noted(number, error) from error.__cause__
 
-    def state(self) -> list[int]:
+    def state(self, left: int) -> list[int]:
         """Return the position, and the number of samples."""
-        return [self._at, self._count]
+        return [self._at - left, self._count]
 
-    def restore(self, state: list[int], names: list[int]) -> list[Any]:
+    def names(self, numbers: Sequence[int]) -> list[int]:
+        """Return the indices."""
+        return list(numbers)
+
+    def restore(self, state: list[int], names: list[int]) -> tuple[list[int], list[Any]]:
         """Resume there."""
         if not isinstance(state, (list, tuple)) or len(state) != 2:
             raise ValueError(f"the state's 'at' must be [position, samples], got {repr(state)[:100]}")
@@ -189,11 +201,11 @@ class _Blocks:
         for begin in range(0, len(stored), self._together):
             indices = stored[begin : begin + self._together]
             found |= zip(indices, self._load(indices), strict=True)
-        return [_checked(name, found[name]) for name in names]
+        return list(names), [_checked(name, found[name]) for name in names]
 
     def _load(self, indices: Sequence[int]) -> Sequence[Any]:
         try:
-            samples = self._read(indices)
+            samples = self._load_many(indices)
             if len(samples) != len(indices):
                 raise ValueError(f"read_many() returned {len(samples)} samples, but was asked for {len(indices)}")
         except Exception as error:  # of all of them; a loop that skips failures goes on after them
@@ -201,15 +213,15 @@ class _Blocks:
         return samples
 
 
-def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Callable[[int, Any], Any]]:
-    """Return a function that reads several samples, and one that finishes each of them later.
+def _ways(dataset: Any) -> tuple[Callable[[Sequence[int]], Sequence[Any]], Callable[[int, Any], Any] | None]:
+    """Return a function that reads several samples, and one that finishes each of them later, if that is needed.
 
     If a subclass overrides ``__getitem__``, that makes the samples, and nothing is left to do.
     """
     own = min(definition_depth(dataset, "__getitem__"), definition_depth(dataset, "__getitems__"))
     if isinstance(dataset, BlockStorage) and definition_depth(dataset, "read_many") <= own:
         return dataset.read_many, dataset.finish_sample
-    return (lambda indices: _load(dataset, indices)), (lambda _, sample: sample)
+    return (lambda indices: _load(dataset, indices)), None
 
 
 def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:

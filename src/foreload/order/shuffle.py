@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol, Self, SupportsIndex
@@ -20,10 +20,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from foreload import _native
 from foreload._torch import draw_seed
-from foreload.checks import Indices, check_int, check_seed, check_state_int
+from foreload.checks import Array, Indices, check_int, check_seed, check_state_int
 from foreload.order.ranks import present_rank
 
-__all__ = ["Reading", "ShuffledStream", "Source", "order_of"]
+__all__ = ["Reading", "Shuffled", "ShuffledStream", "Source", "order_of"]
 
 _UINT64_MAX = (1 << 64) - 1
 _UINT32_MAX = (1 << 32) - 1
@@ -54,22 +54,31 @@ class Reading:
 
 
 class Source(Protocol):
-    """Data that is read one sample after the other."""
+    """Data that is read one sample after the other. Each sample has a number of its own.
 
-    def next(self) -> tuple[Any, Any] | None:
-        """Return the name of the next sample and the sample; None at the end.
+    Attributes:
+        finishes: whether ``finish`` does anything.
+    """
+
+    finishes: bool
+
+    def read(self) -> tuple[Sequence[int], list[Any]]:
+        """Return the numbers and samples that come next, as many as are at hand but at least one; none at the end.
 
         An exception means that one sample failed, or a part; the next call goes on after it.
         """
 
-    def finish(self, name: Any, sample: Any) -> Any:
+    def finish(self, number: int, sample: Any) -> Any:
         """Return the sample as it leaves the buffer, after random transforms for instance."""
 
-    def state(self) -> Any:
-        """Return the place of reading, in plain values."""
+    def state(self, left: int) -> Any:
+        """Return the place of reading before the last ``left`` samples that were read, in plain values."""
 
-    def restore(self, state: Any, names: list[Any]) -> list[Any]:
-        """Go on from where ``state`` was taken; return the samples of these names, read again."""
+    def names(self, numbers: Sequence[int]) -> list[Any]:
+        """Return what samples of these numbers are called in a state, in plain values."""
+
+    def restore(self, state: Any, names: list[Any]) -> tuple[list[int], list[Any]]:
+        """Go on from where ``state`` was taken; return the numbers and samples of these names, read again."""
 
 
 def order_of(reading: Reading, count: int) -> Indices:
@@ -92,39 +101,82 @@ class Shuffled(Iterator[Any]):
         self._open = open_source
         self._reading = reading
         self._source = open_source(reading)
-        self._held: list[tuple[Any, Any]] = []
+        self._room = reading.buffer if reading.shuffle else 1
+        self._numbers: list[int] = []
+        self._held: list[Any] = []
+        # What was read, but is not in the buffer yet.
+        self._new_numbers: Sequence[int] = ()
+        self._new: list[Any] = []
         self._num_given = 0
         self._is_over = False
         self._random: list[int] = []
 
     def __next__(self) -> Any:
         """Fill the buffer, and return a random one of the samples in it."""
-        while not self._is_over and len(self._held) < (self._reading.buffer if self._reading.shuffle else 1):
-            found = self._source.next()
-            if found is None:
-                self._is_over = True
-            else:
-                self._held.append(found)
+        while len(self._held) < self._room and self._has_more():
+            numbers, samples = self._take_new(self._room - len(self._held))
+            self._numbers += numbers
+            self._held += samples
         if not self._held:
             raise StopIteration
         at = self._draw() % len(self._held)
         self._held[at], self._held[-1] = self._held[-1], self._held[at]
-        return self._source.finish(*self._held.pop())
+        self._numbers[at], self._numbers[-1] = self._numbers[-1], self._numbers[at]
+        return self._source.finish(self._numbers.pop(), self._held.pop())
+
+    def take(self, count: int) -> tuple[list[Any], Exception | None]:
+        """Return what so many calls of ``next`` would, up to the first that fails, and its error."""
+        samples: list[Any] = []
+        try:
+            while len(samples) < count:
+                if self._source.finishes or len(self._held) != self._room - 1 or not self._has_more():
+                    samples.append(next(self))
+                else:
+                    samples += self._exchange(count - len(samples))
+        except Exception as error:
+            return samples, error
+        return samples, None
+
+    def _has_more(self) -> bool:
+        """Whether there are samples to put into the buffer."""
+        if not self._new and not self._is_over:
+            self._new_numbers, self._new = self._source.read()
+            self._is_over = not self._new
+        return bool(self._new)
+
+    def _take_new(self, most: int) -> tuple[list[int], list[Any]]:
+        numbers, samples = list(self._new_numbers[:most]), self._new[:most]
+        self._new_numbers = self._new_numbers[most:]
+        del self._new[:most]
+        return numbers, samples
+
+    def _exchange(self, most: int) -> list[Any]:
+        """Replace up to ``most`` samples of the buffer, which lacks one to be full, by new ones; return them."""
+        self._have_random()
+        at = self._num_given % _NUM_DRAWN
+        numbers, samples = self._take_new(min(most, _NUM_DRAWN - at))
+        drawn = self._raw[at : at + len(samples)]
+        _native.exchange(self._numbers, numbers, drawn)
+        self._num_given += len(samples)
+        return _native.exchange(self._held, samples, drawn)
 
     def _draw(self) -> int:
-        run, at = divmod(self._num_given, _NUM_DRAWN)
-        if at == 0 or not self._random:
-            self._random = self._numbers(run)
+        self._have_random()
         self._num_given += 1
-        return self._random[at]
+        return self._random[(self._num_given - 1) % _NUM_DRAWN]
 
-    def _numbers(self, run: int) -> list[int]:
+    def _have_random(self) -> None:
+        """Have the run of random numbers of which the next sample's is one."""
+        if self._num_given % _NUM_DRAWN == 0 or not self._random:
+            self._raw = self._drawn_in(self._num_given // _NUM_DRAWN)
+            self._random = self._raw.tolist()
+
+    def _drawn_in(self, run: int) -> Array:
         reading = self._reading
         reader = reading.rank * reading.workers + reading.worker
         key = np.array([reading.seed, (reading.epoch & _UINT32_MAX) | (reader & _UINT32_MAX) << 32], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, run, 0], np.uint64))
-        numbers: list[int] = bits.random_raw(_NUM_DRAWN).tolist()
-        return numbers
+        return bits.random_raw(_NUM_DRAWN)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on from here: plain numbers, a few per sample in the buffer."""
@@ -132,8 +184,8 @@ class Shuffled(Iterator[Any]):
             **asdict(self._reading),
             "given": self._num_given,
             "over": self._is_over,
-            "at": self._source.state(),
-            "held": [name for name, _ in self._held],
+            "at": self._source.state(len(self._new)),
+            "held": self._source.names(self._numbers),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,10 +197,10 @@ class Shuffled(Iterator[Any]):
         self._check(state)
         self._reading = replace(self._reading, seed=state["seed"], epoch=state["epoch"])
         self._source = self._open(self._reading)
-        names = state["held"]
-        self._held = list(zip(names, self._source.restore(state["at"], names), strict=True))
+        self._new_numbers, self._new = (), []
+        self._numbers, self._held = self._source.restore(state["at"], state["held"])
         self._num_given, self._is_over = state["given"], state["over"]
-        self._random = self._numbers(self._num_given // _NUM_DRAWN)
+        self._random = []
 
     def _check(self, state: Any) -> None:
         if not isinstance(state, dict):

@@ -12,11 +12,12 @@ import sys
 import tarfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO, cast
 
 from foreload import _native
+from foreload.datasets.tar.forward import Blocks, Forward
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in, warn_of_more
@@ -26,7 +27,7 @@ from foreload.remote.fetch import Fetch
 from foreload.remote.url import is_remote, without_secrets
 from foreload.remote.webfile import WebFile
 
-__all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "samples_of"]
+__all__ = ["Shard", "is_stored", "list_stored", "list_streams", "name_of", "sample_runs"]
 
 Shard = str | Callable[[], BinaryIO]
 
@@ -36,7 +37,6 @@ _STANDARD_INPUT = "-"
 _headers: Any = tarfile
 
 _STEP = 128 << 10
-_MOST = 16 << 20  # of a member at once: a damaged header may claim any size
 _REMOTE_STEP = 8 << 20
 
 
@@ -103,8 +103,8 @@ def name_of(shard: Shard, number: int) -> str:
     return f"shard {number} ({getattr(shard, '__qualname__', repr(shard))})"
 
 
-def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[dict[str, Any]]:
-    """Read the samples of a shard, one after the other, as :class:`foreload.TarDataset` has them.
+def sample_runs(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[list[dict[str, Any]]]:
+    """Read the samples of a shard, as :class:`foreload.TarDataset` has them, some at a time.
 
     Raises:
         OSError: the shard cannot be read.
@@ -113,8 +113,8 @@ def samples_of(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator[
     with closing(_open(shard, fetch)) as file:
         place = _Place(name)
         try:
-            with closing(_unpacked(file)) as content, _Tar(fileobj=cast(Any, _Forward(content))) as tar:
-                yield from _samples(tar, place)
+            with closing(_unpacked(file)) as content, _Tar(fileobj=cast(Any, _forward(content))) as tar:
+                yield from _runs(tar, place)
                 if content is not file:
                     while content.read(_STEP):
                         pass  # as far as the checksum at the end
@@ -138,37 +138,6 @@ class _Place:
             return f"{self.shard}: no tar, or damaged before its first member"
         samples = f"after {self.samples} whole samples"
         return f"{self.shard}: damaged or cut short at member {self.member!r} or after it, {samples}"
-
-
-class _Forward:
-    """What tarfile reads from: a file that cannot go back, with a count of what was read."""
-
-    def __init__(self, file: Any) -> None:
-        self._read = file.read
-        self._at = 0
-
-    def tell(self) -> int:
-        """Return the number of bytes read."""
-        return self._at
-
-    def seek(self, place: int) -> None:
-        """Read on up to there, or to the end."""
-        if place < self._at:
-            raise tarfile.StreamError("seeking backwards is not allowed")
-        while self._at < place and self.read(min(place - self._at, _STEP)):
-            pass
-
-    def read(self, size: int) -> bytes:
-        """Read so many bytes, fewer only at the end."""
-        data: bytes = self._read(min(size, _MOST))
-        if 0 < len(data) < size:
-            pieces, left = [data], size - len(data)
-            while left and (piece := self._read(min(left, _MOST))):
-                pieces.append(piece)
-                left -= len(piece)
-            data = b"".join(pieces)
-        self._at += len(data)
-        return data
 
 
 class _Tar(tarfile.TarFile):
@@ -195,7 +164,12 @@ class _Member(Info):
 _Tar.tarinfo = _Member
 
 
-def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
+def _forward(content: Any) -> Forward:
+    # What is decompressed in large steps is lost as a whole where it is damaged.
+    return Blocks(content) if type(content) is io.BufferedReader else Forward(content)
+
+
+def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
     sample: dict[str, Any] = {}
     while (member := tar.next()) is not None:
         tar.members.clear()  # which otherwise grows with the archive
@@ -209,7 +183,7 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             continue
         key, field = found
         if sample and sample["__key__"] != key:
-            yield sample
+            yield [sample]
             place.samples += 1
             sample = {}
         if field in sample:
@@ -220,12 +194,34 @@ def _samples(tar: _Tar, place: _Place) -> Iterator[dict[str, Any]]:
             )
         sample = sample or {"__key__": key}
         sample[field] = _content(tar.fileobj, member)
+        # (A global header may rename every member.)
+        if isinstance(tar.fileobj, Blocks) and not tar.pax_headers:
+            sample = yield from _usual(tar, tar.fileobj, place, sample)
     if not sample:
         raise DecodeError(
             f"{place.shard}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg"
         )
     _check_end(tar, place)
-    yield sample
+    yield [sample]
+
+
+def _usual(tar: _Tar, file: Blocks, place: _Place, sample: dict[str, Any]) -> Generator[Any, None, dict[str, Any]]:
+    """Yield samples up to the first member that is left to tarfile; return the unfinished one."""
+    if file.tell() != tar.offset:  # in the padding, of which tarfile asks for the last byte
+        file.seek(tar.offset - 1)
+        if not file.read(1):
+            raise tarfile.ReadError("unexpected end of data")
+    while True:
+        whole, sample, last = file.parse(sample)
+        if last is not None:
+            place.member = last
+        if count := len(whole):
+            yield whole  # which is the caller's from here on
+            place.samples += count
+        if not file.fetch():
+            break
+    tar.offset = file.tell()
+    return sample
 
 
 def _content(file: Any, member: tarfile.TarInfo) -> bytes:
@@ -276,6 +272,7 @@ class _Joined(io.RawIOBase):
     def __init__(self, head: bytes, file: Any) -> None:
         self._head = head
         self._read = getattr(file, "read1", file.read)  # without waiting for all of it
+        self._read_into = file.readinto1 if type(file) is io.BufferedReader else None
         self._counts = not isinstance(
             getattr(file, "raw", None), (RemoteFile, _Joined)
         )  # these count their own bytes
@@ -285,13 +282,16 @@ class _Joined(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _native.Measure(Stage.read, 0) as measure:
-            data = self._head or self._read(len(buffer))
+            if self._read_into is not None and not self._head:
+                count = self._read_into(buffer)
+            else:
+                data = self._head or self._read(len(buffer))
+                self._head = data[len(buffer) :]
+                count = min(len(data), len(buffer))
+                buffer[:count] = data[:count]
             if self._counts:
-                measure.bytes = len(data)
-        self._head = data[len(buffer) :]
-        data = data[: len(buffer)]
-        buffer[: len(data)] = data
-        return len(data)
+                measure.bytes = count
+        return count
 
 
 def _unpacked(file: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
+from foreload import _native
 from foreload.checks import check_state_int
-from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, samples_of
+from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, sample_runs
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import UserCode
 from foreload.remote.fetch import Fetch
@@ -100,8 +100,8 @@ class TarStream(ShuffledStream, UserCode):
             )
         return _Shards(self, reading)
 
-    def _samples(self, shard: int) -> Iterator[dict[str, Any]]:
-        return samples_of(self.shards[shard], name_of(self.shards[shard], shard), self._fetch)
+    def _runs(self, shard: int) -> Iterator[list[dict[str, Any]]]:
+        return sample_runs(self.shards[shard], name_of(self.shards[shard], shard), self._fetch)
 
 
 class _Shards:
@@ -112,45 +112,56 @@ class _Shards:
         # Dealt to ranks before workers: ranks then differ by one shard at most.
         first, step = reading.rank + reading.ranks * reading.worker, reading.ranks * reading.workers
         self._own: list[int] = order_of(reading, len(stream.shards))[first::step].tolist()
+        self.finishes = stream.transform is not None
         self._turn = 0
         self._given = 0  # samples of the current shard
-        self._sum = 0  # a checksum of their keys, fields and sizes
-        self._samples: Iterator[dict[str, Any]] | None = None
+        self._sums = [0]  # checksums of their keys, fields and sizes: before the latest run, and after each of it
+        self._runs: Iterator[list[dict[str, Any]]] | None = None
+        self._rest: list[dict[str, Any]] = []  # of a run that was read when the state was restored
 
-    def next(self) -> tuple[list[int], dict[str, Any]] | None:
-        """Read the next sample of the current shard, or the first one of the next."""
+    def read(self) -> tuple[Sequence[int], list[dict[str, Any]]]:
+        """Read the next samples of the current shard, or the first ones of the next."""
         while self._turn < len(self._own):
             shard = self._own[self._turn]
             try:
-                if self._samples is None:
-                    self._samples = self._stream._samples(shard)
-                sample = next(self._samples)
+                if self._runs is None:
+                    self._runs = self._stream._runs(shard)
+                run = self._rest or next(self._runs)
+                sums = _native.sample_sums(run, self._sums[-1])
             except Exception as error:
-                self._turn, self._given, self._sum, self._samples = self._turn + 1, 0, 0, None
+                self._turn, self._given, self._sums, self._runs = self._turn + 1, 0, [0], None
                 if isinstance(error, StopIteration):
                     continue
                 raise
-            self._given += 1
-            self._sum = _sum(sample, self._sum)
-            return [shard, self._given - 1], sample
-        return None
+            first, self._rest = self._given, []
+            self._given += len(run)
+            self._sums = [self._sums[-1], *sums]
+            count = len(self._stream.shards)
+            return range(first * count + shard, self._given * count, count), run
+        return (), []
 
-    def finish(self, name: list[int], sample: dict[str, Any]) -> Any:
+    def finish(self, number: int, sample: dict[str, Any]) -> Any:
         """Transform a sample."""
         if self._stream.transform is None:
             return sample
         try:
             return self._stream.transform(sample)
         except Exception as error:
-            shard = name_of(self._stream.shards[name[0]], name[0])
+            own = number % len(self._stream.shards)
+            shard = name_of(self._stream.shards[own], own)
             error.add_note(f"foreload: while loading sample {sample['__key__']!r} of {shard}")
             raise
 
-    def state(self) -> list[int]:
+    def state(self, left: int) -> list[int]:
         """Return the shards done, the samples read of the current one, the number of shards, and a checksum."""
-        return [self._turn, self._given, len(self._stream.shards), self._sum]
+        return [self._turn, self._given - left, len(self._stream.shards), self._sums[len(self._sums) - 1 - left]]
 
-    def restore(self, state: list[int], names: list[Any]) -> list[Any]:
+    def names(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return the shard of each sample, and its number there."""
+        count = len(self._stream.shards)
+        return [[number % count, number // count] for number in numbers]
+
+    def restore(self, state: list[int], names: list[Any]) -> tuple[list[int], list[Any]]:
         """Resume there; each shard is opened once."""
         if not isinstance(state, (list, tuple)) or len(state) not in (3, 4):
             raise ValueError(f"the state's 'at' must be [turn, given, shards, sum], got {repr(state)[:100]}")
@@ -171,36 +182,38 @@ class _Shards:
         present = self._own[turn] if turn < len(self._own) else None
         for shard in sorted({shard for shard, _ in wanted} - {present}):
             self._again(shard, 1 + max(number for own, number in wanted if own == shard), wanted, found)
-        self._turn, self._given, self._sum = turn, given, 0
+        self._turn, self._given, self._sums = turn, given, [0]
         if present is not None and given:
-            self._samples = self._again(present, given, wanted, found)
-            if sums and sums[0] != self._sum:
+            self._runs, self._rest, sum_ = self._again(present, given, wanted, found)
+            if sums and sums[0] != sum_:
                 raise ValueError(
                     f"{name_of(self._stream.shards[present], present)} has other samples than when the state was "
                     "taken; it is another file"
                 )
-        return [found[shard, number] for shard, number in names]
+            self._sums = [sum_]
+        return [number * shards + shard for shard, number in names], [
+            found[shard, number] for shard, number in names
+        ]
 
     def _again(
         self, shard: int, count: int, wanted: set[tuple[int, int]], found: dict[tuple[int, int], Any]
-    ) -> Iterator[dict[str, Any]]:
-        """Read ``count`` samples of a shard, and collect those that are wanted."""
-        samples = self._stream._samples(shard)
-        self._sum = 0
-        for number in range(count):
-            sample = next(samples, None)
-            if sample is None:
+    ) -> tuple[Iterator[list[dict[str, Any]]], list[dict[str, Any]], int]:
+        """Read ``count`` samples of a shard, and collect those that are wanted.
+
+        Returns:
+            What reads on, what it has read too much, and the checksum of the ``count`` samples.
+        """
+        runs = self._stream._runs(shard)
+        number = sum_ = 0
+        rest: list[dict[str, Any]] = []
+        while number < count:
+            if not (run := next(runs, [])):
                 raise ValueError(
                     f"{name_of(self._stream.shards[shard], shard)} has {number} samples, but had more when the "
                     "state was taken; it is another file"
                 )
-            self._sum = _sum(sample, self._sum)
-            if (shard, number) in wanted:
-                found[shard, number] = sample
-        return samples
-
-
-def _sum(sample: dict[str, Any], before: int) -> int:
-    """Add a sample to a checksum of what tells it from those of another shard."""
-    sizes = [(name, len(content)) for name, content in sample.items()]
-    return zlib.crc32(repr((sample["__key__"], sizes)).encode(), before)
+            used, rest = run[: count - number], run[count - number :]
+            sum_ = _native.sample_sums(used, sum_)[-1]
+            found |= {(shard, at): sample for at, sample in enumerate(used, number) if (shard, at) in wanted}
+            number += len(used)
+        return runs, rest, sum_
