@@ -1,6 +1,7 @@
 #include "order.hpp"
 
 #include "bindings.hpp"
+#include "fisher_yates.hpp"
 #include "route.hpp"
 
 namespace {
@@ -43,4 +44,16 @@ void bind_order(nb::module_& module) {
   module.def("route", &route, nb::arg("positions"), nb::arg("lengths"), nb::arg("out"),
              "Write which of the samples at these positions of a router, rank by rank, each rank loads: "
              "indices, rank by rank.");
+  nb::class_<foreload::FisherYates>(module, "FisherYates",
+                                    "The permutations that torch.randperm draws, in pieces.")
+      .def(nb::init<uint64_t, uint64_t>(), nb::arg("n"), nb::arg("seed"))
+      .def(
+          "fill",
+          [](foreload::FisherYates& self, const Out& out) {
+            const ReleaseGil release;
+            self.fill(out.data(), out.shape(0));
+          },
+          nb::arg("out"),
+          "Write the next numbers; after the last one of a permutation of range(n), another one begins.")
+      .def_ro_static("end", &foreload::FisherYates::kEnd, "The first n that torch shuffles in another way.");
 }
