@@ -1,6 +1,7 @@
 #include "order.hpp"
 
 #include "bindings.hpp"
+#include "fisher_yates.hpp"
 #include "route.hpp"
 
 namespace {
@@ -67,4 +68,16 @@ void bind_order(nb::module_& module) {
   module.def("exchange", &exchange, nb::arg("held"), nb::arg("more"), nb::arg("draws"),
              "Put each of `more` at the end of `held` and take one out: the one at this draw modulo their "
              "count, whose place the last one takes. Return what was taken out.");
+  nb::class_<foreload::FisherYates>(module, "FisherYates",
+                                    "The permutations that torch.randperm draws, in pieces.")
+      .def(nb::init<uint64_t, uint64_t>(), nb::arg("n"), nb::arg("seed"))
+      .def(
+          "fill",
+          [](foreload::FisherYates& self, const Out& out) {
+            const ReleaseGil release;
+            self.fill(out.data(), out.shape(0));
+          },
+          nb::arg("out"),
+          "Write the next numbers; after the last one of a permutation of range(n), another one begins.")
+      .def_ro_static("end", &foreload::FisherYates::kEnd, "The first n that torch shuffles in another way.");
 }

@@ -37,6 +37,7 @@ __all__ = [
     "generator_address",
     "global_random",
     "global_random_state",
+    "has_own_randperm",
     "has_plain_tensors",
     "index_sampler",
     "is_collating_tensors",
@@ -96,6 +97,15 @@ def has_plain_tensors() -> bool:
         return False
     depth: int = torch._C._len_torch_function_stack()
     return all(type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth))
+
+
+_randperm = torch.randperm
+
+
+def has_own_randperm() -> bool:
+    """Whether ``torch.randperm`` is torch's own, with no mode around that may put something else in its place."""
+    is_own = torch.randperm is _randperm and not torch._C._len_torch_dispatch_stack()
+    return is_own and not torch._C._len_torch_function_stack()
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:

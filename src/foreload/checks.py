@@ -55,15 +55,17 @@ def inherits(thing: Any, kind: type, *methods: str) -> bool:
     >>> inherits(Slow(), dict, "keys"), inherits(Slow(), dict, "values", "items")
     (False, True)
     """
-    return vars(thing).keys().isdisjoint(methods) and all(
-        getattr(type(thing), name) is getattr(kind, name) for name in methods
-    )
+    own, present = vars(thing), type(thing)
+    return all(not (name in own or getattr(present, name) is not getattr(kind, name)) for name in methods)
 
 
 def definition_depth(thing: Any, method: str) -> int:
     """Count the classes from an object's own up to the one that defines a method; all of them if none does."""
     kinds = type(thing).__mro__
-    return next((number for number, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
+    for number, kind in enumerate(kinds):
+        if method in kind.__dict__:
+            return number
+    return len(kinds)
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,31 @@ _NATIVE_TYPES = (torch.Tensor, np.ndarray, tuple, list, dict, str, bytes, float,
 
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     """Whether ``collate_fn`` is torch's default one, with torch's own functions for plain types."""
+    return _judged.is_default(collate_fn)
+
+
+class _Judged:
+    """What the last yes was said to, by identity: epochs ask often. (A no might keep code of the user's alive.)"""
+
+    def __init__(self) -> None:
+        self._last: list[Any] = []
+
+    def is_default(self, collate_fn: Callable[[Any], Any]) -> bool:
+        functions = torch_collate.default_collate_fn_map
+        present = [collate_fn, torch_collate.collate, *functions, *functions.values()]
+        known = self._last
+        if len(known) == len(present) and all(map(operator.is_, known, present)):
+            return True
+        answer = _is_default_collate(collate_fn)
+        if answer:
+            self._last = present
+        return answer
+
+
+_judged = _Judged()
+
+
+def _is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     functions = torch_collate.default_collate_fn_map
     is_torchs = is_defined_in(torch_collate, collate_fn) and collate_fn.__name__ == "default_collate"
     return (

@@ -39,10 +39,10 @@ class LoaderOrder(TorchDataLoader[T_co]):
     def _index_sampler(self) -> Any:
         # Where torch looks for what batches are drawn from.
         own = super()._index_sampler
-        rank, ranks = (0, 1)
-        if self._draws_itself and self.distributed:
-            rank, ranks = present_rank() if self.group is None else self.group
-        if ranks == 1 or self.seed is None:
+        if self.seed is None or not (self._draws_itself and self.distributed):
+            return own
+        rank, ranks = present_rank() if self.group is None else self.group
+        if ranks == 1:
             return own
         share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last)
         if share is None or self.batch_size is None:

@@ -11,9 +11,9 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Array, Indices
-from foreload.order.generator_states import generator_text, kept_generators, set_generator
-from foreload.order.known import draws_at_once
+from foreload.order.generator_states import generator_text, kept_generators
 from foreload.order.observed import observed_blocks
+from foreload.order.randomized.blocks import RandomBlocks
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, Ranges, Start, merged
 from foreload.order.sampler_batches import SamplerBatches, coming_state
@@ -21,7 +21,6 @@ from foreload.order.samplers import (
     BLOCK,
     Blocks,
     KeyedSampler,
-    concatenated,
     global_batches,
     global_rounds,
     num_ranks,
@@ -255,7 +254,7 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
     if type(sampler) is SequentialSampler:
         return Blocks(observed_blocks(sampler, _sequential_blocks(len(sampler.data_source), start.prefix)))
     if type(sampler) is RandomSampler:
-        return _RandomBlocks(sampler, start)
+        return RandomBlocks(sampler, start)
     if type(sampler) is KeyedSampler:
         return rank_blocks(sampler, start.prefix)
     return sampler.order_blocks(start) if isinstance(sampler, ArraySampler) else None
@@ -264,62 +263,6 @@ def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:
 def _sequential_blocks(size: int, start: int) -> Iterator[Indices]:
     for begin in range(start, size, BLOCK):
         yield np.arange(begin, min(size, begin + BLOCK), dtype=np.int64)
-
-
-class _RandomBlocks(Blocks):
-    def __init__(self, sampler: RandomSampler, start: Start) -> None:
-        super().__init__(observed_blocks(sampler, self._draw(sampler, start)))
-        self._sampler, self._start = sampler, start
-        self._drawn = start.drawn
-
-    @property
-    def drawn(self) -> Any:
-        """The seed, or the state of the user's generator, that the order is drawn from; fixed from now on."""
-        generator = self._sampler.generator
-        if self._drawn is None and generator is None:
-            with kept_generators(torch.default_generator):
-                self._drawn = draw_seed()
-        return generator_text(generator) if self._drawn is None else self._drawn
-
-    def peek(self) -> Indices:
-        if draws_at_once(self._sampler):
-            return super().peek()
-        # Torch draws block by block; the user's generator must not be ahead of that here either.
-        with kept_generators(self._sampler.generator):
-            return concatenated(self._draw(self._sampler, self._start))
-
-    def _draw(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
-        # The same draws as RandomSampler.__iter__, and at the same moments: a user's generator may be shared.
-        size, wanted = len(sampler.data_source), sampler.num_samples
-        generator = sampler.generator
-        if generator is None:
-            # A seed that was fixed for a state counts, but the loop's generator goes on as it would without that.
-            seed = draw_seed() if start.drawn is None or not start.begun else 0
-            if self._drawn is None:
-                self._drawn = seed
-            generator = torch.Generator()
-            generator.manual_seed(self._drawn)
-        else:
-            if start.drawn is not None:
-                set_generator(generator, start.drawn)
-            self._drawn = generator_text(generator)
-        skip = start.prefix
-        for count in _draws(size, wanted, sampler.replacement):
-            if count == 0 and sampler.generator is None:
-                continue  # torch draws once more, from a generator that nothing else draws from
-            if sampler.replacement:
-                block = torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
-            else:
-                block = torch.randperm(size, generator=generator).numpy()[:count]
-            if skip < len(block):
-                yield block[skip:]
-            skip = max(0, skip - len(block))
-
-
-def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
-    """Return the number of samples in each draw of torch's sampler."""
-    each = 32 if replacement else size
-    return [each] * (wanted // each) + [wanted % each]
 
 
 def _rank_blocks(

@@ -19,13 +19,13 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from foreload._torch import wrapper_kind
 from foreload.batch.collate import added_functions
 from foreload.batch.spec import BatchSpec
-from foreload.checks import optional
+from foreload.checks import definition_depth, optional
 from foreload.protocol import UserCode
 
 __all__ = ["find_user_code", "is_declared"]
 
 # Types whose values never change, and types of containers that nothing but the loop changes.
-_VALUES = (int, float, complex, bool, str, bytes, type(None), range, slice, np.dtype, torch.dtype, torch.device)
+_VALUES = (type(None), int, float, complex, bool, str, bytes, range, slice, np.dtype, torch.dtype, torch.device)
 _ARRAYS = (torch.Tensor, np.ndarray, np.memmap)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
@@ -71,7 +71,7 @@ def is_declared(part: Any) -> bool:
     """
     # (Most have no such attribute, which is seen in a fraction of the time.)
     kind = type(part)
-    if not issubclass(kind, type) and not any("thread_safe" in vars(base) for base in kind.__mro__):
+    if not issubclass(kind, type) and definition_depth(part, "thread_safe") == len(kind.__mro__):
         own = object.__getattribute__(part, "__dict__") if kind.__dictoffset__ else {}
         if "thread_safe" not in own:
             return False

@@ -1,0 +1,95 @@
+"""The order of torch's ``RandomSampler``: the same draws, at the same moments where somebody could see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler
+
+from foreload._torch import draw_seed
+from foreload.checks import Indices
+from foreload.order.generator_states import generator_text, kept_generators, set_generator
+from foreload.order.known import draws_at_once
+from foreload.order.observed import observed_blocks
+from foreload.order.randomized.permutations import permutations
+from foreload.order.resume import Start
+from foreload.order.samplers import Blocks, concatenated
+
+__all__ = ["RandomBlocks"]
+
+
+class RandomBlocks(Blocks):
+    """The indices that torch's ``RandomSampler`` yields, in blocks.
+
+    Args:
+        sampler: the sampler.
+        start: where to begin.
+    """
+
+    def __init__(self, sampler: RandomSampler, start: Start) -> None:
+        super().__init__(observed_blocks(sampler, self._draw(sampler, start)))
+        self._sampler, self._start = sampler, start
+        self._drawn = start.drawn
+
+    @property
+    def drawn(self) -> Any:
+        """The seed, or the state of the user's generator, that the order is drawn from; fixed from now on."""
+        generator = self._sampler.generator
+        if self._drawn is None and generator is None:
+            with kept_generators(torch.default_generator):
+                self._drawn = draw_seed()
+        return generator_text(generator) if self._drawn is None else self._drawn
+
+    def peek(self) -> Indices:
+        """Return all indices that are still to come, without consuming them."""
+        if draws_at_once(self._sampler):
+            return super().peek()
+        # Torch draws block by block; the user's generator must not be ahead of that here either.
+        with kept_generators(self._sampler.generator):
+            return concatenated(self._draw(self._sampler, self._start))
+
+    def _draw(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
+        # The same draws as RandomSampler.__iter__, and at the same moments: a user's generator may be shared.
+        skip = start.prefix
+        for block in self._of_own(sampler, start) if sampler.generator is None else self._of_users(sampler, start):
+            if skip < len(block):
+                yield block[skip:]
+            skip = max(0, skip - len(block))
+
+    def _of_own(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
+        """Draw from a generator that nothing else draws from, so that it is not seen when that happens."""
+        size, wanted = len(sampler.data_source), sampler.num_samples
+        # A seed that was fixed for a state counts, but the loop's generator goes on as it would without that.
+        seed = draw_seed() if start.drawn is None or not start.begun else 0
+        if self._drawn is None:
+            self._drawn = seed
+        if not sampler.replacement:
+            return permutations(size, wanted, self._drawn)
+        generator = torch.Generator()
+        generator.manual_seed(self._drawn)
+        return _with_replacement(size, wanted, generator)
+
+    def _of_users(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
+        size, wanted, generator = len(sampler.data_source), sampler.num_samples, sampler.generator
+        if start.drawn is not None:
+            set_generator(generator, start.drawn)
+        self._drawn = generator_text(generator)
+        if sampler.replacement:
+            yield from _with_replacement(size, wanted, generator)
+            return
+        for count in _draws(size, wanted, replacement=False):
+            # (The last one may be of no numbers, but is drawn.)
+            yield torch.randperm(size, generator=generator).numpy()[:count]
+
+
+def _with_replacement(size: int, wanted: int, generator: torch.Generator) -> Iterator[Indices]:
+    for count in _draws(size, wanted, replacement=True):
+        yield torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
+
+
+def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
+    """Return the number of samples in each draw of torch's sampler."""
+    each = 32 if replacement else size
+    return [each] * (wanted // each) + [wanted % each]
