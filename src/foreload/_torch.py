@@ -51,6 +51,7 @@ __all__ = [
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
+    "tensor_over_file",
     "tensor_version",
     "worker_info",
     "worker_rng",
@@ -262,6 +263,16 @@ def new_shared_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * dtype.itemsize
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape))  # type: ignore[call-overload,no-any-return]
+
+
+def tensor_over_file(file: int, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape over the beginning of a file in memory, which torch sends without a copy.
+
+    Torch's ``file_descriptor`` strategy sends the file that a storage was made of; this makes one of ``file``.
+    """
+    storage = torch.UntypedStorage._new_shared_fd_cpu(file, like.untyped_storage().nbytes())  # type: ignore[attr-defined]
+    empty = torch.empty(0, dtype=like.dtype, device="cpu")
+    return empty.set_(storage, like.storage_offset(), like.shape, like.stride())
 
 
 def allow_child_processes() -> None:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import mmap
 import multiprocessing
 import os
+import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload._torch import new_shared_tensor
+from foreload._torch import new_shared_tensor, tensor_over_file
 from foreload.machine import round_up
 
-__all__ = ["Buffers", "memory_for_a_batch"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Buffers", "WorkerMemory", "memory_for_a_batch"]
 
 _PAGE = 4096
 _HUGE = 2 << 20
+
+# Below this, making new shared memory takes no longer than finding out what is free.
+_MIN_FILE_BYTES = 256 << 10
+
+# The most files that a worker of torch's keeps open: as many batches, or parts of them, may be on their way to the
+# loop, or kept there, before others are made in new memory.
+_MOST_FILES = 16
 
 
 class _Free(list[np.ndarray[Any, Any]]):
@@ -116,27 +132,154 @@ class Buffers:
             else:
                 del self._free[oldest]
 
+    def handed_over(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return what a batch in this memory leaves the process as."""
+        return batch
+
     def clear(self) -> None:
         """Free the memory that is not lent."""
         with self._lock:
             self._free.clear()
 
 
-class _SharedMemory(Buffers):
-    """Memory that a worker process of torch's need not copy to hand a batch over."""
+class _SharedFile:
+    """A file in memory, which this process keeps mapped: what is written there costs no page faults.
+
+    A batch is sent as an opening of the file of its own. The system grants a lease for writing only if the file is
+    open nowhere else: neither mapped, nor inherited by a child, nor on its way between processes.
+    """
+
+    def __init__(self, size: int) -> None:
+        fresh = os.memfd_create("foreload-batch", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fresh, size)
+            self._file = _open_again(fresh)  # leases count what was opened by name only
+        finally:
+            os.close(fresh)
+        # Somebody who opens the file while it is asked for a lease is not to end this process.
+        fcntl.fcntl(self._file, fcntl.F_SETSIG, signal.SIGURG)
+        memory = np.frombuffer(mmap.mmap(self._file, size), np.uint8)
+        self.size = size
+        self.address = memory.ctypes.data
+        self._idle = [memory]
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+    def is_free(self) -> bool:
+        """Whether no tensor in any process is over this file."""
+        if not self._idle:
+            return False
+        try:
+            fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    def lend(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Return the first bytes, for this process to write to; not free before they are gone."""
+        memory: np.ndarray[tuple[int], np.dtype[np.uint8]] = np.asarray(_BufferLease(self._idle.pop(), self._idle))
+        return memory[:size]
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the file once more."""
+        file = _open_again(self._file)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+
+class WorkerMemory(Buffers):
+    """Memory that a worker process of torch's need not copy to hand a batch over.
+
+    Making shared memory takes most of the time of a batch of cached images, so that of batches that no process has
+    any more is used again, if the system can tell (Linux, with torch's ``file_descriptor`` sharing strategy).
+    """
 
     is_shared = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: list[_SharedFile] = []
+
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return (
-            new_shared_tensor(shape, dtype) if math.prod(shape) else torch.empty(shape, dtype=dtype, device="cpu")
-        )
+        """Lend an uninitialised contiguous tensor."""
+        size = math.prod(shape) * dtype.itemsize
+        if size == 0:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        file = self._find(size) if size >= _MIN_FILE_BYTES and _leases_tell() else None
+        if file is None:
+            return new_shared_tensor(shape, dtype)
+        return torch.from_numpy(file).view(dtype).view(shape)
+
+    def _find(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:
+        with self._lock:
+            fitting = [file for file in self._files if size <= file.size <= 2 * round_up(size)]
+            found = next((file for file in fitting if file.is_free()), None)
+            if found is None:
+                if len(self._files) == _MOST_FILES:
+                    others = [file for file in self._files if file not in fitting]
+                    if not others:
+                        return None
+                    self._files.remove(others[0])
+                try:
+                    found = _SharedFile(round_up(size))
+                except OSError:
+                    return None
+            else:
+                self._files.remove(found)
+            self._files.append(found)  # sizes that are no longer asked for come first
+            return found.lend(size)
+
+    def handed_over(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return a tensor over the same memory, as ordinary as one that torch's workers collate."""
+        address = batch.untyped_storage().data_ptr()
+        with self._lock:
+            file = next((file for file in self._files if file.address == address), None)
+        if file is None:
+            return batch
+        with file.opened() as opened:
+            return tensor_over_file(opened, batch)
 
 
 def memory_for_a_batch() -> Buffers:
     """Return memory for a batch that a dataset makes by itself, for any loader."""
     is_worker = torch.utils.data.get_worker_info() is not None and multiprocessing.parent_process() is not None
-    return _SharedMemory() if is_worker else Buffers()
+    return _memory_of(os.getpid()) if is_worker else Buffers()
+
+
+@functools.lru_cache(maxsize=1)
+def _memory_of(process: int) -> WorkerMemory:
+    """Return the memory of a process; a child that was forked has its own."""
+    return WorkerMemory()
+
+
+def _leases_tell() -> bool:
+    """Whether batches are sent as files, and leases tell who has these open."""
+    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    return strategy == "file_descriptor" and _has_leases()
+
+
+@functools.cache
+def _has_leases() -> bool:
+    if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_SETLEASE"):
+        return False
+    try:
+        file = _SharedFile(mmap.PAGESIZE)
+        found = [file.is_free()]
+        with file.opened():
+            found.append(file.is_free())
+    except OSError:
+        return False
+    return [*found, file.is_free()] == [True, False, True]
+
+
+def _open_again(file: int) -> int:
+    return os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

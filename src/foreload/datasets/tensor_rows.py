@@ -246,7 +246,7 @@ class Rows:
             for like in self.likes(len(rows))
         ]
         self.sources.gather(rows, [out.data_ptr() for out in outs])
-        return self.pack(outs, batch=True)
+        return self.pack([memory.handed_over(out) for out in outs], batch=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is native; a process that is being spawned maps files itself."""

@@ -93,10 +93,11 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         assert isinstance(self.transform, SmallImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        assembly = SmallImageAssembly(self, self.transform, (seed, 0), memory_for_a_batch())
-        batch = assembly.start(indices)
+        memory = memory_for_a_batch()
+        batch = SmallImageAssembly(self, self.transform, (seed, 0), memory).start(indices)
         batch.job.run_here()
-        return Collated(batch.take(), len(indices), numbers=(1,))
+        images, targets = batch.take()
+        return Collated([memory.handed_over(images), targets], len(indices), numbers=(1,))
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory

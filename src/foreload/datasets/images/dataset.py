@@ -227,9 +227,11 @@ class ImageDataset(
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
         assert isinstance(self.transform, ImageTransform)
         seed = draw_seed() if self.transform.random else 0
-        batch = self.image_assembly(self.transform, (seed, 0), memory_for_a_batch()).start(indices)
+        memory = memory_for_a_batch()
+        batch = self.image_assembly(self.transform, (seed, 0), memory).start(indices)
         batch.job.run_here()
-        return Collated(batch.take(), len(indices), IMAGE_NUMBERS)
+        images, *others = batch.take()
+        return Collated([memory.handed_over(images), *others], len(indices), IMAGE_NUMBERS)
 
     def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
         has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
