@@ -251,6 +251,10 @@ class AdaptableLoader(StatefulSource[T_co]):
                 moving.close()
             self._end_epochs()
 
+    @_iterator.deleter
+    def _iterator(self) -> None:
+        self._iterator = None
+
     def _end_epochs(self) -> None:
         """End what runs for epochs, whoever still holds them, and persistent workers."""
         for epoch in list(self._running):
