@@ -203,7 +203,8 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
-        if self.workers == "processes":
+        is_given = self.workers == "auto" and not self._auto_workers
+        if self.workers == "processes" or (is_given and self._crew.kind("auto", self._count) == "processes"):
             super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
@@ -277,6 +278,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self._moving = self._place = None
         self._warn_of_ranks()
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
+        self.check_worker_number_rationality()  # of those that have been chosen
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
         transform = self.device_transform

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,3 +199,32 @@ def test_the_sampler_is_reached_as_in_torch() -> None:
     assert loader.sampler.data_source is loader.dataset
     object.__setattr__(loader, "batch_sampler", [[3, 4], [5]])
     assert [batch.tolist() for batch in loader] == [[3, 4], [5]]
+
+
+@every_kind
+def test_torchs_profiler_shows_the_time_that_the_loop_waits(options: dict[str, Any]) -> None:
+    counts = []
+    for loader in (TorchDataLoader(Numbers(), batch_size=4), fl.DataLoader(Numbers(), batch_size=4, **options)):
+        list(loader)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            list(loader)
+        events = [event for event in profile.key_averages() if event.key.startswith("enumerate(DataLoader)#")]
+        counts.append([event.count for event in events])
+    assert counts == [[6], [6]]
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": "processes"}], ids=str)
+def test_more_processes_than_cores_are_warned_of_as_in_torch(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 1)
+    with pytest.warns(UserWarning, match="This DataLoader will create 2 worker processes"):
+        assert len([*fl.DataLoader(Numbers(), batch_size=4, num_workers=2, **options)]) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "workers": "threads"}, {"num_workers": 0}], ids=str)
+def test_other_workers_are_not_warned_of(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len([*fl.DataLoader(Numbers(), batch_size=4, **options)]) == 5

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload._torch import TorchIterator
+from foreload._torch import TorchIterator, is_profiled
 from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import pinned
@@ -124,7 +125,11 @@ class Epoch(_TorchNames, Iterator[Any]):
         """
         with self._turn.lock:
             self._turn.begin()
-            return self._deliver()
+            if not is_profiled():
+                return self._deliver()
+            # By this name, torch's tools know the time that a loop waits for data.
+            with record_function(f"enumerate(DataLoader)#{type(self).__name__}.__next__"):
+                return self._deliver()
 
     def _deliver(self) -> Any:
         failures = self._failures
