@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, Dataset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 import foreload as fl
@@ -228,3 +228,35 @@ def test_other_workers_are_not_warned_of(options: dict[str, Any], monkeypatch: p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len([*fl.DataLoader(Numbers(), batch_size=4, **options)]) == 5
+
+
+class Chunks(BatchSampler):
+    """A batch sampler that a library has put in place of the loader's."""
+
+
+OPTIONS: list[dict[str, Any]] = [
+    *WORKERS.values(),
+    {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
+    {"seed": 1, "shuffle": True},
+    {"cache": "1MiB", "memory": "100MiB", "on_error": "skip", "skip": fl.Skip(steps=[100])},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_loader_may_be_built_of_what_another_lists(options: dict[str, Any], is_used: bool) -> None:
+    loader: Any = fl.DataLoader(Numbers(), batch_size=4, **options)
+    if is_used:
+        list(loader)
+    without = ("batch_size", "sampler", "drop_last", "batch_sampler", "dataset_kind")
+    listed = {name: value for name, value in vars(loader).items() if name[0] != "_" and name not in without}
+    other = type(loader)(**listed, batch_sampler=Chunks(range(20), 5, drop_last=False))
+    assert [batch.shape[0] for batch in other] == [5] * 4
+    assert other.cache == loader.cache
+    assert other.memory == loader.memory
+    assert other.seed == loader.seed
+    assert other.on_error == loader.on_error
+    other.close()
+    loader.close()
+    loader.published = ""
+    assert "published" not in vars(loader)
