@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.distributed as distributed
+from torch.autograd import profiler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._device import DeviceContext
 from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset, TensorDataset
@@ -42,6 +43,7 @@ __all__ = [
     "index_sampler",
     "is_collating_tensors",
     "is_defined_in",
+    "is_profiled",
     "item_sampler",
     "name_worker_process",
     "new_shared_tensor",
@@ -225,6 +227,11 @@ def set_worker_signal_handlers() -> None:
 def is_whole_mesh(mesh: DeviceMesh) -> bool:
     """Whether a device mesh is not a part of another one."""
     return mesh._get_root_mesh() is mesh
+
+
+def is_profiled() -> bool:
+    """Whether torch's profiler runs."""
+    return bool(profiler._is_profiler_enabled)
 
 
 def default_store() -> Any:

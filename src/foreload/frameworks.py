@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import index_sampler
 from foreload.device.ahead import MovedAhead, Place
+from foreload.epochs.loader_order import Unlisted
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.order.shuffle import ShuffledStream
@@ -170,7 +171,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         published: the loader's name in ``foreload serve`` ("": its dataset's class); None: not published.
     """
 
-    published: str | None = None
+    published: Unlisted[str | None] = Unlisted()
     _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
     _place: Place | None = None  # of the loop in it
 
@@ -250,6 +251,10 @@ class AdaptableLoader(StatefulSource[T_co]):
             if moving is not None:
                 moving.close()
             self._end_epochs()
+
+    @_iterator.deleter
+    def _iterator(self) -> None:
+        self._iterator = None
 
     def _end_epochs(self) -> None:
         """End what runs for epochs, whoever still holds them, and persistent workers."""

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from foreload.batch.failure import OnError, SampleError, check_on_error
+from foreload.batch.failure import OnError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
@@ -25,7 +25,6 @@ from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
-from foreload.record.restart import Restart
 from foreload.record.stats import Stats, collect
 from foreload.record.units import quantity
 from foreload.workers.spec import Workers, check_workers
@@ -167,8 +166,8 @@ class DataLoader(AdaptableLoader[T_co]):
         self.max_errors = check_int("max_errors", max_errors, least=0)
         self.max_restarts = check_int("max_restarts", max_restarts, least=0)
         self.snapshot_every_n_steps = check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
-        self.errors: list[SampleError] = []
-        self.restarts: list[Restart] = []
+        self.errors = []
+        self.restarts = []
         self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
@@ -203,7 +202,8 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
-        if self.workers == "processes":
+        is_given = self.workers == "auto" and not self._auto_workers
+        if self.workers == "processes" or (is_given and self._crew.kind("auto", self._count) == "processes"):
             super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
@@ -277,6 +277,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self._moving = self._place = None
         self._warn_of_ranks()
         epoch, self._begun = self._get_iterator() if self._begun is None else self._begun, None
+        self.check_worker_number_rationality()  # of those that have been chosen
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         stream = None if self.device is None else side_stream(self.device)
         transform = self.device_transform
@@ -289,10 +290,10 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn", "_lookahead")
+        anew = ("_open", "_recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn", "_lookahead")
         state = {name: value for name, value in self.__dict__.items() if name not in (*anew, "_moving", "_place")}
         choice = self._crew.choice
-        return {**state, "errors": list(self.errors), "restarts": list(self.restarts), "_choice": choice}
+        return {**state, "_errors": list(self.errors), "_restarts": list(self.restarts), "_choice": choice}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration and the choice of workers."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -98,10 +100,14 @@ def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
     return copied
 
 
-def snapshot(value: Any) -> Any:
+def snapshot(value: Any, others: list[Any] | None = None) -> Any:
     """Return a copy that does not change with the original: with its containers, tensors, arrays and dataclasses.
 
     Objects of other classes are the same in both. Tensors keep their strides; what occurs twice is copied once.
+
+    Args:
+        value: what to copy.
+        others: the list for what was not copied, or not with all that belongs to it, and may change.
 
     >>> scratch = [torch.zeros(1), [7]]
     >>> copied = snapshot(scratch)
@@ -109,22 +115,38 @@ def snapshot(value: Any) -> Any:
     >>> copied
     [tensor([0.]), [7]]
     """
-    return _snapshot(value, {})
+    return _snapshot(value, _Copies([] if others is None else others))
 
 
-def _snapshot(value: Any, done: dict[int, Any]) -> Any:
+class _Copies(dict[int, Any]):
+    """Copies and their originals, by the identity of the original: another object must not get that meanwhile."""
+
+    def __init__(self, others: list[Any]) -> None:
+        self.others = others
+
+
+# Types, and modules, whose objects do not change.
+_CONSTANTS: Any = (enum.Enum, FunctionType, BuiltinFunctionType, ModuleType, range, slice, type(...), np.dtype)
+_CONSTANTS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_OF_CONSTANTS = {"datetime", "decimal", "fractions", "ipaddress", "pathlib", "re", "uuid", "zoneinfo"}
+
+_COPIED = (torch.Tensor, np.ndarray, list, set, deque, bytearray, tuple, MutableMapping)
+
+
+def _snapshot(value: Any, done: _Copies) -> Any:
     kind = type(value)
     if kind is list and set(map(type, value)) <= {int, str, np.int64}:
         return list(value)
     if isinstance(value, (type, str, bytes, int, float, complex, np.generic)) or value is None:
         return value
     if id(value) not in done:
-        # The original is kept too, lest another object gets its id.
         done[id(value)] = _copied(value, done), value
     return done[id(value)][0]
 
 
-def _copied(value: Any, done: dict[int, Any]) -> Any:
+def _copied(value: Any, done: _Copies) -> Any:
+    if _has_more(value):
+        done.others.append(value)
     if isinstance(value, torch.Tensor):
         return _copied_tensor(value)
     if isinstance(value, np.ndarray):
@@ -134,6 +156,8 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
         if isinstance(copied, (list, deque)):
             for position, item in enumerate(value):
                 copied[position] = _snapshot(item, done)
+        elif isinstance(copied, set):
+            _note_others(value, done)
         return copied
     if isinstance(value, tuple):
         items = [_snapshot(item, done) for item in value]
@@ -144,10 +168,35 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
         mapping = copy.copy(value)
         for name, item in value.items():  # the update() of transformers' ModelOutput raises an error
             mapping[name] = _snapshot(item, done)
+        _note_others(value, done)
         return mapping
     if dataclasses.is_dataclass(value):
         return _copied_fields(value, lambda field: _snapshot(field, done))
+    if isinstance(value, frozenset):
+        _note_others(value, done)
+    elif not isinstance(value, _CONSTANTS) and type(value).__module__.partition(".")[0] not in _OF_CONSTANTS:
+        done.others.append(value)
     return value
+
+
+def _has_more(value: Any) -> bool:
+    """Whether an object holds more than what is copied of it."""
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return True
+    own = getattr(value, "__dict__", None)
+    if not own:
+        return False
+    if isinstance(value, _COPIED):
+        return not (isinstance(value, UserDict) and own.keys() == {"data"})
+    return dataclasses.is_dataclass(value) and not own.keys() <= {
+        field.name for field in dataclasses.fields(value)
+    }
+
+
+def _note_others(items: Iterable[Any], done: _Copies) -> None:
+    """Note those keys, or members of a set, that are not copied and may change."""
+    for item in items:
+        _snapshot(item, done)
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:

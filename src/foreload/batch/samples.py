@@ -20,8 +20,8 @@ from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators import KeyedGenerators, loading
+from foreload.cache.serialize import separate
 from foreload.cache.view import CachedView, holds_values
-from foreload.nested import snapshot
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
@@ -226,7 +226,7 @@ class SampleAssembly:
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
             raise
-        return pinned(snapshot(batch) if self._copies else batch, self._pin_device)
+        return pinned(separate(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
         if self._own_collate:

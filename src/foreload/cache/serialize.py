@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from foreload.checks import Array
-from foreload.nested import tensors
+from foreload.nested import snapshot, tensors
 
-__all__ = ["SamplePickler", "deserialize", "flatten", "restore", "serialize"]
+__all__ = ["SamplePickler", "deserialize", "flatten", "restore", "separate", "serialize"]
 
 _ALIGNMENT = 64
 
@@ -140,6 +140,36 @@ def flatten(sample: Any, pickler: type[SamplePickler] = SamplePickler) -> list[m
 def restore(parts: Sequence[Any]) -> Any:
     """Return the sample of :func:`flatten`'s parts; its tensors and arrays are views of these."""
     return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def separate(batch: Any) -> Any:
+    """Return a batch that shares nothing with what it was made of, as if a worker process had sent it.
+
+    Objects of the user's classes are pickled for that. If they cannot be, which a process could not send either,
+    they stay the same.
+
+    >>> class Box: pass
+    >>> box = Box()
+    >>> separate([box])[0] is box  # of a class that pickle does not find
+    True
+    """
+    others: list[Any] = []
+    copied = snapshot(batch, others)
+    if not others:
+        return copied
+    try:
+        return restore([bytearray(part) for part in flatten(batch, _SendingPickler)])
+    except Exception:  # whatever the user's classes raise
+        return copied
+
+
+class _SendingPickler(SamplePickler):
+    """Refuses tensors that processes do not send: of a device, and those that gradients lead back from."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or not value.is_leaf):
+            raise pickle.PicklingError("a tensor of a device, or of a graph")
+        return super().reducer_override(value)
 
 
 def serialize(sample: Any) -> list[Array]:

@@ -16,7 +16,7 @@ from foreload._torch import TorchIterator
 from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
 from foreload.device.stream import CallingThread, SideStream
-from foreload.epochs.base import Epoch
+from foreload.epochs.base import Epoch, EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
 from foreload.record.spans import Stage
@@ -112,7 +112,7 @@ class _Mover:
         return not tensor.requires_grad and not self._stream.is_page_locked(tensor)
 
 
-class MovedAhead(TorchIterator, Iterator[Any]):
+class MovedAhead(EpochWrapper, Iterator[Any]):
     """An epoch on a device: while the loop has a batch, the next ones are being copied.
 
     An exception in ``batches``, a copy or ``transform`` is raised in place of its batch; then :func:`next` may be
@@ -141,7 +141,7 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         depth: int = 2,
         transform: DeviceTransform | None = None,
     ) -> None:
-        self._batches = batches
+        self._batches = self._source = batches
         self._stream = stream
         self._depth = depth
         # Torch's and foreload's batches are their holder's; anything else may fill the same buffers again.
@@ -289,6 +289,9 @@ class MovedAhead(TorchIterator, Iterator[Any]):
         self._batches = iter(())
         if end is not None:
             end()
+
+    def _count_ahead(self) -> int:
+        return sum(isinstance(moved, _Moved) for moved in self._ahead)
 
 
 def move_ahead(

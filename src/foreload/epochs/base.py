@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload._torch import TorchIterator
+from foreload._torch import TorchIterator, is_profiled
 from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import pinned
@@ -26,9 +27,10 @@ from foreload.record.recorder import Watch, null_loop
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
+    from foreload.workers.crew import PoolOwner
     from foreload.workers.worker import Result
 
-__all__ = ["Epoch", "EpochSpec", "Opened", "shown", "take_batch", "warn_of_length"]
+__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch", "warn_of_length"]
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,25 @@ class EpochSpec:
         return None if self.batches.cache is None else self.batches.cache.store
 
 
-class Epoch(TorchIterator, Iterator[Any]):
-    """The iterator over a loader's batches, as ``iter(loader)`` returns it.
+class _TorchNames(TorchIterator):
+    """An iterator under names that torch has for itself, and that scripts and frameworks use all the same.
 
-    It is one of torch's by its class alone, by which frameworks know that it cannot be pickled.
+    It is one of torch's by its class alone, by which frameworks know that it cannot be pickled. What torch keeps
+    there of its own work (queues, indices on their way) is not there.
     """
+
+    def _next_data(self) -> Any:
+        return next(self)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> NoReturn:
+        # Torch's would return, and the loop would then get no batch.
+        raise RuntimeError("an epoch of foreload cannot be begun again by _reset(): call iter(loader)")
+
+
+class Epoch(_TorchNames, Iterator[Any]):
+    """The iterator over a loader's batches, as ``iter(loader)`` returns it."""
+
+    _owner: PoolOwner | None = None  # ends persistent workers
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
@@ -109,7 +125,11 @@ class Epoch(TorchIterator, Iterator[Any]):
         """
         with self._turn.lock:
             self._turn.begin()
-            return self._deliver()
+            if not is_profiled():
+                return self._deliver()
+            # By this name, torch's tools know the time that a loop waits for data.
+            with record_function(f"enumerate(DataLoader)#{type(self).__name__}.__next__"):
+                return self._deliver()
 
     def _deliver(self) -> Any:
         failures = self._failures
@@ -186,6 +206,65 @@ class Epoch(TorchIterator, Iterator[Any]):
 
     def close(self) -> None:
         """End the epoch early: its workers end, unless they persist, and its buffers are free."""
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The worker processes; threads are none."""
+        return []
+
+    @property
+    def _dataset(self) -> Any:  # type: ignore[override]
+        return self._spec.dataset
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self._cursor.sampler
+
+    @property
+    def _num_yielded(self) -> int:  # type: ignore[override]
+        return self._cursor.num_over
+
+    @property
+    def _shutdown(self) -> bool:
+        return self._is_closed if self._owner is None else not self._owner.close.alive
+
+    def _shutdown_workers(self) -> None:
+        """End the workers, persistent ones too; the loader starts others for its next epoch."""
+        self.close()
+        if self._owner is not None:
+            self._owner.close()
+
+
+class EpochWrapper(_TorchNames):
+    """An iterator that takes the batches of another one ahead of the loop.
+
+    Attributes:
+        _source: the other one; those of torch's names that it has not, this has not either.
+    """
+
+    _source: Any
+
+    def _count_ahead(self) -> int:
+        """Return the number of batches that are ahead of the loop."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the other iterator has under a name of torch's."""
+        if name in ("_workers", "_dataset", "_index_sampler", "_shutdown"):
+            return getattr(self._source, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def _num_yielded(self) -> int:  # type: ignore[override]
+        return int(self._source._num_yielded) - self._count_ahead()
+
+    def close(self) -> None:
+        """End the epoch early."""
+        raise NotImplementedError
+
+    def _shutdown_workers(self) -> None:
+        self.close()
+        self._source._shutdown_workers()
 
 
 @dataclass

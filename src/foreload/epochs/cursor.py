@@ -181,6 +181,11 @@ class Cursor:
         return seed
 
     @property
+    def sampler(self) -> Any:
+        """The source of indices."""
+        return self._spec.sampler
+
+    @property
     def length(self) -> int | None:
         """The number of the epoch's batches; None if only code of the user's knows it."""
         is_known = not self._spec.is_stream and type(self.order.item_sampler) in KNOWN_SAMPLERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -13,9 +13,33 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
 from foreload.order.samplers import KeyedSampler, nested_samplers, rank_share
 
-__all__ = ["LoaderOrder"]
+__all__ = ["LoaderOrder", "Unlisted"]
 
 T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Unlisted(Generic[T]):
+    """An attribute that is not among ``vars(loader)`` by its name.
+
+    To build another loader, libraries (Ignite is one) take all that does not begin with ``_`` there for arguments
+    of the class.
+
+    >>> class Loader: errors: Unlisted[list[str]] = Unlisted()
+    >>> loader = Loader(); loader.errors = ["lost"]
+    >>> loader.errors, vars(loader)
+    (['lost'], {'_errors': ['lost']})
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        """Return the value; None before it is set."""
+        return cast(T, None if instance is None else vars(instance).get(self._name))
+
+    def __set__(self, instance: Any, value: T) -> None:
+        vars(instance)[self._name] = value
 
 
 class LoaderOrder(TorchDataLoader[T_co]):

@@ -20,7 +20,7 @@ from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec, Opened
 from foreload.epochs.cursor import Cursor, OrderSpec
-from foreload.epochs.loader_order import LoaderOrder
+from foreload.epochs.loader_order import LoaderOrder, Unlisted
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
@@ -58,11 +58,11 @@ class EpochSource(LoaderOrder[T_co]):
     transform: Callable[[Any], Any] | None
     device: torch.device | None
     on_error: OnError
-    errors: list[SampleError]
+    errors: Unlisted[list[SampleError]] = Unlisted()
     max_errors: int
     max_restarts: int
-    restarts: list[Restart]
-    recorder: Recorder
+    restarts: Unlisted[list[Restart]] = Unlisted()
+    recorder: Unlisted[Recorder] = Unlisted()
     _memory: MemoryBudget
     _auto_workers: bool  # whether the number of workers is left to the loader
     _prefetch_given: bool

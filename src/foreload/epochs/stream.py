@@ -137,7 +137,7 @@ class StreamEpoch(Epoch):
         streams = spec.cursor.streams
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
-        self._workers: list[_Worker] = []
+        self._readers: list[_Worker] = []
         self._unheard: list[_Worker] = []
         self._count = len(copies)
         self._process = os.getpid()
@@ -178,8 +178,8 @@ class StreamEpoch(Epoch):
             ]
             self._unheard = list(workers)
             spec.cursor.settle = weakref.WeakMethod(self._hear)
-            self._workers = workers[spec.cursor.turn :] + workers[: spec.cursor.turn]
-        self._close = weakref.finalize(self, _stop, list(self._workers), self._process, spans)
+            self._readers = workers[spec.cursor.turn :] + workers[: spec.cursor.turn]
+        self._close = weakref.finalize(self, _stop, list(self._readers), self._process, spans)
 
     def _hear(self) -> None:
         """Note the state of each thread's stream at the beginning of the epoch."""
@@ -216,25 +216,25 @@ class StreamEpoch(Epoch):
         return self._num_delivered - 1, samples, take
 
     def _from_worker(self) -> tuple[int, Any, int, BaseException | None, Any]:
-        while self._workers:
+        while self._readers:
             if self._process != os.getpid():
                 raise RuntimeError(
                     "this epoch was begun before a fork, and its threads belong to the parent; begin another epoch"
                 )
-            worker = self._workers[self._place % len(self._workers)]
+            worker = self._readers[self._place % len(self._readers)]
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
             except queue.Empty:
                 self._close.detach()
-                _stop(self._workers, self._process, self._spans, wait=False)
-                self._workers = []
+                _stop(self._readers, self._process, self._spans, wait=False)
+                self._readers = []
                 raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds") from None
             self._check_open()
             if item is None:
                 continue
             if isinstance(item, _End):
-                position = self._workers.index(worker)
-                self._workers.pop(position)
+                position = self._readers.index(worker)
+                self._readers.pop(position)
                 self._place = position
                 if isinstance(item.error, StopIteration):
                     raise stop_error(item.error) from item.error
@@ -244,15 +244,15 @@ class StreamEpoch(Epoch):
                     self._cursor.streams[worker.number] = Progress(0, item.state)
                 continue
             worker.permits.release()
-            self._place = self._workers.index(worker) + 1
-            self._cursor.turn = self._workers[self._place % len(self._workers)].number
+            self._place = self._readers.index(worker) + 1
+            self._cursor.turn = self._readers[self._place % len(self._readers)].number
             return worker.number, *item
         self.close()
         raise StopIteration
 
     def wake(self) -> None:
         """Let a thread that waits for a batch look again whether the epoch goes on."""
-        for worker in list(self._workers):
+        for worker in list(self._readers):
             worker.batches.put(None)
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class StreamEpoch(Epoch):
         self.wake()
         self._close()
         with self._turn.lock:
-            self._workers = []
+            self._readers = []
 
 
 def _stop(workers: list[_Worker], process: int, spans: Spans | None, *, wait: bool = True) -> None:

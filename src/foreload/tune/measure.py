@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from foreload._torch import patch_worker_info
-from foreload.cache.serialize import flatten
+from foreload.cache.serialize import flatten, restore
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.record.usage import queued_seconds
@@ -310,7 +310,9 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
     """
     started, busy = time.perf_counter(), _busy_seconds()
     dataset, collate = work.view, work.collate or (lambda samples: None)
-    collate([dataset[0]])  # which may open files
+    batch = collate([dataset[0]])  # which may open files
+    if "threads" not in work.kinds:
+        restore(flatten(batch))  # raises the error that comes of it if a process sends it
     done = 1
     watch.look()
     if time.perf_counter() - started < _SLOW_SECONDS:

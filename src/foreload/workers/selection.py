@@ -11,10 +11,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import Any
 
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, default_convert
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
@@ -193,7 +194,9 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
         return replace(known, seconds=0.0)
     if known is not None and known.count == 0:  # which is right for any code
         return replace(known, seconds=0.0, is_pure=False, made_of={})
-    own = None if size is None else _own_collate(spec)
+    own = _own_collate(spec)
+    if own is not None and not spec.batches.auto_collation:
+        own = partial(_collate_one, own)
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
     if choice.is_pure:
@@ -210,12 +213,18 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
 
 
 def _own_collate(spec: CrewSpec) -> Any:
-    return None if is_default_collate(spec.batches.collate_fn) else spec.batches.collate_fn
+    collate = spec.batches.collate_fn
+    is_torchs = is_default_collate(collate) if spec.batches.auto_collation else collate is default_convert
+    return None if is_torchs else collate
+
+
+def _collate_one(collate: Callable[[Any], Any], samples: list[Any]) -> Any:
+    return collate(samples[0])
 
 
 def _watched(spec: CrewSpec) -> tuple[Any, ...]:
     """Return the dataset and the user's code that is applied to its samples."""
-    own = _own_collate(spec) if spec.batches.auto_collation else None
+    own = _own_collate(spec)
     return spec.dataset, *(part for part in (spec.batches.transform, own) if part is not None)
 
 
