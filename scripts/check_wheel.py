@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Try an installed foreload with the Python that runs this, and say what was tried.
 
-Always: the wheel's Python compiles without warnings, all that it takes from the standard library is there, and the native
-module does what NumPy and Pillow do. If torch is installed: epochs with and without worker processes, and the command.
+Always: the wheel's Python compiles without warnings, all that it takes from the standard library is there, and the
+native module does what NumPy and Pillow do. If torch is installed: epochs with and without workers, and the command.
 
 Needs NumPy and Pillow only. To be run outside of the checkout, with the environment's own Python.
 """
@@ -57,7 +57,7 @@ def find_package() -> Path:
 
 
 def check_sources(package: Path) -> tuple[int, int]:
-    """Compile all files, and look up what they import from the standard library; return how many of both there are.
+    """Compile all files, and look up what they take from the standard library; return the numbers of both.
 
     Imports under ``try`` or ``if`` may be missing, since the file asks for that.
     """
