@@ -2,7 +2,7 @@
 """Try an installed foreload with the Python that runs this, and say what was tried.
 
 Always: the wheel's Python compiles without warnings, all that it takes from the standard library is there, and the
-native module does what NumPy and Pillow do. If torch is installed: epochs with and without workers, and the command.
+native module does what NumPy and Pillow do. If torch is installed: epochs with and without workers, the command.
 
 Needs NumPy and Pillow only. To be run outside of the checkout, with the environment's own Python.
 """
@@ -80,7 +80,9 @@ def check_sources(package: Path) -> tuple[int, int]:
     names = {(module, name) for module, name in wanted if module.partition(".")[0] in sys.stdlib_module_names}
     for module, name in sorted(names):
         found = importlib.import_module(module)
-        assert not name or hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}"), (module, name)
+        is_package = hasattr(found, "__path__")
+        is_there = not name or hasattr(found, name) or (is_package and importlib.util.find_spec(f"{module}.{name}"))
+        assert is_there, f"Python {sys.version.split()[0]} has no {module}.{name}"
     return len(files), len(names)
 
 
