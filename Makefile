@@ -48,5 +48,9 @@ bench-check:
 wheel:
 	@scripts/wheel.sh $(PYTHON)
 
+.PHONY: test-wheel
+test-wheel:
+	@scripts/test_wheel.sh --python $(or $(PYTHON),python3)
+
 clean:
 	rm -rf .venv build data dist

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Try an installed foreload: its native module, and its loaders too if torch is installed.
+"""Try an installed foreload with the Python that runs this, and say what was tried.
+
+Always: the wheel's Python compiles without warnings, all that it takes from the standard library is there, and the
+native module does what NumPy and Pillow do. If torch is installed: epochs with and without workers, the command.
 
 Needs NumPy and Pillow only. To be run outside of the checkout, with the environment's own Python.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -14,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +32,8 @@ def main() -> None:
     """Run all checks that this environment allows, and say which."""
     package = find_package()
     assert (package / "py.typed").is_file(), "the wheel has no py.typed"
+    files, names = check_sources(package)
+    print(f"Python: {files} files compile, {names} names of the standard library are there")
     with_torch = importlib.util.find_spec("torch") is not None
     native = importlib.import_module("foreload._native") if with_torch else load_native(package)
     check_native(native)
@@ -34,7 +42,7 @@ def main() -> None:
         check_loaders()
         print(f"loaders: foreload {importlib.metadata.version('foreload')}")
     else:
-        print("no torch in this environment: the loaders were not tried")
+        print("no torch in this environment: the package was not imported, nor the loaders tried")
 
 
 def find_package() -> Path:
@@ -46,6 +54,36 @@ def find_package() -> Path:
     installed = Path(sysconfig.get_path("platlib"))
     assert package.is_relative_to(installed), f"{package} is not the installed package of {installed}"
     return package
+
+
+def check_sources(package: Path) -> tuple[int, int]:
+    """Compile all files, and look up what they take from the standard library; return the numbers of both.
+
+    Imports under ``try`` or ``if`` may be missing, since the file asks for that.
+    """
+    files = sorted(package.rglob("*.py"))
+    wanted: set[tuple[str, str]] = set()
+    for path in files:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tree = compile(path.read_bytes(), str(path), "exec", flags=ast.PyCF_ONLY_AST)
+            compile(tree, str(path), "exec")
+        waiting: list[ast.AST] = [tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Import):
+                wanted.update((alias.name, "") for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+                wanted.update((node.module, alias.name) for alias in node.names)
+            elif not isinstance(node, ast.If | ast.Try):
+                waiting.extend(ast.iter_child_nodes(node))
+    names = {(module, name) for module, name in wanted if module.partition(".")[0] in sys.stdlib_module_names}
+    for module, name in sorted(names):
+        found = importlib.import_module(module)
+        is_package = hasattr(found, "__path__")
+        is_there = not name or hasattr(found, name) or (is_package and importlib.util.find_spec(f"{module}.{name}"))
+        assert is_there, f"Python {sys.version.split()[0]} has no {module}.{name}"
+    return len(files), len(names)
 
 
 def load_native(package: Path) -> ModuleType:

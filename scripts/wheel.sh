@@ -2,7 +2,7 @@
 # Build the sdist and, from it, a wheel for each interpreter, into dist/; each wheel carries the libraries that it needs,
 # and is tried in a clean environment without a compiler:
 #   scripts/wheel.sh [PYTHON...] [--no-torch PYTHON...]        (python3 by default)
-# --no-torch: for the interpreters after it, try the native module only, with NumPy and Pillow.
+# --no-torch: for the interpreters after it, only what can be tried without torch: scripts/check_wheel.py lists what.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# != 0 ] || set -- python3

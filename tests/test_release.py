@@ -40,7 +40,7 @@ def test_messages_name_packages_to_install() -> None:
     known = {*re.findall(r"([\w-]+)\S*>=", extras), "nvtx"}
     named = {
         package
-        for path in (ROOT / "src").rglob("*.py")
+        for path in Path(foreload.__file__).parent.rglob("*.py")
         for command in re.findall(r"pip install ([^\")]+)", path.read_text())
         for package in command.split()
     }

@@ -28,7 +28,7 @@ from tests.test_documents import ROOT, blocks_of, run
 DOCS = ROOT / "docs"
 FOLDERS = ("start", "choose", "migrate", "guides", "troubleshoot", "how")
 PAGES = sorted(page for folder in FOLDERS for page in (DOCS / folder).glob("*.md"))
-SRC = ROOT / "src" / "foreload"
+PACKAGE = Path(fl.__file__).parent
 DALI = "https://docs.nvidia.com/deeplearning/dali/user-guide/docs/advanced_topics_sharding.html"
 
 
@@ -111,7 +111,7 @@ def test_messages_are_those_of_the_code() -> None:
     text = (DOCS / "troubleshoot" / "index.md").read_text()
     messages = [match.strip() for match in re.findall(r"^ *```text\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)]
     assert len(messages) > 10
-    code = "\n".join(itertools.chain.from_iterable(map(spoken, sorted(SRC.rglob("*.py")))))
+    code = "\n".join(itertools.chain.from_iterable(map(spoken, sorted(PACKAGE.rglob("*.py")))))
     for message in messages:
         for fragment in re.split(r"\s*…\s*", message):
             assert fragment in code, message

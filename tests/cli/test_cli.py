@@ -73,7 +73,16 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["plan", 10, "--budget", "3q"], "--budget must be bytes"),
         (["pack", "{}/none", "{}/new"], "SRC"),
         (["pack", "{}/used", "{}/new", "--shard-size", "3q"], "--shard-size must be bytes"),
-        (["bench", "{}/used"], "no image"),
+        (["pack", "{}/used", "{}/new", "--shard-size", "0"], "--shard-size must be a size of at least 1 byte"),
+        (["pack", "{}/used", "{}/new", "--shard-size", "50%"], "--shard-size must be a size of at least 1 byte"),
+        (["pack", "{}/used/file", "{}/new"], "SRC: '{}/used/file' is a file"),
+        (["pack", "{}/used", "{}/used/file"], "DST"),
+        (["pack", "{}/empty", "{}/new"], "SRC: no file in '{}/empty'"),
+        (["pack", "{}/used", "{}/shards"], "DST: '{}/shards' holds shards that are not of a pack"),
+        (["bench", "{}/used"], "DIR: no image"),
+        (["bench", "--plot", "{}/plot.doc"], "--plot {}/plot.doc must end in .png"),
+        (["plan", 10, "--plot", "{}/plot"], "--plot {}/plot must end in .png"),
+        (["plan", "{}/empty"], "DIR_OR_N: no image in '{}/empty'"),
         (["bench", "--dataset-size", "x"], "ROWS,COLUMNS"),
         (["bench", "{}/used", "--dataset-size", "5,5"], "exclude"),
         (["doctor", "{}/none"], "none"),
@@ -84,12 +93,17 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
 def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words: str) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "other.tar").write_bytes(b"")
     result = run(*[str(argument).replace("{}", str(tmp_path)) for argument in arguments])
     assert result.returncode == 2
     # The words of a long path are broken over lines.
     assert words.replace("{}", str(tmp_path)).replace(" ", "") in "".join(result.stderr.replace("│", "").split())
     assert "Traceback" not in result.stderr
+    assert "data_path" not in result.stderr
     assert (tmp_path / "used" / "file").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "shards", "used"]
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ BOUND = 20
 
 def test_the_bound_is_what_the_documents_say() -> None:
     assert (PATIENCE.silence, PATIENCE.least, PATIENCE.total, PATIENCE.tries) == (15, 240, 60, 6)
-    text = (Path(fl.__file__).parents[2] / "docs" / "data.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     assert "silent for 15 seconds" in text
     assert "60 to 75 seconds" in text
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
-__all__ = ["check_writable", "examples", "given", "pair"]
+__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "typed"]
 
 
 @contextmanager
@@ -17,7 +18,27 @@ def given(name: str = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise typer.BadParameter(f"{name}: {error}" if name else str(error)) from None
+        # (The folder of a dataset is its argument `data_path`, which nobody typed here.)
+        text = str(error).removeprefix("data_path: ")
+        raise typer.BadParameter(f"{name}: {text}" if name else text) from None
+
+
+@contextmanager
+def typed(**names: str) -> Iterator[None]:
+    """Report errors of the block that begin with a parameter's name as those of the argument typed for it.
+
+    All others are errors of the work itself, and pass.
+
+    Args:
+        names: the arguments as they are typed, by the names of the parameters.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        parameter, _, text = str(error).partition(": ")
+        if parameter not in names:
+            raise
+        raise typer.BadParameter(f"{names[parameter]}: {text}") from None
 
 
 def pair(name: str, text: str) -> tuple[int, int]:
@@ -38,15 +59,39 @@ def pair(name: str, text: str) -> tuple[int, int]:
 def check_writable(**paths: Path | None) -> None:
     """Raise BadParameter for a file that cannot be written, before the work whose results it is for.
 
+    No file is made that was not there.
+
     Args:
         paths: the files, by the names of their options.
     """
     for name, path in paths.items():
         try:
             if path is not None:
+                was_there = os.path.lexists(path)
                 path.open("a").close()
+                if not was_there:
+                    path.unlink()
         except OSError as error:
             raise typer.BadParameter(f"--{name} {path} cannot be written: {error.strerror}") from None
+
+
+def check_plot(path: Path | None) -> None:
+    """Check that matplotlib is there and has the format of a plot's file, before the work that it shows.
+
+    Raises:
+        BadParameter: there is no such format.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    if path is None:
+        return
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("--plot needs matplotlib: pip install matplotlib") from None
+    formats = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        known = ", ".join(f".{name}" for name in sorted(formats))
+        raise typer.BadParameter(f"--plot {path} must end in .png or another of matplotlib's formats: {known}")
 
 
 def examples(*lines: str) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import foreload
-from foreload.cli.arguments import check_writable, examples, given, pair
+from foreload.cli.arguments import check_plot, check_writable, examples, given, pair, typed
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
 from foreload.record.units import quantity
@@ -110,6 +110,7 @@ def bench(
     from foreload.machine import granted_cores
 
     check_writable(json=json, plot=plot)
+    check_plot(plot)
     work = Work(batch_size=batch_size, workers=num_workers or granted_cores())
     seeds = max(seeds, 10) if multi_seed else seeds
     if dataset_size is not None:
@@ -154,6 +155,7 @@ def plan(
     if keep not in ("auto", "encoded", "decoded"):
         raise typer.BadParameter(f"--keep must be auto, encoded or decoded, got {keep!r}")
     check_writable(json=json, plot=plot)
+    check_plot(plot)
     samples = _samples(what, keep, ranks)
     count = len(samples.sizes)
     if count < ranks:
@@ -227,7 +229,7 @@ def pack(
     source: Annotated[
         Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC", exists=True)
     ],
-    folder: Annotated[Path, typer.Argument(help="The folder for the shards.", metavar="DST")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the shards.", metavar="DST", file_okay=False)],
     tiled: Annotated[
         bool,
         typer.Option(
@@ -243,12 +245,20 @@ def pack(
 
     with given():
         size = parse_bytes(shard_size, name="--shard-size")
-    packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
+    if size < 1 or "%" in shard_size:
+        raise typer.BadParameter(
+            f"--shard-size must be a size of at least 1 byte, such as 1GiB, got {shard_size!r}"
+        )
+    with typed(data_path="SRC", folder="DST"):
+        packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
+    count = len(packed.shards)
     already = f", {packed.resumed} of them already there" if packed.resumed else ""
+    if packed.resumed == count:
+        already = ", already there"
     tiles = f", {packed.tiled} tiled" if tiled else ""
     print(
         f"{folder}: {quantity(packed.samples, 'sample', 'samples')} in "
-        f"{quantity(len(packed.shards), 'shard', 'shards')}{already}{tiles}; "
+        f"{quantity(count, 'shard', 'shards')}{already}{tiles}; "
         f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
     )
 
