@@ -80,8 +80,9 @@ def check_sources(package: Path) -> tuple[int, int]:
     names = {(module, name) for module, name in wanted if module.partition(".")[0] in sys.stdlib_module_names}
     for module, name in sorted(names):
         found = importlib.import_module(module)
-        is_package = hasattr(found, "__path__")
-        is_there = not name or hasattr(found, name) or (is_package and importlib.util.find_spec(f"{module}.{name}"))
+        is_there = not name or hasattr(found, name)
+        if not is_there and hasattr(found, "__path__"):
+            is_there = importlib.util.find_spec(f"{module}.{name}") is not None
         assert is_there, f"Python {sys.version.split()[0]} has no {module}.{name}"
     return len(files), len(names)
 
