@@ -7,13 +7,13 @@ import os
 import select
 import signal
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from foreload.cache.opt import leave_stores
 from foreload.machine import open_process
 
 __all__ = ["Fork", "forked"]
@@ -106,7 +106,8 @@ def _run(run: Callable[[int], None], into: int) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    leave_stores()
+    if "foreload.cache.opt" in sys.modules:  # whose import takes a while, and without which there are no stores
+        sys.modules["foreload.cache.opt"].leave_stores()
     _own_file_positions()
     run(into)
 
