@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,6 +128,20 @@ class CachedView(Dataset[Any]):
     def seen(self) -> Any:
         """The dataset itself."""
         return self._dataset
+
+    def missing(self, indices: Iterable[Any]) -> list[int]:
+        """Return the places of those samples that the cache could keep, but does not have."""
+        store = self._store
+        if store is None:
+            return []
+        places = (self._position(index, len(store)) for index in indices)
+        return [place for place in places if place is not None and not store.native.contains(place)]
+
+    def drop(self, places: Iterable[int]) -> None:
+        """Drop samples from the cache, which nobody is loading."""
+        if self._store is not None:
+            for place in places:
+                self._store.native.drop(place)
 
     def with_store(self, store: SampleStore) -> CachedView:
         """Return the same dataset seen through another store."""

@@ -1,10 +1,9 @@
-"""The values and attributes of a dataset, which the loop may change while workers load from it."""
+"""The values of a dataset, which the loop may change while workers load from it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,10 @@ from foreload.checks import Array
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
-__all__ = ["HeldAttributes", "HeldValues"]
+__all__ = ["HeldValues"]
 
 # Items of a list, which may be long, and numbers of an array that are looked at.
 _MOST_ITEMS, _MOST_NUMBERS = 64, 16
-
-# Types that are compared by value.
-_PLAIN = (int, float, complex, str, bytes, type(None))
 
 # Returns what has changed if the values have.
 _Look = Callable[[], Any]
@@ -67,52 +63,6 @@ class HeldValues:
                 "from them, so a batch may show the data before or after the change; torch's workers show that of "
                 "the epoch's beginning. Change them between epochs, copy them first, or use workers='processes'"
             )
-
-
-class HeldAttributes:
-    """The attributes of a dataset, and of the objects among them, as they were when worker processes got copies.
-
-    Without workers, what the loop sets is in the next batch. So where the loader has chosen processes, it says so
-    if the loop sets one that they do not see.
-
-    >>> class Scaled:
-    ...     factor = 1
-    >>> dataset = Scaled(); dataset.factor = 2
-    >>> held = HeldAttributes(dataset)
-    >>> held.changed(), setattr(dataset, "factor", 3), held.changed()
-    (None, None, 'factor')
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        own = _attributes(dataset)
-        inner = (value for value in own.values() if not isinstance(value, (type, ModuleType, torch.Tensor)))
-        self._objects = [(part, dict(_attributes(part))) for part in itertools.islice(inner, _MOST_ITEMS)]
-        self._objects.append((dataset, dict(own)))
-        self._has_warned = False
-
-    def changed(self) -> str | None:
-        """Return the name of an attribute that has been set, added or deleted; None if none has."""
-        for part, before in self._objects:
-            present = _attributes(part)
-            for name in before.keys() | present.keys():
-                old, new = before.get(name), present.get(name)
-                if old is not new and not (type(old) is type(new) and isinstance(old, _PLAIN) and old == new):
-                    return str(name)
-        return None
-
-    def warn(self) -> None:
-        """Warn, once, if one has."""
-        if not self._has_warned and (name := self.changed()) is not None:
-            self._has_warned = True
-            warn_user(
-                f"{name!r} of the dataset was set while worker processes, which the loader has chosen, load from "
-                "copies of it: they see it in the next epoch. With num_workers=0 it is in the next batch"
-            )
-
-
-def _attributes(part: Any) -> dict[str, Any]:
-    own: dict[str, Any] = getattr(part, "__dict__", {})
-    return own
 
 
 def _values_of(dataset: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -14,6 +15,8 @@ from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.following.foretold import why_not_copied
+from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
@@ -52,14 +55,13 @@ def open_epoch(
     cursor, batches, count = spec.cursor, spec.batches, workers.count
     crew.count = count
     if crew.kind(workers.workers, count) == "processes":
-        from foreload.epochs.processes import ProcessEpoch
-
-        pool, owner = crew.process_pool(workers, cursor.base_seed)
-        deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
-        limits: dict[str, Any] = {"max_restarts": max_restarts, "deepens": deepens}
-        return ProcessEpoch(spec, pool, owner=owner, restarts=restarts, **limits)
+        why = _why_inline(spec, crew)
+        if why is None:
+            return _open_processes(spec, crew, workers, buffers, restarts=restarts, max_restarts=max_restarts)
+        crew.stand_down(f"the calling thread loads, because {why}", None)
+        count, workers = 0, replace(workers, count=0)
     if crew.kind(workers.workers, count) == "ray":
-        return _open_on_ray(spec, crew, workers, restarts=restarts, max_restarts=max_restarts)
+        return _open_on_ray(spec, crew, workers, buffers, restarts=restarts, max_restarts=max_restarts)
     if is_instance(spec.dataset, IterableDataset):
         from foreload.epochs.stream import StreamEpoch
 
@@ -73,23 +75,7 @@ def open_epoch(
     if assembly is None and is_inline:
         assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
-        surroundings: Surroundings | None = None
-        if not is_inline:
-            surroundings = ThreadSurroundings(cursor.key)
-        elif batches.is_keyed:
-            surroundings = ProcessSurroundings(cursor.key, is_pure=batches.is_pure)
-        elif isinstance(spec.dataset, EpochListener):
-            surroundings = LoopSurroundings(cursor.key)
-        assembly = SampleAssembly(
-            batches,
-            spec.view,
-            count,
-            buffers,
-            arrays=cursor.order.is_array,
-            surroundings=surroundings,
-            # Workers of torch's load from a copy of such a dataset. Those that were chosen must not be seen.
-            copies=crew.is_open if is_inline else holds_values(spec.dataset),
-        )
+        assembly = _sample_assembly(spec, crew, buffers, 0 if is_inline else count)
     if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
         return GatherEpoch(spec, assembly)
     if is_inline:
@@ -101,18 +87,92 @@ def open_epoch(
     return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)
 
 
+def _sample_assembly(spec: EpochSpec, crew: Crew, buffers: Buffers, count: int) -> SampleAssembly:
+    """Return what makes batches sample by sample, in the calling thread if ``count`` is 0."""
+    cursor, batches = spec.cursor, spec.batches
+    surroundings: Surroundings | None = None
+    if count:
+        surroundings = ThreadSurroundings(cursor.key)
+    elif batches.is_keyed:
+        surroundings = ProcessSurroundings(cursor.key, is_pure=batches.is_pure)
+    elif isinstance(spec.dataset, EpochListener):
+        surroundings = LoopSurroundings(cursor.key)
+    return SampleAssembly(
+        batches,
+        spec.view,
+        count,
+        buffers,
+        arrays=cursor.order.is_array,
+        surroundings=surroundings,
+        # Workers of torch's load from a copy of such a dataset. Those that were chosen must not be seen.
+        copies=holds_values(spec.dataset) if count else crew.is_open,
+    )
+
+
+def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
+    """Return why processes that were chosen cannot load ahead such that nobody sees it; None if they can."""
+    if not crew.is_open:
+        return None
+    if has_state(spec.dataset):
+        return "the dataset has a state of its own, which follows the loop"
+    order = spec.cursor.order
+    why = why_not_copied(order.sampler) if order.may_follow else None
+    return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"
+
+
+def _open_processes(
+    spec: EpochSpec,
+    crew: Crew,
+    workers: CrewSpec,
+    buffers: Buffers,
+    *,
+    restarts: list[Restart],
+    max_restarts: int,
+) -> Epoch:
+    if crew.held is not None and crew.held.changed() is not None:
+        crew.close()  # persistent workers, which have copies of what was there before
+    held = crew.held
+    if held is None and crew.is_open and not spec.draws_at_once:
+        held = HeldState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
+    pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
+    crew.held = held if owner is not None else None
+    deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
+    how: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts, "deepens": deepens}
+    return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, **how)
+
+
+def _process_epoch(
+    spec: EpochSpec, crew: Crew, buffers: Buffers, pool: Any, *, held: Any = None, **how: Any
+) -> Epoch:
+    """Begin an epoch by processes: as torch's, or such that nothing shows that the loader has chosen them."""
+    if spec.draws_at_once or is_instance(spec.dataset, IterableDataset):
+        from foreload.epochs.processes import ProcessEpoch
+
+        return ProcessEpoch(spec, pool, **how)
+    from foreload.epochs.following.epoch import FollowingEpoch
+
+    # The loop may have given it other code.
+    changed = replace(spec, batches=replace(spec.batches, is_pure=False))
+    how["inline"] = lambda: _sample_assembly(changed, crew, buffers, 0)
+    return FollowingEpoch(spec, pool, held=held, stand_down=crew.stand_down, **how)
+
+
 def _open_on_ray(
-    spec: EpochSpec, crew: Crew, workers: CrewSpec, *, restarts: list[Restart], max_restarts: int
+    spec: EpochSpec,
+    crew: Crew,
+    workers: CrewSpec,
+    buffers: Buffers,
+    *,
+    restarts: list[Restart],
+    max_restarts: int,
 ) -> Epoch:
     from foreload.epochs.ray import RayEpoch
 
     pool, owner = crew.ray_pool(workers, spec.cursor.base_seed)
     if workers.is_stream or has_state(spec.dataset):
-        from foreload.epochs.processes import ProcessEpoch
-
         # Each worker has its own part, or state, and so the batches that are its.
-        same: Any = pool
-        return ProcessEpoch(spec, same, owner=owner, restarts=restarts, max_restarts=max_restarts)
+        limits: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts}
+        return _process_epoch(spec, crew, buffers, pool, owner=owner, **limits)
     how: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts, "grows": workers.is_auto}
     return RayEpoch(spec, crew, pool, owner=owner, **how)
 

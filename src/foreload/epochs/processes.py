@@ -17,7 +17,6 @@ from torch.utils.data import IterableDataset
 from foreload.batch.assembly import count
 from foreload.batch.progress import BEGUN, Progress
 from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch, warn_of_length
-from foreload.epochs.held import HeldAttributes
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.record.restart import Restart
@@ -68,6 +67,7 @@ class ProcessEpoch(Epoch):
         self._errors = spec.batches.errors
         self._restarts = restarts
         self._restarts_left = self._max_restarts = max_restarts
+        self._draws_at_once = spec.draws_at_once or self._is_stream
         self._first = pool.begin()
         turn = cursor.turn % len(pool.workers)  # there may have been more workers
         self._turns = cycle([*range(turn, len(pool.workers)), *range(turn)])
@@ -78,6 +78,8 @@ class ProcessEpoch(Epoch):
         self._indices: dict[int, Any] = {}  # of jobs, if the dataset has a state
         ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
         self._depth = self._watch.depth = max(len(pool.workers), ahead)
+        self._in_order = spec.in_order
+        self._num_dropped = 0  # jobs of this epoch that were no batches of it
         self._deepens = deepens and spec.in_order
         # Whether workers tell the state of their copy of the dataset.
         self._tells = self._is_stream or has_state(spec.dataset)
@@ -90,12 +92,9 @@ class ProcessEpoch(Epoch):
         for worker in pool.workers:
             worker.skip_to(self._first)
             worker.tell(self._begin_of(worker))
-        self._draws_at_once = spec.draws_at_once or self._is_stream
         self._sampler_error: Exception | None = None
-        self._held = None if self._draws_at_once else HeldAttributes(spec.dataset)
         if self._draws_at_once:
-            for _ in range(self._depth):
-                self._ask()
+            self._ask_ahead(self._depth)
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
 
@@ -116,9 +115,6 @@ class ProcessEpoch(Epoch):
         return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        if self._held is not None:
-            self._fill()
-            self._held.warn()
         if self._unheard:
             self._hear()
         while self._asked:
@@ -137,10 +133,7 @@ class ProcessEpoch(Epoch):
                 self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
-            if self._draws_at_once:
-                self._ask()
-            elif self._order.may_draw_ahead:
-                self._fill()
+            self._ask_ahead(1)
             self._num_delivered += 1
             if self._tells:
                 self._cursor.streams[owner] = self._cursor.streams.get(owner, BEGUN).after(result.state, indices)
@@ -148,7 +141,7 @@ class ProcessEpoch(Epoch):
                 warn_of_length(
                     self._spec.dataset, self._spec.expected_length, self._num_delivered, len(self._pool.workers)
                 )
-            place = self._num_delivered - 1 if self._is_stream else number - self._first
+            place = self._num_delivered - 1 if self._is_stream else self._place(number)
             return place, samples, partial(self._take, result)
         if self._sampler_error is not None:
             error, self._sampler_error = self._sampler_error, None
@@ -156,11 +149,14 @@ class ProcessEpoch(Epoch):
         self.close()
         raise StopIteration
 
-    def _fill(self) -> None:
-        """Deal the batch that the loop requests, and those that may be drawn ahead of it."""
-        for _ in range(self._depth - len(self._asked)):
-            if self._sampler_error is None and (not self._asked or self._order.may_draw_ahead):
-                self._ask()
+    def _place(self, number: int) -> int:
+        """Return the place of a job's batch in the order."""
+        return number - self._first - self._num_dropped
+
+    def _ask_ahead(self, count: int) -> None:
+        """Deal up to ``count`` batches that the loop has not requested yet."""
+        for _ in range(count):
+            self._ask()
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
@@ -169,26 +165,31 @@ class ProcessEpoch(Epoch):
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
         with self._pool.dealing:
-            if not self._pool.closed and self._pool.first == self._first and any(self._active):
-                self._deal()
+            if not self._may_deal:
+                return
+            try:
+                indices = None if self._is_stream else self._draw()
+            except StopIteration:
+                for worker in self._pool.workers:
+                    self._dismiss(worker)
+            except Exception as error:
+                if self._draws_at_once:
+                    raise  # early, as torch does
+                self._sampler_error = error
+            else:
+                self._deal(indices)
 
-    def _deal(self) -> None:
-        try:
-            indices = None if self._is_stream else self._draw()
-        except StopIteration:
-            for worker in self._pool.workers:
-                self._dismiss(worker)
-            return
-        except Exception as error:
-            if self._draws_at_once:
-                raise  # early, as torch does
-            self._sampler_error = error
-            return
+    @property
+    def _may_deal(self) -> bool:
+        return not self._pool.closed and self._pool.first == self._first and any(self._active)
+
+    def _deal(self, indices: Any) -> int:
+        """Deal a batch, and return the number of the job; call it with the pool's ``dealing``."""
         share = -(-self._depth // sum(self._active))  # rounded up: one of them has less
         for turn in self._turns:
             worker = self._pool.workers[turn]
             # If order does not matter, a slow worker gets no more than its share.
-            if self._active[turn] and (self._spec.in_order or len(worker.asked) < share):
+            if self._active[turn] and (self._in_order or len(worker.asked) < share):
                 break
         number = self._pool.next_number
         self._pool.next_number += 1
@@ -199,6 +200,7 @@ class ProcessEpoch(Epoch):
                 indices = list(indices) if isinstance(indices, Iterator) else indices
                 self._indices[number] = indices.tolist() if isinstance(indices, np.ndarray) else indices
         self._give(worker, number, indices)
+        return number
 
     def _give(self, worker: Worker, number: int, indices: Any) -> None:
         # A long job waits for a worker that is stuck in the one before.
@@ -213,13 +215,13 @@ class ProcessEpoch(Epoch):
     def _next_answered(self) -> int | None:
         """Wait for the next job's answer, or any answer if order does not matter; None: call it again."""
         number = next(iter(self._asked))
-        if self._spec.in_order and not self._active[self._asked[number]] and number not in self._answers:
+        if self._in_order and not self._active[self._asked[number]] and number not in self._answers:
             # The stream ended with an earlier job of this worker.
             del self._asked[number]
             return None
         if number in self._answers:
             return number
-        if not self._spec.in_order and self._answers:
+        if not self._in_order and self._answers:
             return next(iter(self._answers))
         if self._pool.closed:
             raise RuntimeError(
@@ -229,7 +231,7 @@ class ProcessEpoch(Epoch):
             raise RuntimeError(
                 "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
-        wanted = [self._pool.workers[self._asked[number]]] if self._spec.in_order else self._pool.workers
+        wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         began = time.monotonic()
         if not self._receive(wanted):
             raise self._give_up(wanted)
@@ -243,19 +245,19 @@ class ProcessEpoch(Epoch):
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)
-        is_idle &= self._draws_at_once or self._order.may_draw_ahead
         if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
             asked = len(self._asked)
-            for _ in self._pool.workers:
-                if self._draws_at_once or self._order.may_draw_ahead:
-                    self._ask()
+            self._ask_ahead(len(self._pool.workers))
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
+
+    def _wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+        return self._pool.wait(wanted, timeout, self._first)
 
     def _receive(self, wanted: list[Worker], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
         timeout = self._spec.timeout if timeout is None else timeout
-        answers = self._pool.wait(wanted, timeout, self._first)
+        answers = self._wait(wanted, timeout)
         self._check_open()
         for worker, result in answers or ():
             name = worker.number

@@ -131,14 +131,14 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         self._set_keyed_epoch()
+        self._crew.begin()
         if self._memory.limit is None:
             reuse_freed()
         self._choose_workers(crew := self._crew_spec(self._view))
         self._crew.retune(crew := self._renewed(crew))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
-        router = None if cache is None else cache.router
-        cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
+        cursor = Cursor(self._order_spec(), self._epoch, resumed, None if cache is None else cache.router)
         watch_progress(watch, self, cursor, self._cursor)
         self._cursor = cursor
         if self.persistent_workers:

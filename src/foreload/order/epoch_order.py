@@ -43,6 +43,7 @@ class EpochOrder(Iterator[Any]):
         skip: as given.
         present_skip: what is left out of this epoch.
         left_out: the positions that are left out, as far as the order has been drawn.
+        may_follow: whether it is drawn by a sampler of the user's, which may look at what the loop does meanwhile.
 
     >>> from torch.utils.data import BatchSampler, SequentialSampler
     >>> order = EpochOrder(BatchSampler(SequentialSampler(range(5)), 2, drop_last=False))
@@ -79,6 +80,7 @@ class EpochOrder(Iterator[Any]):
         self._lookahead = None if is_known or not isinstance(self._batches, SamplerBatches) else lookahead
         if self._lookahead is not None:
             self._lookahead.begin(self.item_sampler)
+        self.may_follow = self._lookahead is not None
 
     def before_drawing(self, plan: Callable[[EpochOrder], None]) -> None:
         """Call ``plan`` right before the first indices are drawn; it may :meth:`peek`."""
@@ -101,6 +103,11 @@ class EpochOrder(Iterator[Any]):
                 indices = next(self._batches)
         self.num_drawn += 1
         return indices
+
+    def foretell(self) -> Iterator[Any]:
+        """Yield all batches to come; for a fork of the process, where nothing is planned with them."""
+        self._plan = None
+        yield from self._batches
 
     def peek(self) -> Indices | None:
         """Return the samples of the whole epoch in order, before its first batch is drawn.

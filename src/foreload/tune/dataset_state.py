@@ -27,7 +27,7 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 
-__all__ = ["StateWatch", "changed", "digest", "find_open_file", "made_of", "snapshot", "walk"]
+__all__ = ["StateWatch", "changed", "digest", "find_open_file", "is_installed", "made_of", "snapshot", "walk"]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
@@ -128,7 +128,7 @@ class StateWatch:
         return found
 
 
-def find_open_file(dataset: Any) -> str | None:
+def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
     """Return the name of an open file or connection, which forked processes would share; None if there is none.
 
     An iterator that has begun counts as open too: copies of it would all yield the same.
@@ -138,7 +138,7 @@ def find_open_file(dataset: Any) -> str | None:
     >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
     'file'
     """
-    return next((name for name, value in walk(dataset) if _is_open(value)), None)
+    return next((name for name, value in walk(dataset, None, most) if _is_open(value)), None)
 
 
 def _is_open(value: Any) -> bool:
@@ -258,7 +258,7 @@ def walk(
             continue
         left += _inner(name, value, most)
         kind = type(value)
-        if kind not in kinds and (value is dataset or not _is_installed(kind.__module__)):
+        if kind not in kinds and (value is dataset or not is_installed(kind.__module__)):
             kinds.add(kind)
             left += _globals_of(kind)
 
@@ -277,7 +277,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple, deque)):
         items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
     elif isinstance(value, type):
-        known = not _is_installed(value.__module__)
+        known = not is_installed(value.__module__)
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
         slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
@@ -309,7 +309,7 @@ def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, 
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is not set yet
             yield f"{name}.{variable}", cell.cell_contents
-    if not _is_installed(function.__globals__.get("__name__", "")):
+    if not is_installed(function.__globals__.get("__name__", "")):
         yield from _globals_used(function)
 
 
@@ -328,7 +328,7 @@ def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
         value = known[name]
         if not isinstance(value, ModuleType):
             yield f"{known.get('__name__')}.{name}", value
-        elif not _is_installed(value.__name__):
+        elif not is_installed(value.__name__):
             yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
 
 
@@ -341,7 +341,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 @functools.cache
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module is part of Python or of an installed package, which keep their own state in order."""
     package = module.partition(".")[0]
     if package in sys.stdlib_module_names or package in ("foreload", "torch"):

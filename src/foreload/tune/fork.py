@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from foreload.machine import open_process
 
-__all__ = ["Fork", "forked"]
+__all__ = ["Fork", "end_fork", "forked", "start_fork"]
 
 # Seconds for a fork to end by itself when nobody reads from it any more, as torch gives its workers.
 _END_SECONDS = 5.0
@@ -36,21 +36,30 @@ class Fork(NamedTuple):
 
 @contextmanager
 def forked(run: Callable[[int], None]) -> Iterator[Fork]:
-    """Run a function in a fork of this process, with all objects as they are, until the end of the block.
+    """Run a function in a fork of this process until the end of the block; see :func:`start_fork`.
+
+    >>> with forked(lambda into: os.write(into, b"hello")) as fork:
+    ...     os.read(fork.pipe, 100)
+    b'hello'
+    """
+    fork = start_fork(run)
+    try:
+        yield fork
+    finally:
+        end_fork(fork)
+
+
+def start_fork(run: Callable[[int], None]) -> Fork:
+    """Run a function in a fork of this process, with all objects as they are.
 
     Its output, also to files that are open for writing only, such as logs, goes nowhere, and where it reads on in
-    open files is not seen here. At the end of the block its pipe
-    is closed; if it has not ended a few seconds later, it is killed, with all processes that it started.
+    open files is not seen here.
 
     Args:
         run: the function; takes the descriptor of a pipe to write to.
 
     Raises:
         OSError: this process may not fork now.
-
-    >>> with forked(lambda into: os.write(into, b"hello")) as fork:
-    ...     os.read(fork.pipe, 100)
-    b'hello'
     """
     out, into = os.pipe()
     try:
@@ -69,25 +78,27 @@ def forked(run: Callable[[int], None]) -> Iterator[Fork]:
         os.close(into)
         raise
     os.close(into)
+    return Fork(child, out)
+
+
+def end_fork(fork: Fork, seconds: float = _END_SECONDS) -> None:
+    """Close the pipe of a fork; if it has not ended after some seconds, kill it and all that it started."""
     try:
-        yield Fork(child, out)
+        _let_end(fork, seconds)
     finally:
-        try:
-            _let_end(child, out)
-        finally:
-            _kill(child)
+        _kill(fork.process)
 
 
-def _let_end(child: int, out: int) -> None:
+def _let_end(fork: Fork, seconds: float) -> None:
     """Close the pipe of a fork, and wait until it has ended: killed at once, it might leave half of a file."""
-    os.close(out)
-    ended = open_process(child)
+    os.close(fork.pipe)
+    ended = open_process(fork.process)
     if ended is None:
         return
     try:
         poll = select.poll()
         poll.register(ended, select.POLLIN)
-        poll.poll(_END_SECONDS * 1000)
+        poll.poll(seconds * 1000)
     finally:
         os.close(ended)
 

@@ -70,6 +70,7 @@ class Crew:
         changes: the changes that tuning made and their reasons, in words.
         tuner: tunes the threads within an epoch.
         pool: the persistent workers, if there are any.
+        held: what their copies of the dataset are compared with, if it matters that they are copies.
     """
 
     def __init__(self, recorder: Recorder, resized: Callable[[int], None]) -> None:
@@ -83,6 +84,8 @@ class Crew:
         self.pool: ThreadPool | ProcessPool | RayPool | None = None
         self._owner: PoolOwner | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
+        self.held: Any = None
+        self._stood_down: tuple[Choice, int] | None = None  # the choice that counts again after some epochs
 
     def kind(self, asked: Workers, count: int) -> WorkerKind:
         """Return the kind of ``count`` workers if the user requested ``asked``."""
@@ -123,6 +126,32 @@ class Crew:
         self.choice = select_workers(spec, trial)
         if self.choice.count != spec.count:
             self.set_count(self.choice.count)
+
+    def stand_down(self, why: str, epochs: int | None) -> None:
+        """Let the calling thread load instead of the workers that were chosen.
+
+        Args:
+            why: the reason, for the loader's report.
+            epochs: the number of coming epochs for which it does; None: all.
+        """
+        if self.choice is None:
+            return
+        self._stood_down = None if epochs is None else (replace(self.choice, count=self.count), epochs)
+        self.choice = replace(self.choice, kind="threads", count=0, why=why, is_pure=False, made_of={})
+        self.changes.append(why)
+        self.close()
+        self.set_count(0)
+
+    def begin(self) -> None:
+        """Begin an epoch: let workers that stood down for a while load again."""
+        if self._stood_down is None:
+            return
+        choice, epochs = self._stood_down
+        if epochs:
+            self._stood_down = choice, epochs - 1
+        else:
+            self._stood_down, self.choice = None, choice
+            self.set_count(choice.count)
 
     def retune(self, spec: CrewSpec) -> None:
         """Change the number of workers or the cache's budget between epochs, if past epochs say that it pays."""
@@ -217,7 +246,7 @@ class Crew:
         """End persistent workers."""
         if self._owner is not None:
             self._owner.close()
-        self.pool = self._owner = self._copies = None
+        self.pool = self._owner = self._copies = self.held = None
 
 
 def _task(spec: CrewSpec, seed: int) -> WorkerTask:

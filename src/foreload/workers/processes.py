@@ -89,12 +89,12 @@ class ProcessPool:
         self._alarm.ring()
 
     def wait(
-        self, wanted: list[Worker], timeout: float | None, first: int
+        self, wanted: list[Worker], timeout: float | None, first: int, also: int | None = None
     ) -> list[tuple[Worker, Result | None]] | None:
         """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
 
         Workers that were told to end may do so when they have answered. Nothing is waited for once another epoch
-        has begun than the one with job ``first``.
+        has begun than the one with job ``first``, or once the descriptor ``also`` can be read from.
 
         Returns:
             None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
@@ -102,18 +102,22 @@ class ProcessPool:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
             while not self.closed and self.first == first:
-                found, self._found = self._found or self._look(wanted, deadline), []
+                found, self._found = self._found or self._look(wanted, deadline, also), []
                 if found and self.first != first:
                     self._found = found  # answers for the epoch that has begun meanwhile may be among them
                     break
                 if found is None or found:
                     return found
-                if self._alarm.has_rung():
+                if self._alarm.has_rung() or also is not None:
                     break
             return []
 
-    def _look(self, wanted: list[Worker], deadline: float | None) -> list[tuple[Worker, Result | None]] | None:
+    def _look(
+        self, wanted: list[Worker], deadline: float | None, also: int | None
+    ) -> list[tuple[Worker, Result | None]] | None:
         poll = select.poll()
+        if also is not None:
+            poll.register(also, select.POLLIN)
         poll.register(self._alarm, select.POLLIN)
         wanted = [worker for worker in wanted if not worker.is_done]
         for worker in wanted:

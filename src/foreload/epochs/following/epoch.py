@@ -1,0 +1,196 @@
+"""Epochs by worker processes that load ahead of the loop, which gets what the calling thread would load for it."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from foreload.batch.assembly import count
+from foreload.cache.view import CachedView
+from foreload.epochs.base import EpochSpec
+from foreload.epochs.following.foretold import Foretold
+from foreload.epochs.following.held_state import HeldState
+from foreload.epochs.processes import ProcessEpoch
+from foreload.protocol import Assembly
+from foreload.workers.process import Worker
+from foreload.workers.processes import ProcessPool
+from foreload.workers.worker import Result
+
+__all__ = ["FollowingEpoch"]
+
+
+class FollowingEpoch(ProcessEpoch):
+    """Deals batches ahead of the loop such that it cannot tell that from the calling thread's loading.
+
+    The order of a user's sampler is drawn a batch at a time, when the loop requests it. Ahead of that, workers
+    load what is foretold; if the sampler then yields something else, that is thrown away. So it is if the loop
+    has changed the dataset, of which workers have a copy: the calling thread loads then.
+
+    Args:
+        spec: the loader as the epoch sees it.
+        pool: the workers.
+        held: the dataset as the workers have it; None: nobody expects that they see changes.
+        inline: returns what makes batches in the calling thread.
+        stand_down: called with the reason if no workers are to load in later epochs, and the number of these
+            epochs; None: all.
+        how: as for :class:`ProcessEpoch`.
+    """
+
+    def __init__(
+        self,
+        spec: EpochSpec,
+        pool: ProcessPool,
+        *,
+        held: HeldState | None,
+        inline: Callable[[], Assembly],
+        stand_down: Callable[[str, int | None], None],
+        **how: Any,
+    ) -> None:
+        self._held = held
+        self._inline = inline
+        self._stand_down = stand_down
+        self._here: Assembly | None = None  # makes batches in the calling thread
+        self._foretold = Foretold(spec.cursor.order) if spec.cursor.order.may_follow else None
+        self._ahead: deque[int] = deque()  # jobs that are foretold, but not requested yet
+        # Of jobs: their indices, and the places of those samples that were not in the cache.
+        self._dealt: dict[int, tuple[Any, list[int]]] = {}
+        self._pending: deque[tuple[int, Any]] = deque()  # drawn, for the calling thread
+        super().__init__(spec, pool, **how)
+        if self._foretold is not None:
+            self._in_order = True  # a batch that is only foretold must not come before one that was drawn
+
+    def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        if self._here is None:
+            self._request()
+        if self._here is None and self._held is not None and (name := self._held.changed()) is not None:
+            why = f"{name!r} of the dataset was set while worker processes loaded from copies of it"
+            self._take_over(f"the calling thread loads, because {why}", 1)
+        return super()._next() if self._here is None else self._next_here(self._here)
+
+    def _request(self) -> None:
+        """Draw the batch that the loop requests, and deal what may be loaded ahead."""
+        if self._foretold is None:
+            if not self._asked and self._sampler_error is None:
+                self._ask()
+        elif len(self._asked) == len(self._ahead) and self._sampler_error is None:
+            self._foretold.begin()
+            self._confirm(self._foretold)
+        if self._here is None:
+            self._ask_ahead(self._depth - len(self._asked))
+
+    def _confirm(self, foretold: Foretold) -> None:
+        with self._pool.dealing:
+            if not self._may_deal:
+                return
+            try:
+                indices = self._draw()
+            except StopIteration:
+                self._drop_ahead()
+                for worker in self._pool.workers:
+                    self._dismiss(worker)
+                return
+            except Exception as error:
+                self._drop_ahead()
+                self._sampler_error = error
+                return
+            if self._ahead and foretold.agrees_with(indices):
+                self._ahead.popleft()
+                return
+            if self._ahead or not foretold.agrees_with(indices):
+                self._drop_ahead()
+            self._deal(indices)
+        if foretold.is_wrong:
+            self._follow_sampler()
+
+    def _follow_sampler(self) -> None:
+        name = type(self._order.item_sampler).__name__
+        why = f"the calling thread loads, because what {name} yields depends on what the loop does meanwhile"
+        if self._held is not None:
+            self._take_over(why, None)
+
+    def _ask_ahead(self, count: int) -> None:
+        if self._foretold is None:
+            for _ in range(count):
+                if self._sampler_error is None and self._order.may_draw_ahead:
+                    self._ask()
+            return
+        with self._pool.dealing:
+            for _ in range(count):
+                if not self._may_deal or (indices := self._foretold.next()) is None:
+                    return
+                self._ahead.append(self._deal(indices))
+
+    def _deal(self, indices: Any) -> int:
+        view, missing = self._spec.view, []
+        if self._held is not None and isinstance(view, CachedView):
+            is_batch = self._spec.batches.auto_collation
+            missing = view.missing(copy.copy(indices) if is_batch else [indices])  # not those of an iterator
+        number = super()._deal(indices)
+        if self._held is not None:
+            self._dealt = {job: dealt for job, dealt in self._dealt.items() if job in self._asked}
+            self._dealt[number] = indices, missing
+        return number
+
+    def _drop_ahead(self) -> None:
+        """Throw away what is foretold; nothing else is being loaded."""
+        assert self._foretold is not None
+        self._foretold.close()
+        if self._ahead:
+            for worker in self._pool.workers:
+                worker.skip_to(self._pool.next_number)
+            for number in self._ahead:
+                del self._asked[number]
+                self._answers.pop(number, None)
+                self._sizes.pop(number, None)
+            self._num_dropped += len(self._ahead)
+            self._ahead.clear()
+
+    def _wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+        pipe = None if self._foretold is None or len(self._asked) >= self._depth else self._foretold.pipe
+        if pipe is None:
+            return super()._wait(wanted, timeout)
+        answers = self._pool.wait(wanted, timeout, self._first, pipe)
+        if not answers:
+            self._ask_ahead(self._depth - len(self._asked))
+        return answers
+
+    def _take_over(self, why: str, epochs: int | None) -> None:
+        """Let the calling thread load from now on; all that workers have loaded is thrown away."""
+        ahead = set(self._ahead)
+        drawn = [number for number in self._asked if number not in ahead]
+        self._pending.extend((self._place(number), self._dealt[number][0]) for number in drawn)
+        early = [place for number in self._asked for place in self._dealt[number][1]]
+        if self._foretold is not None:
+            self._drop_ahead()
+        self._asked.clear()
+        self._answers.clear()
+        self._close()
+        self._stand_down(why, epochs)
+        if isinstance(self._spec.view, CachedView):
+            self._spec.view.drop(early)  # as they were before the loop requested them
+        self._here = self._inline()
+
+    def _next_here(self, assembly: Assembly) -> tuple[int, int, Callable[[], Any]]:
+        if self._pending:
+            number, indices = self._pending.popleft()
+        elif self._sampler_error is not None:
+            error, self._sampler_error = self._sampler_error, None
+            raise error
+        else:
+            indices = self._draw()
+            number = self._order.num_drawn - 1
+        return number, count(indices), partial(self._make, assembly, indices, number)
+
+    def _make(self, assembly: Assembly, indices: Any, number: int) -> Any:
+        batch = assembly.start(indices)
+        batch.job.run_in(self._lane, number)
+        return batch.take()
+
+    def close(self) -> None:
+        """End the epoch early; its workers end, unless they persist."""
+        if self._foretold is not None:
+            self._foretold.close()
+        super().close()
