@@ -86,7 +86,10 @@ def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 def _fewer(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     enough = excess_workers(stats, costs)
     if enough is not None:
-        yield Advice(f"num_workers={enough[0]} instead of {stats['workers']['count']}", enough[1])
+        number, gain = enough
+        yield Advice(
+            f"num_workers={number} instead of {stats['workers']['count']}", gain if gain >= MIN_GAIN else None
+        )
 
 
 def _is_iterable(stats: Any) -> bool:

@@ -17,6 +17,10 @@ __all__ = ["MIN_GAIN", "excess_workers", "numbers_of_workers", "predicted_gain",
 # A smaller gain is within the error of a prediction, and not worth a change.
 MIN_GAIN = 1.1
 
+# If so much of the CPU time goes into starting workers that are not needed, fewer are better, and only by how much
+# is in doubt: other programs change how long things take, but hardly the CPU time that they take.
+_STARTING_SHARE, _LEAST_IF_CERTAIN = 0.05, 1.03
+
 # Of several settings, the smallest that reaches this share of the best one's gain is advised.
 _NEAR_BEST = 0.95
 
@@ -56,6 +60,14 @@ def _with_end(stats: Any, share: float, gain: float) -> float:
     return float((stats["seconds"] + end) / (stats["seconds"] / gain + end * share))
 
 
+def _starting_share(stats: Any) -> float:
+    """Return the share of the CPU time that starting those workers took which are more than the cores."""
+    cores, count = float(stats["cpu"]["cores"]), int(stats["workers"]["count"])
+    used = float(stats["cpu"]["share"] * cores * stats["seconds"])
+    starting = float(stats["workers"].get("start_cpu_seconds", 0.0))
+    return starting * (1 - cores / count) / used if used > 0 else 0.0
+
+
 def excess_workers(stats: Stats | Mapping[str, Any], costs: Costs) -> tuple[int, float] | None:
     """Return the number of workers that is enough, and its predicted gain, if there are too many for the cores."""
     count, cores = int(stats["workers"]["count"]), stats["cpu"]["cores"]
@@ -68,6 +80,7 @@ def excess_workers(stats: Stats | Mapping[str, Any], costs: Costs) -> tuple[int,
         for number in fewer
     }
     # Of those that gain at all, the smallest, unless another gains clearly more.
-    gains = {number: gain for number, gain in gains.items() if gain >= MIN_GAIN}
+    least = _LEAST_IF_CERTAIN if _starting_share(stats) >= _STARTING_SHARE else MIN_GAIN
+    gains = {number: gain for number, gain in gains.items() if gain >= least}
     number = min((number for number in gains if gains[number] * MIN_GAIN >= max(gains.values())), default=None)
     return None if number is None else (number, gains[number])
