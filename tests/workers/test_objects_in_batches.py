@@ -231,7 +231,7 @@ CONSTANTS = [
 ]
 
 
-@pytest.mark.parametrize("constant", CONSTANTS, ids=str)
+@pytest.mark.parametrize("constant", CONSTANTS, ids=lambda constant: type(constant).__name__)
 def test_constants_are_as_in_stock(constant: Any, choose: Callable[[int], None]) -> None:
     choose(0)
     (batch,) = fl.DataLoader(Holds(lambda: constant), batch_size=12, collate_fn=list)
