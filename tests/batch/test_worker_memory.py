@@ -145,7 +145,7 @@ def _with_file(samples: Any) -> Any:
     return batch, file_of(batch[0])
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_torchs_workers_use_memory_again_and_change_no_batch_that_is_held(photos: Path, context: str) -> None:
     images = fl.ImageDataset(photos, transform=fl.transforms.val(160))
     rows = fl.CachedDataset((ROWS, torch.arange(64)))

@@ -71,6 +71,7 @@ def slower(run: Run, time: float = 1.0, first: float = 1.0, end: float = 1.0) ->
 NOISE = list(itertools.product((0.25, 0.5, 1.0, 1.5), (0.3, 0.7, 1.0, 1.25), (0.3, 1.0)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", CROWDS)
 def test_too_many_workers_are_named_whatever_else_runs(run: Run) -> None:
     for noise in NOISE:
@@ -81,6 +82,7 @@ def test_too_many_workers_are_named_whatever_else_runs(run: Run) -> None:
         assert all(each.gain is None or each.gain >= 1.1 for each in found.advice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", OTHERS)
 def test_workers_that_cost_little_to_start_are_not_blamed_for_other_programs(run: Run) -> None:
     for noise in NOISE:

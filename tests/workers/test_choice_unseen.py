@@ -128,6 +128,7 @@ def test_a_sampler_that_draws_unexpectedly_while_threads_load_is_named_once() ->
     assert drawn(loader) == drawn(TorchDataLoader(SOURCES["rows"](), **options))
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("count", COUNTS)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import json, multiprocessing, os, sys
 import torch
@@ -29,6 +31,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_epochs_are_torchs_where_forkserver_is_the_default(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(

@@ -130,6 +130,7 @@ def with_changes(loader: Any, change: str, moments: tuple[int, ...]) -> list[Any
     return found
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("count", COUNTS)
@@ -156,6 +157,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("change", ["attribute", "item", "tensor"])
 @pytest.mark.parametrize("count", COUNTS)

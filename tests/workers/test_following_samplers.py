@@ -190,6 +190,7 @@ def seen(loader: Any, act: Act, *, draws: bool = True) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", COUNTS)
