@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, Sampler
 
 import foreload as fl
 from foreload.order.resume import Given, Start
@@ -246,3 +247,26 @@ def test_positions_are_those_of_a_list(rounds: list[tuple[int, set[int]]], each:
         given_before = Start(account.ranges())
         covered = {p for begin, end in given_before.given for p in range(begin, end)}
         assert covered == set(range(200)) - set(left)
+
+
+class Unsized(Sampler[int]):
+    """A sampler without a length, as torch allows."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SIZE))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_order_whose_length_nobody_knows_goes_on(workers: int) -> None:
+    def make() -> fl.DataLoader[Any]:
+        return fl.DataLoader(Numbers(SIZE), 4, sampler=Unsized(), num_workers=workers)
+
+    loader = make()
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    state = saved(loader.state_dict())
+    expected = plain(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert plain(again) == expected

@@ -256,7 +256,9 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
         total = max(total, state["positions"] or 0)
         if given[-1][1] > total:
             raise ValueError(f"the state's 'given' ends at {given[-1][1]}, but the order has {total} positions")
-    if given and total is None and not spec.is_stream and hasattr(spec.sampler, "__len__"):
+    # (The length of a batch sampler of torch's is made of that of its sampler.)
+    counted = spec.sampler.sampler if isinstance(spec.sampler, BatchSampler) else spec.sampler
+    if given and total is None and not spec.is_stream and hasattr(counted, "__len__"):
         size = spec.batch_size if type(spec.sampler) is BatchSampler else 1
         most = len(spec.sampler) * (size or 1)
         if given[-1][0] >= most:
