@@ -52,7 +52,7 @@ PAUSING = """
 import sys, time
 import foreload as fl
 from foreload.export import publisher
-publisher._RECORD_SECONDS = 0.5
+publisher._RECORD_SECONDS, publisher._RECORD_SHARE = 0.5, 1.0
 publisher._Publisher._longest = 30.0
 loader = fl.DataLoader(list(range(640)), batch_size=32, num_workers=0).publish(name="<u>val</u>")
 for _ in range(3):

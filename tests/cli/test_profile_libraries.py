@@ -82,7 +82,7 @@ assert type(loader).__next__.__qualname__ == "DALIGenericIterator.__next__"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("load", "work", "kind"), [("0.006", "0.001", "loader-bound"), ("0", "0.01", "consumer-bound")]
+    ("load", "work", "kind"), [("0.006", "0.001", "loader-bound"), ("0", "0.04", "consumer-bound")]
 )
 def test_dali_is_timed(
     load: str,
