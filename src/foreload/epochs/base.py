@@ -24,6 +24,7 @@ from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
+from foreload.record.restart import Restart
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class EpochSpec:
         watch: records the epoch.
         memory: the budget of the cache and the batches made ahead.
         max_errors: the number of samples that may fail.
+        restarts: where workers that were lost and replaced are recorded.
+        max_restarts: the number of worker processes that may be replaced; on Ray, how often a batch may lose the
+            worker that is making it.
         timeout: seconds to wait for a batch; None: for ever.
         in_order: whether batches come in the order of their indices, not of their completion.
         prefetch_factor: batches made ahead per worker.
@@ -61,6 +65,8 @@ class EpochSpec:
     watch: Watch
     memory: MemoryBudget
     max_errors: int
+    restarts: list[Restart]
+    max_restarts: int
     timeout: float | None
     in_order: bool
     prefetch_factor: int | None

@@ -21,7 +21,6 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
 from foreload.protocol import EpochListener
-from foreload.record.restart import Restart
 from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
@@ -33,15 +32,7 @@ __all__ = ["open_epoch"]
 _MIN_THREAD_BYTES = 1 << 20
 
 
-def open_epoch(
-    spec: EpochSpec,
-    crew: Crew,
-    workers: CrewSpec,
-    buffers: Buffers,
-    *,
-    restarts: list[Restart],
-    max_restarts: int,
-) -> Epoch:
+def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
     """Begin an epoch.
 
     Args:
@@ -49,19 +40,17 @@ def open_epoch(
         crew: the loader's workers.
         workers: the workers that the loader needs.
         buffers: the memory of batches that this process makes.
-        restarts: the list for worker processes that are killed and replaced.
-        max_restarts: the number that may be replaced.
     """
     cursor, batches, count = spec.cursor, spec.batches, workers.count
     crew.count = count
     if crew.kind(workers.workers, count) == "processes":
         why = _why_inline(spec, crew)
         if why is None:
-            return _open_processes(spec, crew, workers, buffers, restarts=restarts, max_restarts=max_restarts)
+            return _open_processes(spec, crew, workers, buffers)
         crew.stand_down(f"the calling thread loads, because {why}", None)
         count, workers = 0, replace(workers, count=0)
     if crew.kind(workers.workers, count) == "ray":
-        return _open_on_ray(spec, crew, workers, buffers, restarts=restarts, max_restarts=max_restarts)
+        return _open_on_ray(spec, crew, workers, buffers)
     if is_instance(spec.dataset, IterableDataset):
         from foreload.epochs.stream import StreamEpoch
 
@@ -120,15 +109,7 @@ def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
     return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"
 
 
-def _open_processes(
-    spec: EpochSpec,
-    crew: Crew,
-    workers: CrewSpec,
-    buffers: Buffers,
-    *,
-    restarts: list[Restart],
-    max_restarts: int,
-) -> Epoch:
+def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
     if crew.held is not None and crew.held.changed() is not None:
         crew.close()  # persistent workers, which have copies of what was there before
     held = crew.held
@@ -137,8 +118,7 @@ def _open_processes(
     pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
-    how: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts, "deepens": deepens}
-    return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, **how)
+    return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, deepens=deepens)
 
 
 def _process_epoch(
@@ -157,24 +137,14 @@ def _process_epoch(
     return FollowingEpoch(spec, pool, held=held, stand_down=crew.stand_down, **how)
 
 
-def _open_on_ray(
-    spec: EpochSpec,
-    crew: Crew,
-    workers: CrewSpec,
-    buffers: Buffers,
-    *,
-    restarts: list[Restart],
-    max_restarts: int,
-) -> Epoch:
+def _open_on_ray(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
     from foreload.epochs.ray import RayEpoch
 
     pool, owner = crew.ray_pool(workers, spec.cursor.base_seed)
     if workers.is_stream or has_state(spec.dataset):
         # Each worker has its own part, or state, and so the batches that are its.
-        limits: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts}
-        return _process_epoch(spec, crew, buffers, pool, owner=owner, **limits)
-    how: dict[str, Any] = {"restarts": restarts, "max_restarts": max_restarts, "grows": workers.is_auto}
-    return RayEpoch(spec, crew, pool, owner=owner, **how)
+        return _process_epoch(spec, crew, buffers, pool, owner=owner)
+    return RayEpoch(spec, crew, pool, owner=owner, grows=workers.is_auto)
 
 
 def _is_cheap(assembly: TensorAssembly, spec: EpochSpec, workers: CrewSpec) -> bool:

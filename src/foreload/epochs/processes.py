@@ -42,8 +42,6 @@ class ProcessEpoch(Epoch):
         spec: the loader as the epoch sees it.
         pool: the workers.
         owner: ends persistent workers; if there is none, they end with the epoch.
-        restarts: the list for workers that are killed and replaced.
-        max_restarts: the number that may be replaced.
         deepens: whether more batches may be made ahead than ``prefetch_factor`` for each worker.
     """
 
@@ -53,8 +51,6 @@ class ProcessEpoch(Epoch):
         pool: ProcessPool,
         *,
         owner: PoolOwner | None,
-        restarts: list[Restart],
-        max_restarts: int,
         deepens: bool = False,
     ) -> None:
         super().__init__(spec)
@@ -65,8 +61,8 @@ class ProcessEpoch(Epoch):
         self._num_delivered = 0
         self._pin_device = spec.batches.pin_device
         self._errors = spec.batches.errors
-        self._restarts = restarts
-        self._restarts_left = self._max_restarts = max_restarts
+        self._restarts = spec.restarts
+        self._restarts_left = self._max_restarts = spec.max_restarts
         self._draws_at_once = spec.draws_at_once or self._is_stream
         self._first = pool.begin()
         turn = cursor.turn % len(pool.workers)  # there may have been more workers

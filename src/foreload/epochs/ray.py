@@ -55,8 +55,6 @@ class RayEpoch(Epoch):
         crew: the loader's workers.
         pool: the actors.
         owner: ends persistent workers; if there is none, they end with the epoch.
-        restarts: the list for workers that are lost and replaced.
-        max_restarts: how often a batch may lose the worker that is making it.
         grows: whether workers are added as long as the loop waits for data.
     """
 
@@ -67,8 +65,6 @@ class RayEpoch(Epoch):
         pool: RayPool,
         *,
         owner: PoolOwner | None,
-        restarts: list[Restart],
-        max_restarts: int,
         grows: bool,
     ) -> None:
         super().__init__(spec)
@@ -77,8 +73,8 @@ class RayEpoch(Epoch):
         self._owner = owner
         self._pin_device = spec.batches.pin_device
         self._errors = spec.batches.errors
-        self._restarts = restarts
-        self._max_restarts = max_restarts
+        self._restarts = spec.restarts
+        self._max_restarts = spec.max_restarts
         self._num_lost_at_start = 0
         self._grows = grows
         self._each = spec.prefetch_factor or 1

@@ -155,6 +155,8 @@ class EpochSource(LoaderOrder[T_co]):
             watch,
             self._memory,
             self.max_errors,
+            self.restarts,
+            self.max_restarts,
             self.timeout or None,
             self.in_order,
             self.prefetch_factor,
@@ -165,7 +167,7 @@ class EpochSource(LoaderOrder[T_co]):
         from foreload.epochs.open import open_epoch
 
         buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
-        return open_epoch(spec, self._crew, crew, buffers, restarts=self.restarts, max_restarts=self.max_restarts)
+        return open_epoch(spec, self._crew, crew, buffers)
 
     def choose_workers(self) -> None:
         """Choose the kind and number of workers now, as far as they are left to the loader.

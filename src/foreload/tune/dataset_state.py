@@ -27,7 +27,17 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 
-__all__ = ["StateWatch", "changed", "digest", "find_open_file", "is_installed", "made_of", "snapshot", "walk"]
+__all__ = [
+    "StateWatch",
+    "changed",
+    "digest",
+    "find_open_file",
+    "is_installed",
+    "made_of",
+    "names_used",
+    "snapshot",
+    "walk",
+]
 
 # The most values of a dataset that are compared, and the most bytes of one of its arrays.
 _MOST_VALUES = 20_000
@@ -323,7 +333,7 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    known, names = function.__globals__, set(_names(function.__code__))
+    known, names = function.__globals__, names_used(function.__code__)
     for name in names & known.keys():
         value = known[name]
         if not isinstance(value, ModuleType):
@@ -332,12 +342,13 @@ def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that code uses, and functions defined in it."""
-    yield from code.co_names
+def names_used(code: CodeType) -> set[str]:
+    """Return the names that code uses, and functions defined in it."""
+    names = set(code.co_names)
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _names(value)
+            names |= names_used(value)
+    return names
 
 
 @functools.cache

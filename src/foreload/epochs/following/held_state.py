@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import tensor_version
 from foreload.checks import optional
-from foreload.tune.dataset_state import digest, is_installed
+from foreload.tune.dataset_state import digest, is_installed, names_used
 
 __all__ = ["HeldState"]
 
@@ -162,9 +162,7 @@ class HeldState:
         self._watch_names(known, used)
         for module in (known[each] for each in used if isinstance(known[each], ModuleType)):
             if not is_installed(module.__name__):
-                self._watch_names(
-                    vars(module), [each for each in _names(function.__code__) if each in vars(module)]
-                )
+                self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
 
     def _watch_cell(self, variable: str, cell: Any) -> None:
         before = optional(cell, "cell_contents")
@@ -279,11 +277,3 @@ def _globals_read(code: CodeType) -> tuple[str, ...]:
         if isinstance(value, CodeType):
             names.update(_globals_read(value))
     return tuple(sorted(names))
-
-
-def _names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            names |= _names(value)
-    return names
