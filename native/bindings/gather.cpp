@@ -60,20 +60,20 @@ class GatherJob : public foreload::Job {
   std::vector<int64_t> indices_;
 };
 
-// The rows of several sources of one length, copied in the calling thread.
+// The rows of several sources of one length, copied while the calling thread waits.
 class RowSources {
  public:
   RowSources(int64_t rows, std::vector<std::pair<uintptr_t, size_t>> sources)
       : rows_(rows), sources_(std::move(sources)) {}
 
-  void gather(const Indices& indices, const std::vector<uintptr_t>& outs) const {
+  void gather(const Indices& indices, const std::vector<uintptr_t>& outs, size_t threads) const {
     const size_t count = indices.shape(0);
     const ReleaseGil release;
     foreload::check_indices(indices.data(), count, rows_);
     for (size_t i = 0; i < sources_.size(); ++i) {
       const auto& [address, width] = sources_[i];
-      foreload::gather(reinterpret_cast<const void*>(address), rows_, width, indices.data(), count,
-                       reinterpret_cast<void*>(outs.at(i)));
+      foreload::gather_by(threads, reinterpret_cast<const void*>(address), rows_, width, indices.data(), count,
+                          reinterpret_cast<void*>(outs.at(i)));
     }
   }
 
@@ -101,9 +101,9 @@ void bind_gather(nb::module_& module) {
       "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")
       .def(nb::init<int64_t, std::vector<std::pair<uintptr_t, size_t>>>(), nb::arg("rows"),
            nb::arg("sources"))
-      .def("gather", &RowSources::gather,
-           "gather(indices, outs): copy the rows to these addresses, one for each source, which must have "
-           "room.");
+      .def("gather", &RowSources::gather, nb::arg("indices"), nb::arg("outs"), nb::arg("threads") = 1,
+           "Copy the rows to these addresses, one for each source, which must have room; large batches by up to "
+           "so many threads.");
   nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
       .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),
            nb::arg("indices"), nb::arg("outs"), nb::arg("grain"));

@@ -17,6 +17,18 @@ int main() {
       CHECK(std::memcmp(out.data() + i * width, source.data() + row * width, width) == 0);
     }
   }
+  // Several threads copy the same, whatever the share of each.
+  const size_t width = 100'003;
+  std::vector<uint8_t> source(50 * width), alone(97 * width);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * i >> 5);
+  std::vector<int64_t> places(97);
+  for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i * 31 % 100) - 50;
+  foreload::gather(source.data(), 50, width, places.data(), places.size(), alone.data());
+  for (size_t threads : {0, 1, 2, 3, 4, 64}) {
+    std::vector<uint8_t> together(97 * width);
+    foreload::gather_by(threads, source.data(), 50, width, places.data(), places.size(), together.data());
+    CHECK(together == alone);
+  }
   foreload::check_indices(indices.data(), indices.size(), 5);
   CHECK_THROWS(foreload::check_indices(indices.data(), indices.size(), 4), index);
 }

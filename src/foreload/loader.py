@@ -292,17 +292,14 @@ class DataLoader(AdaptableLoader[T_co]):
         """Pickle the configuration, without what is open or recorded."""
         anew = ("_open", "_recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn", "_lookahead")
         state = {name: value for name, value in self.__dict__.items() if name not in (*anew, "_moving", "_place")}
-        choice = self._crew.choice
-        return {**state, "_errors": list(self.errors), "_restarts": list(self.restarts), "_choice": choice}
+        return {**state, "_errors": list(self.errors), "_restarts": list(self.restarts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the configuration and the choice of workers."""
-        choice = state.pop("_choice", None)
+        """Restore the configuration; workers are chosen anew, for this process."""
         self.__dict__.update(state)
         self.num_workers = state["num_workers"]
         self._moving = self._place = self._begun = None
         self._reset()
-        self._crew.choice = choice
 
 
 def _rank_in(

@@ -256,7 +256,8 @@ class TensorAssembly:
             return self.collate(indices)
         where = require_nonempty(rows)
         outs = self._allocate(len(where))
-        self._rows.sources.gather(where, [out.data_ptr() for out in outs])
+        # As torch's own functions do, several threads copy what is large.
+        self._rows.sources.gather(where, [out.data_ptr() for out in outs], torch.get_num_threads())
         return self._rows.pack(outs, batch=True)
 
     def _allocate(self, count: int) -> list[torch.Tensor]:

@@ -28,10 +28,6 @@ from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["open_epoch"]
 
-# From this size on, copying a batch of rows ahead of its use pays for handing it over.
-_MIN_THREAD_BYTES = 1 << 20
-
-
 def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
     """Begin an epoch.
 
@@ -65,10 +61,10 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
         assembly = _sample_assembly(spec, crew, buffers, 0 if is_inline else count)
-    if isinstance(assembly, TensorAssembly) and _is_cheap(assembly, spec, workers):
-        return GatherEpoch(spec, assembly)
+    if isinstance(assembly, TensorAssembly) and workers.is_auto:
+        is_inline = True  # the next batch has what the loop has just written to the tensors
     if is_inline:
-        return InlineEpoch(spec, assembly)
+        return _gather_or_inline(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)
     depth = crew.tune(workers, assembly)
     if crew.tuner is None:
@@ -147,9 +143,7 @@ def _open_on_ray(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffer
     return RayEpoch(spec, crew, pool, owner=owner, grows=workers.is_auto)
 
 
-def _is_cheap(assembly: TensorAssembly, spec: EpochSpec, workers: CrewSpec) -> bool:
-    """Whether gathering a batch costs less than handing it from thread to thread."""
-    if spec.batches.pin_device is not None:
-        return False
-    size = (spec.batches.batch_size or 1) * assembly.sample_bytes
-    return workers.count == 0 or (workers.is_auto and size < _MIN_THREAD_BYTES)
+def _gather_or_inline(spec: EpochSpec, assembly: Assembly) -> Epoch:
+    if isinstance(assembly, TensorAssembly) and spec.batches.pin_device is None:
+        return GatherEpoch(spec, assembly)
+    return InlineEpoch(spec, assembly)

@@ -177,8 +177,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._choose_workers(self._crew_spec(self._view))
 
     def _choose_workers(self, crew: CrewSpec) -> None:
-        if self._open.cache is None:
-            self._crew.choose(crew, self._trial_batches)
+        # What the cache holds already would be loaded faster than the rest.
+        self._crew.choose(crew, self._trial_batches, may_measure=self._open.cache is None)
 
     def _renewed(self, crew: CrewSpec) -> CrewSpec:
         """Return what the loader needs of its workers now; looking through a large Subset anew takes its time."""

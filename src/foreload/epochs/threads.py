@@ -84,28 +84,28 @@ class ThreadEpoch(Epoch):
                 return
             except Exception as error:
                 self._exhausted = True
-                self._fail(error)
+                self._fail(error, self._order.num_drawn)
                 return
             samples = self._samples_of(indices)
+            number = self._order.num_drawn - 1
             try:
                 batch = self._assembly.start(indices)
             except Exception as error:
-                self._fail(error)
+                self._fail(error, number)
                 continue
-            number = self._order.num_drawn - 1
             self._making.append(batch)
             self._numbers[batch.job] = number, samples
             self._pool.submit(batch.job, self._completions, number)
 
-    def _fail(self, error: BaseException) -> None:
-        """Raise the error in place of its batch."""
+    def _fail(self, error: BaseException, number: int) -> None:
+        """Raise the error in place of the batch of this number."""
 
         def take() -> Any:
             raise error
 
         batch = Batch(no_job(), take)
         self._making.append(batch)
-        self._numbers[batch.job] = self._order.num_drawn - 1, 0
+        self._numbers[batch.job] = number, 0
         self._finished.add(batch.job)
 
     def _await(self) -> Batch:

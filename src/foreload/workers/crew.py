@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,6 +77,7 @@ class Crew:
     def __init__(self, recorder: Recorder, resized: Callable[[int], None]) -> None:
         self.recorder = recorder
         self.choice: Choice | None = None
+        self._chosen_in = os.getpid()
         self.count = 0
         self.changes: list[str] = []
         self.tuner: Tuner | None = None
@@ -110,18 +112,29 @@ class Crew:
         self.count = count
         self._resized(count)
 
-    def choose(self, spec: CrewSpec, trial: Trial) -> None:
+    def choose(self, spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> None:
         """Choose the workers once, before they are first needed, if the choice is left to the loader.
 
         Args:
             spec: the loader's needs.
             trial: begins to load with trial workers.
+            may_measure: whether loading can be measured now; if not, and a choice does not hold any more, the
+                calling thread loads.
         """
         if spec.workers == "ray" and spec.is_auto and not self.count:
             from foreload.workers.ray.cluster import count_cpus
 
             self.set_count(count_cpus())
-        if not is_selected(spec) or (self.choice is not None and not is_outdated(spec, self.choice)):
+        if not is_selected(spec):
+            return
+        # Another process may not be one that can start workers.
+        is_own = self._chosen_in == os.getpid()
+        if self.choice is not None and is_own and not is_outdated(spec, self.choice):
+            return
+        self._chosen_in = os.getpid()
+        if self.choice is not None and not may_measure:
+            why = "the dataset has got other code" if is_own else "this is another process"
+            self.stand_down(f"the calling thread loads, because {why} since workers were chosen", None)
             return
         self.choice = select_workers(spec, trial)
         if self.choice.count != spec.count:

@@ -19,7 +19,6 @@ from torch.utils.data import Sampler, default_convert
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
-from foreload.cache.serialize import flatten
 from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
 from foreload.datasets.native import native_assembly
@@ -36,9 +35,6 @@ __all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]
 
 # Begins to load with the kind and number of workers and the sampler given, which is a batch sampler or is not.
 Trial = Callable[[WorkerKind, int, Sampler[Any], bool], Any]
-
-# Samples in memory that are larger take so long to copy that workers may pay.
-_LARGE_SAMPLE_BYTES = 1 << 16
 
 # An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
 _MIN_SPAWNED_SECONDS = 20.0
@@ -94,16 +90,18 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
     user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
     if spec.count == 0 and not spec.is_auto:
         return Choice("threads", 0, "as requested")
+    if spec.is_stream and spec.is_auto:  # several workers might each read all of it
+        return _for_stream(spec, user_code)
     if spec.init is not None or (not spec.is_auto and user_code is not None):
         return _processes(spec, "each worker has a copy of the dataset, as in torch")
     if spec.is_stream:
         return _for_stream(spec, user_code)
     if user_code is None and is_remote(spec.dataset):
         return _remote(spec)
+    if user_code is None and spec.is_auto and spec.batches.transform is None and holds_values(spec.dataset):
+        return Choice("threads", 0, "the samples are in memory already, where the loop may change them")
     if user_code is None and (is_native or not spec.is_auto):
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
-    if user_code is None and _is_in_memory(spec):
-        return Choice("threads", 0, "the samples are in memory already")
     if known_length(spec.dataset) is None:
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
     return replace(_measured(spec, trial, user_code), is_open=True)
@@ -161,20 +159,9 @@ def _sent(spec: CrewSpec) -> tuple[Any, ...]:
 def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
     if user_code is None:
         return Choice("threads", spec.count, "one stream, read ahead" if spec.is_auto else "as requested")
-    why = f"{user_code} yields the samples; with num_workers=1 or more, processes read it ahead"
+    how = "processes read it ahead" if spec.init is None else "processes read it ahead, and worker_init_fn is called"
+    why = f"{user_code} yields the samples; with num_workers=1 or more, {how}"
     return Choice("threads", 0, why)
-
-
-def _is_in_memory(spec: CrewSpec) -> bool:
-    """Whether samples are parts of lists, arrays or tensors that cost next to nothing to look up."""
-    if spec.batches.transform is not None or not holds_values(spec.dataset):
-        return False
-    if not len(spec.dataset):
-        return True
-    try:
-        return sum(map(len, flatten(spec.dataset[0]))) < _LARGE_SAMPLE_BYTES
-    except Exception:  # the loop gets it, where it belongs
-        return True
 
 
 def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
@@ -182,7 +169,9 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
     from foreload.tune.choose import choose_workers
 
     trouble = why_not_started(spec.context, _sent(spec))
-    kinds: tuple[WorkerKind, ...] = ("threads",) if user_code is None else ()
+    # Threads would load ahead from values that the loop may change; what processes have copies of is watched.
+    may_share = user_code is None and not holds_values(spec.dataset)
+    kinds: tuple[WorkerKind, ...] = ("threads",) if may_share else ()
     kinds = kinds if trouble is not None else (*kinds, "processes")
     size = spec.batches.batch_size if spec.batches.auto_collation else None
     key = (size, kinds, start_method(spec.context), spec.prefetch_factor, spec.memory.limit)
