@@ -126,8 +126,7 @@ def test_a_sampler_that_draws_unexpectedly_while_threads_load_is_named_once() ->
     with pytest.warns(UserWarning, match="DrawsNowAndThen drew random numbers .* generator of its own") as found:
         list(loader)
     assert len(found) == 1
-    pairs = [(torch.from_numpy(image).permute(2, 0, 1), number) for number, image in enumerate(images)]
-    assert drawn(loader) == drawn(TorchDataLoader(pairs, **options))
+    assert drawn(loader) == drawn(fl.DataLoader(loader.dataset, num_workers=0, **options))
 
 
 @pytest.mark.sampled(14)

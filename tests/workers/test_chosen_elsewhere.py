@@ -35,7 +35,9 @@ def values(loader: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("more", [{}, {"cache": "1MiB"}], ids=["plain", "cache"])
-def test_a_loader_that_was_used_loads_in_a_daemonic_child(more: dict[str, Any], choose: Callable[[int], None]) -> None:
+def test_a_loader_that_was_used_loads_in_a_daemonic_child(
+    more: dict[str, Any], choose: Callable[[int], None]
+) -> None:
     choose(2)
     loader: Any = fl.DataLoader(Busy(), batch_size=8, **more)
     assert values(loader) == list(range(64))

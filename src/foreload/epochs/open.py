@@ -28,6 +28,7 @@ from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["open_epoch"]
 
+
 def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
     """Begin an epoch.
 

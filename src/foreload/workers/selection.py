@@ -159,7 +159,9 @@ def _sent(spec: CrewSpec) -> tuple[Any, ...]:
 def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
     if user_code is None:
         return Choice("threads", spec.count, "one stream, read ahead" if spec.is_auto else "as requested")
-    how = "processes read it ahead" if spec.init is None else "processes read it ahead, and worker_init_fn is called"
+    how = (
+        "processes read it ahead" if spec.init is None else "processes read it ahead, and worker_init_fn is called"
+    )
     why = f"{user_code} yields the samples; with num_workers=1 or more, {how}"
     return Choice("threads", 0, why)
 
