@@ -28,7 +28,7 @@ class Waits(Dataset[int]):
 
 
 def ratios(batch_size: int) -> tuple[float, float]:
-    """The estimated time of loading samples, of the time that they took; and that of all stages, of the epoch's."""
+    """The estimated time of loading, of what samples took; and that of all stages, of the epoch."""
     dataset = Waits()
     # Samples that are not cached come in runs, after many that are.
     order = [sample for run in range(40) for sample in (*range(1000), *range(1000 + 6 * run, 1006 + 6 * run))]

@@ -46,7 +46,7 @@ def chosen(dataset: Any, **options: Any) -> Any:
 
 
 def without_workers(make: Callable[[], Any]) -> Any:
-    """Return what is chosen for a dataset that is worth no workers; a moment in which others compute may hide that."""
+    """Return what is chosen where workers are not worth it, which a busy moment may hide."""
     for _ in range(10):
         found = chosen(make())
         if found["count"] == 0:

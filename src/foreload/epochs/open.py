@@ -20,7 +20,7 @@ from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
-from foreload.protocol import EpochListener
+from foreload.protocol import Assembly, EpochListener
 from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
