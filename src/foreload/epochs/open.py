@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
@@ -25,6 +25,9 @@ from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
+
+if TYPE_CHECKING:
+    from foreload.workers.pool import WorkerPool
 
 __all__ = ["open_epoch"]
 
@@ -122,7 +125,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
 
 
 def _process_epoch(
-    spec: EpochSpec, crew: Crew, buffers: Buffers, pool: Any, *, held: Any = None, **how: Any
+    spec: EpochSpec, crew: Crew, buffers: Buffers, pool: WorkerPool[Any], *, held: Any = None, **how: Any
 ) -> Epoch:
     """Begin an epoch by processes: as torch's, or such that nothing shows that the loader has chosen them."""
     if spec.draws_at_once or is_instance(spec.dataset, IterableDataset):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from torch.utils.data import IterableDataset
@@ -22,8 +22,7 @@ from foreload.order.resume import has_state
 from foreload.record.restart import Restart
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
-from foreload.workers.process import Worker
-from foreload.workers.processes import ProcessPool
+from foreload.workers.pool import Answers, W, WorkerPool
 from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch"]
@@ -32,7 +31,7 @@ __all__ = ["ProcessEpoch"]
 _LONG_WAIT_SECONDS = 1e-3
 
 
-class ProcessEpoch(Epoch):
+class ProcessEpoch(Epoch, Generic[W]):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     A batch that takes long holds up the loop, since batches come in order, and then all other workers, once they
@@ -40,7 +39,7 @@ class ProcessEpoch(Epoch):
 
     Args:
         spec: the loader as the epoch sees it.
-        pool: the workers.
+        pool: the workers, processes of this machine or actors on a Ray cluster.
         owner: ends persistent workers; if there is none, they end with the epoch.
         deepens: whether more batches may be made ahead than ``prefetch_factor`` for each worker.
     """
@@ -48,7 +47,7 @@ class ProcessEpoch(Epoch):
     def __init__(
         self,
         spec: EpochSpec,
-        pool: ProcessPool,
+        pool: WorkerPool[W],
         *,
         owner: PoolOwner | None,
         deepens: bool = False,
@@ -94,7 +93,7 @@ class ProcessEpoch(Epoch):
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
 
-    def _begin_of(self, worker: Worker) -> Begin:
+    def _begin_of(self, worker: W) -> Begin:
         again = self._begin.again and worker.number in self._unheard
         return replace(self._begin, progress=self._progress.get(worker.number, BEGUN), again=again)
 
@@ -198,12 +197,12 @@ class ProcessEpoch(Epoch):
         self._give(worker, number, indices)
         return number
 
-    def _give(self, worker: Worker, number: int, indices: Any) -> None:
+    def _give(self, worker: W, number: int, indices: Any) -> None:
         # A long job waits for a worker that is stuck in the one before.
         if not worker.ask(number, indices, self._spec.timeout):
             raise self._give_up([worker])
 
-    def _dismiss(self, worker: Worker) -> None:
+    def _dismiss(self, worker: W) -> None:
         """Let a worker end when it has answered, while the loop is still busy with the last batches."""
         if self._owner is None and not worker.is_last:
             worker.tell(None)
@@ -247,10 +246,10 @@ class ProcessEpoch(Epoch):
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
 
-    def _wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+    def _wait(self, wanted: list[W], timeout: float | None) -> Answers[W] | None:
         return self._pool.wait(wanted, timeout, self._first)
 
-    def _receive(self, wanted: list[Worker], timeout: float | None = None) -> bool:
+    def _receive(self, wanted: list[W], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
         timeout = self._spec.timeout if timeout is None else timeout
         answers = self._wait(wanted, timeout)
@@ -271,7 +270,7 @@ class ProcessEpoch(Epoch):
                     self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
         return answers is not None
 
-    def _replace(self, worker: Worker) -> None:
+    def _replace(self, worker: W) -> None:
         process = worker.end()
         if self._restarts_left == 0:
             message = worker.death()
@@ -303,7 +302,7 @@ class ProcessEpoch(Epoch):
         if worker.is_last:
             other.tell(None)
 
-    def _give_up(self, wanted: list[Worker]) -> RuntimeError:
+    def _give_up(self, wanted: list[W]) -> RuntimeError:
         where = "\n".join(worker.where() for worker in wanted)
         self._asked.clear()
         self._close.detach()
@@ -325,7 +324,7 @@ class ProcessEpoch(Epoch):
             self._answers.clear()
 
 
-def _end(pool: ProcessPool, first: int, owned: bool) -> None:
+def _end(pool: WorkerPool[Any], first: int, owned: bool) -> None:
     if owned:
         pool.close()
     elif not pool.closed and pool.first == first:
