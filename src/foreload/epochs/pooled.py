@@ -28,7 +28,7 @@ class PooledEpoch(Epoch, Generic[W]):
     """
 
     def __init__(self, spec: EpochSpec, pool: WorkerPool[W], owner: PoolOwner | None) -> None:
-        self._pool = pool  # first: once the turn exists, the exit of the interpreter may call wake()
+        self._pool = pool  # which wake() needs
         super().__init__(spec)
         self._owner = owner
         self._pin_device = spec.batches.pin_device

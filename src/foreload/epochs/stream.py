@@ -133,11 +133,11 @@ class StreamEpoch(Epoch):
         identity: WorkerIdentity | None = None,
         spans: Spans | None = None,
     ) -> None:
+        self._readers: list[_Worker] = []  # which wake() needs
         super().__init__(spec)
         streams = spec.cursor.streams
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
-        self._readers: list[_Worker] = []
         self._unheard: list[_Worker] = []
         self._count = len(copies)
         self._process = os.getpid()

@@ -35,6 +35,7 @@ class ThreadEpoch(Epoch):
     def __init__(
         self, spec: EpochSpec, assembly: Assembly, pool: ThreadPool, *, depth: int, owner: PoolOwner | None
     ) -> None:
+        self._completions = _native.Completions()  # which wake() needs
         super().__init__(spec)
         self._assembly = assembly
         self._pool = pool
@@ -44,7 +45,6 @@ class ThreadEpoch(Epoch):
         self._timeout = spec.timeout or 0
         self._in_order = spec.in_order
         self._held = HeldValues(spec.dataset)
-        self._completions = _native.Completions()
         self._making: deque[Batch] = deque()
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
         self._finished: set[_native.Job] = set()
