@@ -11,12 +11,12 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
 from foreload.checks import is_instance
+from foreload.dataset_state.copied import CopiedState
 from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.following.foretold import why_not_copied
-from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
@@ -117,7 +117,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
         crew.close()  # persistent workers, which have copies of what was there before
     held = crew.held
     if held is None and crew.is_open and not spec.draws_at_once:
-        held = HeldState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
+        held = CopiedState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
     pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)

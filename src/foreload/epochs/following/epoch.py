@@ -10,9 +10,9 @@ from typing import Any
 
 from foreload.batch.assembly import count
 from foreload.cache.view import CachedView
+from foreload.dataset_state.copied import CopiedState
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
-from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.processes import ProcessEpoch
 from foreload.protocol import Assembly
 from foreload.workers.pool import Answers, W, WorkerPool
@@ -42,7 +42,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         spec: EpochSpec,
         pool: WorkerPool[W],
         *,
-        held: HeldState | None,
+        held: CopiedState | None,
         inline: Callable[[], Assembly],
         stand_down: Callable[[str, int | None], None],
         **how: Any,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from foreload.dataset_state.walk import find_open_file, walk
+from foreload.forks.fork import Fork, end_fork, start_fork
+from foreload.forks.unshare import unshare
 from foreload.order.epoch_order import EpochOrder
-from foreload.tune.dataset_state import find_open_file, walk
-from foreload.tune.fork import Fork, end_fork, start_fork
-from foreload.tune.unshare import unshare
 from foreload.workers import compute
 from foreload.workers.processes.pipes import Inbox, send
 

@@ -6,7 +6,6 @@ import ctypes
 import dis
 import functools
 import logging
-import random
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +20,11 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import tensor_version
 from foreload.checks import optional
-from foreload.tune.dataset_state import digest, is_installed, names_used
+from foreload.dataset_state.digest import digest
+from foreload.dataset_state.values import spread
+from foreload.dataset_state.walk import generators, is_installed, names_used
 
-__all__ = ["HeldState"]
+__all__ = ["CopiedState"]
 
 # The most objects that are looked at, and the values of a container that are looked into.
 _MOST_OBJECTS, _MOST_INNER = 2_000, 256
@@ -37,7 +38,6 @@ _SHORT = 2_000
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
-_GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState)
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
@@ -48,7 +48,7 @@ _MISSING = object()
 _IsSame = Callable[[], bool]
 
 
-class HeldState:
+class CopiedState:
     """The values that samples are made from: a dataset's attributes, and what its containers, tensors and arrays
     hold; the global variables and attributes of classes that its code uses.
 
@@ -60,7 +60,7 @@ class HeldState:
     >>> class Scaled:
     ...     factor, weights = 1, [1, 2]
     >>> dataset = Scaled(); dataset.weights = [1, 2]
-    >>> held = HeldState(dataset)
+    >>> held = CopiedState(dataset)
     >>> held.changed(), dataset.weights.append(3), held.changed()
     (None, None, 'weights')
     """
@@ -96,7 +96,7 @@ class HeldState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *_GENERATORS)):
+        elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators())):
             if isinstance(value, _CONTAINERS) and _iterates_plainly(type(value)):
                 self._watch_container(name, value)
             if type(value) not in _CONTAINERS:
@@ -219,7 +219,7 @@ def _contents_of(value: Any) -> _IsSame:
     if size <= _MOST_ITEMS:
         items = list(value)
         return lambda: len(value) == size and _are_items(value, items)
-    places = _spread(size, _MOST_PLACES)
+    places = spread(size, _MOST_PLACES)
     some = [value[place] for place in places]
     return lambda: len(value) == size and _are_items([value[place] for place in places], some)
 
@@ -258,15 +258,10 @@ def _numbers_of(value: Any) -> Iterator[_IsSame]:
         before = flat.copy()
         yield lambda: bool(np.array_equal(flat, before))
         return
-    places = np.array(_spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
+    places = np.array(spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
     at = np.unravel_index(places, numbers.shape)
     some = numbers[at].tobytes()
     yield lambda: bool(numbers[at].tobytes() == some)
-
-
-def _spread(size: int, most: int) -> list[int]:
-    """Return places all over a sequence."""
-    return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []
 
 
 @functools.lru_cache(maxsize=4096)
