@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
-from foreload.batch.progress import BEGUN, Progress
+from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.epochs.base import EpochSpec, shown, warn_of_length
 from foreload.epochs.pooled import PooledEpoch
 from foreload.order.resume import has_state

@@ -28,16 +28,8 @@ from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.record.usage import queued_seconds
-from foreload.tune.workload import (
-    STRIDE,
-    Candidate,
-    NotWanted,
-    Turns,
-    Workload,
-    candidates_of,
-    never_pays,
-    seconds_by_processes,
-)
+from foreload.tune.candidates import Candidate, candidates_of, never_pays, seconds_by_processes
+from foreload.tune.workload import STRIDE, NotWanted, Turns, Workload
 
 __all__ = [
     "MEMORY_SHARE",

@@ -15,10 +15,10 @@ from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
 from foreload.tune.between_epochs import Retuner
+from foreload.tune.choice import Choice
 from foreload.tune.costs import WorkerKind
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Setting, Tuner
-from foreload.tune.workload import Choice
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CrewSpec, Workers

@@ -27,10 +27,10 @@ from foreload._torch import (
 )
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
 from foreload.batch.generators import KeyedGenerators
-from foreload.batch.progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
+from foreload.batch.worker_progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
