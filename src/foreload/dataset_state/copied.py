@@ -22,7 +22,7 @@ from foreload._torch import tensor_version
 from foreload.checks import optional
 from foreload.dataset_state.digest import digest
 from foreload.dataset_state.values import spread
-from foreload.dataset_state.walk import generators, is_installed, names_used
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, is_installed, names_used
 
 __all__ = ["CopiedState"]
 
@@ -35,9 +35,6 @@ _MOST_ITEMS, _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 100_000, 1 << 18, 1_024,
 
 # Larger lists are compared with less care for what is equal, but of another type.
 _SHORT = 2_000
-
-_PLAIN = (int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
@@ -71,7 +68,7 @@ class CopiedState:
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in parts)
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
-            if not isinstance(value, _PLAIN) and id(value) not in seen:
+            if not isinstance(value, PLAIN) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
         self._left.clear()
@@ -97,9 +94,9 @@ class CopiedState:
         elif isinstance(value, type):
             self._watch_class(value)
         elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators())):
-            if isinstance(value, _CONTAINERS) and _iterates_plainly(type(value)):
+            if isinstance(value, CONTAINERS) and _iterates_plainly(type(value)):
                 self._watch_container(name, value)
-            if type(value) not in _CONTAINERS:
+            if type(value) not in CONTAINERS:
                 self._watch_object(name, value)
 
     def _add(self, name: str, is_same: _IsSame) -> None:
@@ -135,7 +132,7 @@ class CopiedState:
         if not isinstance(value, (tuple, frozenset)):
             self._add(name, _contents_of(value))
         inside = list(islice(value.values() if isinstance(value, dict) else value, _MOST_ITEMS))
-        if not all(issubclass(kind, _PLAIN) for kind in set(map(type, inside))):
+        if not all(issubclass(kind, PLAIN) for kind in set(map(type, inside))):
             self._left += ((name, part) for part in inside[:_MOST_INNER])
 
     def _watch_class(self, kind: type) -> None:
@@ -186,7 +183,7 @@ class _Attributes:
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    return value is before or (type(value) is type(before) and isinstance(value, _PLAIN) and value == before)
+    return value is before or (type(value) is type(before) and isinstance(value, PLAIN) and value == before)
 
 
 def _are_same(values: list[Any], before: list[Any]) -> bool:
@@ -200,7 +197,7 @@ def _slots_of(kind: type) -> list[str]:
 
 
 def _iterates_plainly(kind: type) -> bool:
-    return any(optional(kind, "__iter__") is known.__iter__ for known in _CONTAINERS)
+    return any(optional(kind, "__iter__") is known.__iter__ for known in CONTAINERS)
 
 
 def _contents_of(value: Any) -> _IsSame:
