@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def child(name: str, count: int, epochs: int) -> list[float]:
     """Give the largest PSS within each epoch, in MiB."""
     from common import images
 
-    from foreload.bench.measure import tree_memory
+    from foreload.record.usage import tree_bytes
 
     batches = loader(name, str(images(count)))
     peaks = []
@@ -47,7 +46,7 @@ def child(name: str, count: int, epochs: int) -> list[float]:
 
         def watch(done: threading.Event = done, seen: list[int] = seen) -> None:
             while not done.wait(0.05):
-                seen.append(tree_memory(os.getpid()))
+                seen.append(tree_bytes())
 
         watcher = threading.Thread(target=watch)
         watcher.start()

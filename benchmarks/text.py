@@ -26,8 +26,8 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload import _native
-from foreload.bench.measure import tree_memory
 from foreload.machine import granted_cores
+from foreload.record.usage import tree_bytes
 
 BATCH = 256
 SIZE = 10**9
@@ -154,7 +154,7 @@ def child(batches: int) -> float:
     loader = fl.DataLoader(dataset, batch_sampler=RandomBatches(len(dataset), batches), num_workers=2)
     for number, _ in enumerate(loader):
         if number % 50 == 0:
-            peak = max(peak, tree_memory(os.getpid()))
+            peak = max(peak, tree_bytes())
     return (peak - dataset.entries.source.index_bytes) / 2**20
 
 

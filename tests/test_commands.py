@@ -35,7 +35,7 @@ if __name__ == "__main__":
             batch.mean()
 """
 
-# These run until they are told to end: tests/export tests the page.
+# These run until they are told to end: tests/cli tests the page.
 ENDLESS = "foreload serve"
 
 

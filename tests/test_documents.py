@@ -156,7 +156,7 @@ def test_what_a_document_names_is_there(document: Path) -> None:
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
     links = [link for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", text) if not (document.parent / link).exists()]
     assert links == []
-    roots = [document.parent, ROOT, ROOT / "src" / "foreload", ROOT / "benchmarks"]
+    roots = [document.parent, ROOT, ROOT / "src" / "foreload", ROOT / "native" / "core", ROOT / "benchmarks"]
     files = re.findall(r"`([\w./]+/[\w.]*|[\w./]+\.(?:py|pyi|cpp|hpp|sh))`", text)
     assert [name for name in files if not any((root / name).exists() for root in roots)] == []
     # foreload is on no package index yet.

@@ -113,7 +113,7 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         sdist.extractall(tmp_path, filter="data")
     assert not names & set(products)
     assert not {name for name in names if name.endswith((".o", ".a", ".so", ".pyc"))}
-    assert {"CMakeLists.txt", "native/core/pool.hpp", "src/foreload/py.typed", "LICENSE"} <= names
+    assert {"CMakeLists.txt", "native/core/workers/pool.hpp", "src/foreload/py.typed", "LICENSE"} <= names
 
     # The native module is compiled once, without optimisation: two builds of it are never the same bytes.
     from_tree = _contents(

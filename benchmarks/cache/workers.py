@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, RandomSampler
 
 import foreload as fl
-from foreload.bench.measure import tree_memory
 from foreload.cache.plan import compile_plan
+from foreload.record.usage import tree_bytes
 
 SAMPLES, EPOCHS, BATCH, ITEM = 600, 4, 20, 5e-3
 FLOATS = 25_000  # 100 KB
@@ -99,7 +98,7 @@ def shared(workers: int, how: str) -> tuple[int, float]:
         for _ in range(EPOCHS):
             for _ in loader:
                 pass
-        used.append(tree_memory(os.getpid()))
+        used.append(tree_bytes())
         hits = 0 if cache is None else loader.stats()["cache"]["hits"]
         loader.close()
         loader._iterator = None

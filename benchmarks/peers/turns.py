@@ -96,10 +96,13 @@ def _answer(process: subprocess.Popen[bytes], out: IO[str], errors: IO[str]) -> 
 
 
 def _watch(pid: int, done: threading.Event, peak: list[float]) -> None:
-    from foreload.bench.measure import tree_memory
+    import psutil
+
+    from foreload.record.usage import tree_bytes
 
     while not done.wait(0.1):
-        peak[0] = max(peak[0], tree_memory(pid) / 2**20)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            peak[0] = max(peak[0], tree_bytes(pid) / 2**20)
 
 
 def _import(python: Path, module: str, before: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.record.usage import tree_bytes
 
 sys.path.append(str(Path(__file__).parent.parent))
 
@@ -89,18 +89,13 @@ def second_epoch(kind: Any, dataset: Any, **more: Any) -> float:
 
 def growth(kind: Any, dataset: Any, **more: Any) -> float:
     """MiB that the processes together take more after three epochs than the dataset alone did."""
-
-    def used() -> int:
-        own = psutil.Process()
-        return sum(process.memory_full_info().pss for process in [own, *own.children(recursive=True)])
-
     gc.collect()
-    before = used()
+    before = tree_bytes()
     loader = kind(dataset, batch_size=4096, num_workers=2, persistent_workers=True, **more)
     for _ in range(3):
         for _ in loader:
             pass
-    after = used()
+    after = tree_bytes()
     del loader
     gc.collect()
     return (after - before) / (1 << 20)

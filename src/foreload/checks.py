@@ -29,6 +29,7 @@ __all__ = [
     "is_instance",
     "known_length",
     "optional",
+    "package_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -192,6 +193,15 @@ def is_instance(thing: Any, kinds: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _is_subclass(kind: type, kinds: Any) -> bool:
     return issubclass(kind, kinds)
+
+
+def package_of(thing: Any) -> str:
+    """Return the name of the package that a class or function is of.
+
+    >>> package_of(np.ndarray)
+    'numpy'
+    """
+    return str(getattr(thing, "__module__", None)).partition(".")[0]
 
 
 def optional(thing: Any, name: str) -> Any:

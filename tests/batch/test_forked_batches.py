@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import foreload as fl
-from foreload.workers.forks import fork_count, may_be_in_child
+from foreload.forks.count import fork_count, may_be_in_child
 from tests.batch.filled import KINDS, SHAPE, Filled, every_kind, is_intact
 
 pytestmark = pytest.mark.filterwarnings(

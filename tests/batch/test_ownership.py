@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 import foreload as fl
-from foreload.workers.slots import ConsumerSlots, Slots
+from foreload.workers.processes.slots import ConsumerSlots, Slots
 from tests.batch.filled import KINDS, SHAPE, Filled, every_kind, is_intact
 
 pytestmark = pytest.mark.filterwarnings(

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import LoadingMode, transforms
+from foreload.dataset_state.digest import changed, snapshot
 from foreload.datasets.images.cache import ImageCache
-from foreload.tune.dataset_state import changed, snapshot
 from tests.datasets.kept_images import TRANSFORMS, as_array, photo, write
 
 KEPT: dict[str, dict[str, Any]] = {

@@ -13,8 +13,9 @@ import torch
 import foreload as fl
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
+from foreload.tune.choice import Choice
 from foreload.tune.measure import TOO_LONG, Measurement
-from foreload.tune.workload import Choice, Workload
+from foreload.tune.workload import Workload
 from foreload.workers import selection
 from tests.tune.rows import Breaks, Rows, SharedWaits, Waits, chosen, without_workers
 

@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload.dataset_state.digest import StateWatch
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
-from foreload.tune.dataset_state import StateWatch
 from foreload.tune.workload import STRIDE, Workload
 from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
 

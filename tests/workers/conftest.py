@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from foreload.tune import choose as tune_choose
-from foreload.tune.workload import Choice, Workload
+from foreload.tune.choice import Choice
+from foreload.tune.workload import Workload
 from foreload.workers import selection
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import foreload as fl
-from foreload.workers.process import Worker
+from foreload.workers.processes.worker import ProcessWorker
 from tests.workers.rich import Deadly, Failing, Rich
 
 
@@ -180,14 +180,14 @@ def test_a_process_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pyt
 def test_an_interrupt_while_the_workers_end_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(fl.DataLoader(Rich(12), batch_size=2, num_workers=3, workers="processes"))
     processes = iterator._workers
-    end, calls = Worker.end, iter(range(100))
+    end, calls = ProcessWorker.end, iter(range(100))
 
-    def interrupted(worker: Worker, seconds: float = 5) -> Any:
+    def interrupted(worker: ProcessWorker, seconds: float = 5) -> Any:
         if next(calls) == 1:
             raise KeyboardInterrupt
         return end(worker, seconds)
 
-    monkeypatch.setattr(Worker, "end", interrupted)
+    monkeypatch.setattr(ProcessWorker, "end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         iterator.close()
     assert not any(process.is_alive() for process in processes)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+import foreload as fl
+from foreload.epochs.turn import Turn
 from tests.programs import python
+from tests.workers.kinds import Count, Numbers, flat
 
 # Seconds that an exit may take, on a machine with much else to do.
 _BOUND = 60
@@ -198,3 +201,20 @@ def test_an_open_iterator_of_the_main_thread_and_a_failing_loop_leave_the_code_a
         finalize=True,
     )
     assert (ended.returncode, ended.stderr) == (7, "")
+
+
+@pytest.mark.parametrize("dataset", [Numbers(12), Count(12)], ids=["samples", "stream"])
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"workers": "threads"}, {"workers": "processes"}], ids=str
+)
+def test_while_an_epoch_begins(dataset: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Woken(Turn):
+        """Which the exit of the interpreter finds, and wakes, as soon as it is made."""
+
+        def __init__(self, owner: Any = None) -> None:
+            super().__init__(owner)
+            self.wake()
+
+    monkeypatch.setattr("foreload.epochs.base.Turn", Woken)
+    loader = fl.DataLoader(dataset, batch_size=4, **{"num_workers": 2, **options})
+    assert sorted(flat(loader)) == list(range(12))

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.tune import choose as tune_choose
-from foreload.tune.workload import Choice
+from foreload.tune.choice import Choice
 from foreload.workers import selection
 
 # Instead of a measurement: the calling thread, or processes.

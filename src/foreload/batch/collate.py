@@ -16,6 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload._torch import is_defined_in, plain_torch_function
+from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "new_tensor",
     "pinned",
     "stack",
+    "warn_of_pinning",
 ]
 
 # What ``default_collate_fn_map`` has from torch itself.
@@ -212,6 +214,18 @@ def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
 def pinned(batch: Any, device: str | None) -> Any:
     """Return a copy of a batch in page-locked memory for ``device``, as torch makes it; for None, the batch."""
     return batch if device is None else torch_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
+
+
+def warn_of_pinning(device: str) -> None:
+    """Warn, as torch does, that ``device`` is deprecated as pin_memory_device, or that there is no accelerator."""
+    if device:
+        why = "pin_memory_device is deprecated, the current accelerator will be used as the device"
+        warn_user(f"{why},ignore pin_memory_device={device!r}.")
+    if not torch.accelerator.is_available():
+        warn_user(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used."
+        )
 
 
 class _TupleSample(tuple[Any, ...]):

@@ -10,13 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
 
 from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work
+from foreload.record.usage import tree_bytes
 
-__all__ = ["Child", "Result", "compare", "tree_memory"]
+__all__ = ["Child", "Result", "compare"]
 
 
 class Result(NamedTuple):
@@ -34,21 +36,6 @@ class Result(NamedTuple):
     def speed(self) -> float:
         """The median of samples per second."""
         return statistics.median(self.samples_per_second)
-
-
-def tree_memory(pid: int) -> int:
-    """Return the bytes of memory of a process and its children, with shared pages counted once (PSS)."""
-    total = 0
-    try:
-        process = psutil.Process(pid)
-        for member in [process, *process.children(recursive=True)]:
-            try:
-                total += member.memory_full_info().pss
-            except psutil.Error:  # it has just ended
-                continue
-    except psutil.NoSuchProcess:
-        return 0
-    return total
 
 
 class Child:
@@ -99,7 +86,8 @@ class Child:
 
     def _watch(self, done: threading.Event) -> None:
         while True:
-            self.memory = max(self.memory, tree_memory(self._process.pid))
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                self.memory = max(self.memory, tree_bytes(self._process.pid))
             if done.wait(0.1):
                 return
 

@@ -198,7 +198,10 @@ class Epoch(_TorchNames, Iterator[Any]):
         return self._watch
 
     def wake(self) -> None:
-        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        """Let a thread that waits for a batch look again whether the epoch goes on.
+
+        The exit of the interpreter calls it in another thread, as soon as this class is initialised.
+        """
 
     def _check_open(self) -> None:
         """Call it after each wait for a batch, while which other threads run.

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
-from foreload.batch.progress import Progress
+from foreload.batch.worker_progress import Progress
 from foreload.checks import is_instance, known_length
 from foreload.order.ahead import Lookahead
 from foreload.order.batches import coming_draw, is_function

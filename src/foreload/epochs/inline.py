@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from foreload.batch.progress import BEGUN, StatefulSamples
+from foreload.batch.worker_progress import BEGUN, StatefulSamples
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.protocol import Assembly

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
@@ -11,12 +11,12 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
 from foreload.checks import is_instance
+from foreload.dataset_state.copied import CopiedState
 from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.following.foretold import why_not_copied
-from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
@@ -25,6 +25,9 @@ from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
+
+if TYPE_CHECKING:
+    from foreload.workers.pool import WorkerPool
 
 __all__ = ["open_epoch"]
 
@@ -111,7 +114,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
         crew.close()  # persistent workers, which have copies of what was there before
     held = crew.held
     if held is None and crew.is_open and not spec.draws_at_once:
-        held = HeldState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
+        held = CopiedState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
     pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
@@ -119,7 +122,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
 
 
 def _process_epoch(
-    spec: EpochSpec, crew: Crew, buffers: Buffers, pool: Any, *, held: Any = None, **how: Any
+    spec: EpochSpec, crew: Crew, buffers: Buffers, pool: WorkerPool[Any], *, held: Any = None, **how: Any
 ) -> Epoch:
     """Begin an epoch by processes: as torch's, or such that nothing shows that the loader has chosen them."""
     if spec.draws_at_once or is_instance(spec.dataset, IterableDataset):

@@ -15,15 +15,13 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
-from foreload.batch.progress import BEGUN, Progress
-from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch, warn_of_length
-from foreload.errors import warn_user
+from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.epochs.base import EpochSpec, shown, warn_of_length
+from foreload.epochs.pooled import PooledEpoch
 from foreload.order.resume import has_state
-from foreload.record.restart import Restart
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
-from foreload.workers.process import Worker
-from foreload.workers.processes import ProcessPool
+from foreload.workers.pool import Answers, W, WorkerPool
 from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch"]
@@ -32,7 +30,7 @@ __all__ = ["ProcessEpoch"]
 _LONG_WAIT_SECONDS = 1e-3
 
 
-class ProcessEpoch(Epoch):
+class ProcessEpoch(PooledEpoch[W]):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     A batch that takes long holds up the loop, since batches come in order, and then all other workers, once they
@@ -40,7 +38,7 @@ class ProcessEpoch(Epoch):
 
     Args:
         spec: the loader as the epoch sees it.
-        pool: the workers.
+        pool: the workers, processes of this machine or actors on a Ray cluster.
         owner: ends persistent workers; if there is none, they end with the epoch.
         deepens: whether more batches may be made ahead than ``prefetch_factor`` for each worker.
     """
@@ -48,23 +46,17 @@ class ProcessEpoch(Epoch):
     def __init__(
         self,
         spec: EpochSpec,
-        pool: ProcessPool,
+        pool: WorkerPool[W],
         *,
         owner: PoolOwner | None,
         deepens: bool = False,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, pool, owner)
         cursor = spec.cursor
-        self._pool = pool
-        self._owner = owner
         self._is_stream = isinstance(spec.dataset, IterableDataset)
         self._num_delivered = 0
-        self._pin_device = spec.batches.pin_device
-        self._errors = spec.batches.errors
-        self._restarts = spec.restarts
-        self._restarts_left = self._max_restarts = spec.max_restarts
+        self._restarts_left = self._max_restarts
         self._draws_at_once = spec.draws_at_once or self._is_stream
-        self._first = pool.begin()
         turn = cursor.turn % len(pool.workers)  # there may have been more workers
         self._turns = cycle([*range(turn, len(pool.workers)), *range(turn)])
         self._active = [True] * len(pool.workers)
@@ -84,31 +76,23 @@ class ProcessEpoch(Epoch):
         # The progress of each worker, from which a replacement goes on.
         self._progress = dict(cursor.streams)
         self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
-        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
-        for worker in pool.workers:
-            worker.skip_to(self._first)
-            worker.tell(self._begin_of(worker))
+        self._begin_workers()
         self._sampler_error: Exception | None = None
         if self._draws_at_once:
             self._ask_ahead(self._depth)
         if self._unheard:
             cursor.settle = weakref.WeakMethod(self._hear)
 
-    def _begin_of(self, worker: Worker) -> Begin:
+    def _begin_of(self, worker: W) -> Begin:
         again = self._begin.again and worker.number in self._unheard
         return replace(self._begin, progress=self._progress.get(worker.number, BEGUN), again=again)
 
     def _hear(self) -> None:
         """Wait until each worker has told the state of its dataset at the beginning of the epoch."""
-        while self._unheard and not self._pool.closed and self._pool.first == self._first:
+        while self._unheard and self._is_current:
             wanted = [worker for worker in self._pool.workers if worker.number in self._unheard]
             if not self._receive(wanted):
                 raise self._give_up(wanted)
-
-    @property
-    def _workers(self) -> list[Any]:
-        """The processes, where torch's iterator has them."""
-        return [worker.process for worker in self._pool.workers]
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         if self._unheard:
@@ -154,10 +138,6 @@ class ProcessEpoch(Epoch):
         for _ in range(count):
             self._ask()
 
-    def _take(self, result: Result) -> Any:
-        self._errors += result.failures or []
-        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
-
     def _ask(self) -> None:
         """Deal the next batch to the worker whose turn it is."""
         with self._pool.dealing:
@@ -177,7 +157,7 @@ class ProcessEpoch(Epoch):
 
     @property
     def _may_deal(self) -> bool:
-        return not self._pool.closed and self._pool.first == self._first and any(self._active)
+        return self._is_current and any(self._active)
 
     def _deal(self, indices: Any) -> int:
         """Deal a batch, and return the number of the job; call it with the pool's ``dealing``."""
@@ -198,12 +178,12 @@ class ProcessEpoch(Epoch):
         self._give(worker, number, indices)
         return number
 
-    def _give(self, worker: Worker, number: int, indices: Any) -> None:
+    def _give(self, worker: W, number: int, indices: Any) -> None:
         # A long job waits for a worker that is stuck in the one before.
         if not worker.ask(number, indices, self._spec.timeout):
             raise self._give_up([worker])
 
-    def _dismiss(self, worker: Worker) -> None:
+    def _dismiss(self, worker: W) -> None:
         """Let a worker end when it has answered, while the loop is still busy with the last batches."""
         if self._owner is None and not worker.is_last:
             worker.tell(None)
@@ -219,14 +199,7 @@ class ProcessEpoch(Epoch):
             return number
         if not self._in_order and self._answers:
             return next(iter(self._answers))
-        if self._pool.closed:
-            raise RuntimeError(
-                "this epoch's workers have ended, or belong to the parent of a fork; begin another epoch"
-            )
-        if self._pool.first != self._first:
-            raise RuntimeError(
-                "this epoch ended when another one was begun with the same persistent workers; use that one"
-            )
+        self._check_pool()
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         began = time.monotonic()
         if not self._receive(wanted):
@@ -247,10 +220,10 @@ class ProcessEpoch(Epoch):
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
 
-    def _wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+    def _wait(self, wanted: list[W], timeout: float | None) -> Answers[W] | None:
         return self._pool.wait(wanted, timeout, self._first)
 
-    def _receive(self, wanted: list[Worker], timeout: float | None = None) -> bool:
+    def _receive(self, wanted: list[W], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
         timeout = self._spec.timeout if timeout is None else timeout
         answers = self._wait(wanted, timeout)
@@ -271,8 +244,8 @@ class ProcessEpoch(Epoch):
                     self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
         return answers is not None
 
-    def _replace(self, worker: Worker) -> None:
-        process = worker.end()
+    def _replace(self, worker: W) -> None:
+        worker.end()
         if self._restarts_left == 0:
             message = worker.death()
             if self._max_restarts:
@@ -282,52 +255,14 @@ class ProcessEpoch(Epoch):
                 )
                 if asked and not self._is_stream:
                     message += f" This one was loading the batch of samples {shown(asked[0])}."
-            self.close()
-            self._pool.close()
-            raise RuntimeError(message)
+            raise self._fail(message)
         self._restarts_left -= 1
-        lost = [
-            indices.tolist() if isinstance(indices, np.ndarray) else indices for indices in worker.asked.values()
-        ]
-        restart = Restart(worker.number, process.pid, process.exitcode, lost, worker.node)
-        self._restarts.append(restart)
-        if len(self._restarts) == 1:
-            warn_user(
-                f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
-                "loader.stats()['restarts']"
-            )
-        other = self._pool.replace(worker)
-        other.tell(self._begin_of(worker))
+        other = self._restart(worker, worker.asked.values())
         for number, indices in worker.asked.items():
             self._give(other, number, indices)
         if worker.is_last:
             other.tell(None)
 
-    def _give_up(self, wanted: list[Worker]) -> RuntimeError:
-        where = "\n".join(worker.where() for worker in wanted)
+    def _forget_jobs(self) -> None:
         self._asked.clear()
-        self._close.detach()
-        # A worker that is stuck in a sample cannot be waited for.
-        self._pool.close(wait=False)
-        return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
-
-    def wake(self) -> None:
-        """Let a thread that waits for a batch look again whether the epoch goes on."""
-        self._pool.wake()
-
-    def close(self) -> None:
-        """End the epoch early; its workers end, unless they persist."""
-        self._is_closed = True
-        self._close()
-        self.wake()
-        with self._turn.lock:
-            self._asked.clear()
-            self._answers.clear()
-
-
-def _end(pool: ProcessPool, first: int, owned: bool) -> None:
-    if owned:
-        pool.close()
-    elif not pool.closed and pool.first == first:
-        for worker in pool.workers:
-            worker.skip_to(pool.next_number)
+        self._answers.clear()

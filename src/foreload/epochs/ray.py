@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from foreload.batch.assembly import count
-from foreload.epochs.base import Epoch, EpochSpec, shown, take_batch
-from foreload.errors import warn_user
-from foreload.record.restart import Restart
+from foreload.epochs.base import EpochSpec, shown
+from foreload.epochs.pooled import PooledEpoch
 from foreload.workers.crew import Crew, PoolOwner
 from foreload.workers.ray.pool import RayPool
 from foreload.workers.ray.worker import RayWorker
@@ -44,7 +40,7 @@ class _Job:
     is_alone: bool = False
 
 
-class RayEpoch(Epoch):
+class RayEpoch(PooledEpoch[RayWorker]):
     """Gives batches to those workers of a Ray cluster that are there, ``prefetch_factor`` each.
 
     Any worker can make any batch, so those that a lost worker had go to others. Where workers have a state, or
@@ -58,6 +54,8 @@ class RayEpoch(Epoch):
         grows: whether workers are added as long as the loop waits for data.
     """
 
+    _pool: RayPool
+
     def __init__(
         self,
         spec: EpochSpec,
@@ -67,31 +65,19 @@ class RayEpoch(Epoch):
         owner: PoolOwner | None,
         grows: bool,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, pool, owner)
         self._crew = crew
-        self._pool = pool
-        self._owner = owner
-        self._pin_device = spec.batches.pin_device
-        self._errors = spec.batches.errors
-        self._restarts = spec.restarts
-        self._max_restarts = spec.max_restarts
         self._num_lost_at_start = 0
         self._grows = grows
         self._each = spec.prefetch_factor or 1
-        self._first = pool.begin()
         self._begin = Begin(spec.cursor.key, self._order.is_array, self._first)
         self._jobs: dict[int, _Job] = {}  # in order
         self._is_drawn = False  # whether there are no more
-        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
-        for worker in pool.workers:
-            worker.skip_to(self._first)
-            worker.tell(self._begin)
+        self._begin_workers()
         self._fill()
 
-    @property
-    def _workers(self) -> list[Any]:
-        """The processes, where torch's iterator has them."""
-        return [worker.process for worker in self._pool.workers]
+    def _begin_of(self, worker: RayWorker) -> Begin:
+        return self._begin
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         while self._jobs:
@@ -115,14 +101,10 @@ class RayEpoch(Epoch):
                 return None
         return None
 
-    def _take(self, result: Result) -> Any:
-        self._errors += result.failures or []
-        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
-
     def _fill(self) -> None:
         """Draw as many batches as may be in the making, and give them to workers that have begun the epoch."""
         with self._pool.dealing:
-            if self._pool.closed or self._pool.first != self._first:
+            if not self._is_current:
                 return
             ready = [worker for worker in self._pool.workers if worker.is_ready]
             self._watch.depth = depth = max(1, self._memory.depth(self._each * max(1, len(ready))))
@@ -153,15 +135,8 @@ class RayEpoch(Epoch):
 
     def _receive(self, job: _Job) -> None:
         """Wait until something happens that may bring on this batch."""
+        self._check_pool()
         pool = self._pool
-        if pool.closed:
-            raise RuntimeError(
-                "this epoch's workers have ended, or belong to the parent of a fork; begin another epoch"
-            )
-        if pool.first != self._first:
-            raise RuntimeError(
-                "this epoch ended when another one was begun with the same persistent workers; use that one"
-            )
         self._grow()
         is_given = job.worker is not None and self._spec.in_order
         wanted = [job.worker] if is_given and job.worker is not None else list(pool.workers)
@@ -169,10 +144,7 @@ class RayEpoch(Epoch):
         answers = pool.wait([*wanted, *starting], self._spec.timeout, self._first)
         self._check_open()
         if answers is None:
-            where = "\n".join(worker.where() for worker in wanted)
-            self._jobs.clear()
-            pool.close()
-            raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
+            raise self._give_up(wanted)
         for worker, result in answers:
             if result is None:
                 self._replace(worker)
@@ -199,19 +171,11 @@ class RayEpoch(Epoch):
             num_lost = lost[0].num_lost
         else:
             num_lost = self._num_lost_at_start = self._num_lost_at_start + 1
-        indices = [job.indices.tolist() if isinstance(job.indices, np.ndarray) else job.indices for job in lost]
+        indices = [job.indices for job in lost]
         if num_lost > self._max_restarts:
-            self.close()
-            self._pool.close()
-            raise RuntimeError(worker.death() + self._times(num_lost, indices[:1] if is_certain else indices))
-        process = worker.process
-        self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
-        if len(self._restarts) == 1:
-            warn_user(
-                f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
-                "loader.stats()['restarts']"
-            )
-        self._pool.replace(worker).tell(self._begin)
+            times = self._times(num_lost, indices[:1] if is_certain else indices)
+            raise self._fail(worker.death() + times)
+        self._restart(worker, indices)
 
     def _times(self, num_lost: int, indices: list[Any]) -> str:
         limit = f"(max_restarts={self._max_restarts})"
@@ -220,22 +184,5 @@ class RayEpoch(Epoch):
         batches = ", or that of ".join(map(shown, indices))
         return f"{num_lost} workers ended while they were loading the batch of samples {batches} {limit}."
 
-    def wake(self) -> None:
-        """Let a thread that waits for a batch look again whether the epoch goes on."""
-        self._pool.wake()
-
-    def close(self) -> None:
-        """End the epoch early; its workers end, unless they persist."""
-        self._is_closed = True
-        self._close()
-        self.wake()
-        with self._turn.lock:
-            self._jobs.clear()
-
-
-def _end(pool: RayPool, first: int, owned: bool) -> None:
-    if owned:
-        pool.close()
-    elif not pool.closed and pool.first == first:
-        for worker in pool.workers:
-            worker.skip_to(pool.next_number)
+    def _forget_jobs(self) -> None:
+        self._jobs.clear()

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload._torch import auto_collates, expected_length, index_sampler
+from foreload.batch.collate import warn_of_pinning
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
@@ -23,7 +24,6 @@ from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder, Unlisted
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
-from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.options import Cache
 from foreload.order.ahead import Lookahead
@@ -144,7 +144,8 @@ class EpochSource(LoaderOrder[T_co]):
         if self.persistent_workers:
             self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
         self._epoch += 1
-        self._warn_of_pinning()
+        if self.pin_memory:
+            warn_of_pinning(self.pin_memory_device)
         cursor.order.before_drawing(self._planner(cache, cursor.key))
         crew = self._renewed(crew)
         spec = EpochSpec(
@@ -289,16 +290,6 @@ class EpochSource(LoaderOrder[T_co]):
         if store is None and self.transform is None:
             return self.dataset
         return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
-
-    def _warn_of_pinning(self) -> None:
-        if self.pin_memory and self.pin_memory_device:
-            why = "pin_memory_device is deprecated, the current accelerator will be used as the device"
-            warn_user(f"{why},ignore pin_memory_device={self.pin_memory_device!r}.")
-        if self.pin_memory and not torch.accelerator.is_available():
-            warn_user(
-                "'pin_memory' argument is set as true but no accelerator is found, "
-                "then device pinned memory won't be used."
-            )
 
     @property
     def _pin_device(self) -> str | None:

@@ -14,11 +14,11 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.context import LoopContext
 from foreload.batch.failure import stop_error
-from foreload.batch.progress import BEGUN, Progress, is_due
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.stream_generators import StreamGenerators
 from foreload.batch.thread_generators import seed_own_generators, with_own_generators
+from foreload.batch.worker_progress import BEGUN, Progress, is_due
 from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
 from foreload.machine import join
 from foreload.nested import snapshot
@@ -133,11 +133,11 @@ class StreamEpoch(Epoch):
         identity: WorkerIdentity | None = None,
         spans: Spans | None = None,
     ) -> None:
+        self._readers: list[_Worker] = []  # which wake() needs
         super().__init__(spec)
         streams = spec.cursor.streams
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
-        self._readers: list[_Worker] = []
         self._unheard: list[_Worker] = []
         self._count = len(copies)
         self._process = os.getpid()

@@ -10,8 +10,8 @@ from typing import Any
 
 from foreload import _native
 from foreload.batch.samples import SampleAssembly
+from foreload.dataset_state.values import EpochValues
 from foreload.epochs.base import Epoch, EpochSpec
-from foreload.epochs.held import HeldValues
 from foreload.protocol import Assembly, Batch
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Tuner
@@ -35,6 +35,7 @@ class ThreadEpoch(Epoch):
     def __init__(
         self, spec: EpochSpec, assembly: Assembly, pool: ThreadPool, *, depth: int, owner: PoolOwner | None
     ) -> None:
+        self._completions = _native.Completions()  # which wake() needs
         super().__init__(spec)
         self._assembly = assembly
         self._pool = pool
@@ -43,8 +44,7 @@ class ThreadEpoch(Epoch):
         self._owner = owner
         self._timeout = spec.timeout or 0
         self._in_order = spec.in_order
-        self._held = HeldValues(spec.dataset)
-        self._completions = _native.Completions()
+        self._held = EpochValues(spec.dataset)
         self._making: deque[Batch] = deque()
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
         self._finished: set[_native.Job] = set()

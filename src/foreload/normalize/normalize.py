@@ -171,7 +171,7 @@ class _Constants:
     """The numbers of a :class:`Normalize` on a device.
 
     Attributes:
-        scale, bias: float32, channels x 1 x 1; those of ``native/bindings/view.cpp``.
+        scale, bias: float32, channels x 1 x 1; those of ``native/bindings/transforms/view.cpp``.
         table: the result for each of the 256 values of each channel.
     """
 

@@ -11,7 +11,7 @@ from foreload.report.advice import Advice, advise
 from foreload.report.stages import stage_times
 from foreload.report.workers import excess_workers
 from foreload.tune.costs import Costs, measured_pace
-from foreload.tune.lock import LOCK_FULL, lock_delay, lock_held_share
+from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
+from foreload.tune.candidates import MAX_THREADS
+from foreload.tune.choice import Choice
 from foreload.tune.measure import (
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
@@ -20,7 +22,7 @@ from foreload.tune.measure import (
     Measurement,
     measure_workers,
 )
-from foreload.tune.workload import MAX_THREADS, Choice, Workload
+from foreload.tune.workload import Workload
 
 __all__ = ["choose_workers", "remote_threads"]
 

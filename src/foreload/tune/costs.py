@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.lock import LOCK_FULL, lock_delay, lock_held_share
+from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
 from foreload.tune.queueing import Demand, Servers, bounds, throughput
 
 if TYPE_CHECKING:

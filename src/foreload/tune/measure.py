@@ -21,22 +21,15 @@ from typing import Any
 
 from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, restore
+from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.walk import find_open_file
+from foreload.forks.fork import forked
+from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.record.usage import queued_seconds
-from foreload.tune.dataset_state import StateWatch, find_open_file
-from foreload.tune.fork import forked
-from foreload.tune.unshare import unshare
-from foreload.tune.workload import (
-    STRIDE,
-    Candidate,
-    NotWanted,
-    Turns,
-    Workload,
-    candidates_of,
-    never_pays,
-    seconds_by_processes,
-)
+from foreload.tune.candidates import Candidate, candidates_of, never_pays, seconds_by_processes
+from foreload.tune.workload import STRIDE, NotWanted, Turns, Workload
 
 __all__ = [
     "MEMORY_SHARE",

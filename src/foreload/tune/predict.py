@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
-from foreload.tune.handing import handing, stock_handing, with_native_decoder, without_stock
+from foreload.tune.handover import handover_seconds, stock_handover_seconds, with_native_decoder, without_stock
 from foreload.tune.queueing import Servers
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
     depth = costs.depth if costs.native else max(1, round(each * count))
     had = costs.servers.workers
     if count:
-        taken = given = handing(count, kind, cores) - handing(had, was, costs.servers.cores)
+        taken = given = handover_seconds(count, kind, cores) - handover_seconds(had, was, costs.servers.cores)
         if stats["loader"].get("stock") and not had:
-            taken, given = stock_handing(stats)
+            taken, given = stock_handover_seconds(stats)
         # The losses of another kind of lock are not those of this one.
         gain = max(1.0, costs.gain) if had and kind != was else costs.gain
         costs = replace(

@@ -13,8 +13,8 @@ from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
 from foreload.record.units import number, percent, quantity
 from foreload.tune.costs import WORK, Costs, make_servers
+from foreload.tune.gil import LOCK_FULL
 from foreload.tune.interval import Observed, Reading, between
-from foreload.tune.lock import LOCK_FULL
 from foreload.tune.trials import Trial, Trials
 
 __all__ = ["Setting", "Tuner", "most_ahead"]

@@ -1,42 +1,19 @@
-"""The samples that workers are measured with, turns of workers that load them, and the workers that are chosen."""
+"""The samples that workers are measured with, and turns of workers that load them."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from foreload.cache.serialize import flatten
 from foreload.tune.costs import WorkerKind
 
-__all__ = [
-    "MAX_THREADS",
-    "STRIDE",
-    "Candidate",
-    "Choice",
-    "NotWanted",
-    "Turns",
-    "Workload",
-    "candidates_of",
-    "never_pays",
-    "seconds_by_processes",
-]
-
-# The kind and number of workers; none: the thread of the loop.
-Candidate = tuple[WorkerKind, int]
-
-# Threads that only wait take no core, so there may be many of them.
-MAX_THREADS = 32
-
-_PROCESSES_PER_CORE = 4  # at most, for samples that wait
-
-# What handing a sample over takes of a core.
-_HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
+__all__ = ["STRIDE", "NotWanted", "Turns", "Workload"]
 
 # Measured samples come from all over the dataset.
 STRIDE = 7919
@@ -49,31 +26,6 @@ _TURN_SECONDS = 0.05
 
 # The batches that are made to see what a sample takes in one.
 _GLANCED_BATCHES = 3
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The workers that load the samples.
-
-    Attributes:
-        kind: threads or processes.
-        count: their number; 0: the calling thread loads.
-        why: the reason, in words.
-        rates: samples per second that were measured.
-        seconds: the time that measuring took.
-        is_pure: whether loading was seen to change nothing in the dataset.
-        made_of: the objects that the dataset, and what is applied to its samples, were made of then.
-        is_open: whether other workers might be chosen at another time or place.
-    """
-
-    kind: WorkerKind
-    count: int
-    why: str
-    rates: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    is_pure: bool = False
-    made_of: dict[str, Any] = field(default_factory=dict, repr=False)
-    is_open: bool = False
 
 
 class NotWanted(BaseException):
@@ -180,34 +132,3 @@ class Turns:
     def close(self) -> None:
         """End the workers."""
         self._batches.close()
-
-
-def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:
-    """Return the workers to try; a sample takes ``seconds``, and keeps a core busy for ``busy`` of them."""
-    numbers = [cores]
-    waits = busy < 0.5 * seconds
-    if waits:
-        most = MAX_THREADS if "threads" in work.kinds else cores * _PROCESSES_PER_CORE
-        enough = max(cores, int(seconds / max(busy, 1e-7)) + 1)
-        numbers = sorted({min(most, cores * 4), min(most, enough)})
-    candidates: list[Candidate] = [("threads", number) for number in numbers if "threads" in work.kinds]
-    if "processes" in work.kinds and (not waits or not candidates):
-        candidates += [("processes", number) for number in (numbers[:1] if candidates else numbers)]
-    return candidates
-
-
-def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
-    """Whether processes take longer for a sample than the calling thread, however long the epoch."""
-    if "threads" in work.kinds or "processes" not in work.kinds:
-        return False
-    return seconds_by_processes(work, cores, seconds, busy)[-1] >= seconds
-
-
-def seconds_by_processes(
-    work: Workload, cores: int, seconds: float, busy: float
-) -> tuple[Candidate, float, float]:
-    """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
-    sample = float(sum(map(len, flatten(work.view[0]))))
-    handover = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE
-    candidate = candidates_of(work, cores, seconds, busy)[-1]
-    return candidate, sample, max((seconds + handover) / candidate[1], (busy + handover) / cores)

@@ -16,10 +16,10 @@ from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.record.stats import WorkersStats
 from foreload.tune.between_epochs import Retuner
+from foreload.tune.choice import Choice
 from foreload.tune.costs import WorkerKind
 from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Setting, Tuner
-from foreload.tune.workload import Choice
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CrewSpec, Workers
@@ -27,7 +27,8 @@ from foreload.workers.threads import ThreadPool
 from foreload.workers.worker_info import WorkerIdentity
 
 if TYPE_CHECKING:
-    from foreload.workers.processes import ProcessPool
+    from foreload.workers.pool import WorkerPool
+    from foreload.workers.processes.pool import ProcessPool
     from foreload.workers.ray.pool import RayPool
     from foreload.workers.worker import WorkerTask
 
@@ -35,7 +36,7 @@ __all__ = ["Crew", "PoolOwner"]
 
 
 class Pool(Protocol):
-    """A pool of workers of either kind."""
+    """A pool of workers of any kind."""
 
     def close(self) -> None:
         """End the workers."""
@@ -83,7 +84,7 @@ class Crew:
         self.tuner: Tuner | None = None
         self._resized = resized
         self._retuner = Retuner(self.changes)
-        self.pool: ThreadPool | ProcessPool | RayPool | None = None
+        self.pool: ThreadPool | WorkerPool[Any] | None = None
         self._owner: PoolOwner | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
         self.held: Any = None
@@ -199,7 +200,7 @@ class Crew:
 
     def process_pool(self, spec: CrewSpec, seed: int) -> tuple[ProcessPool, PoolOwner | None]:
         """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
-        from foreload.workers.processes import ProcessPool
+        from foreload.workers.processes.pool import ProcessPool
 
         if not isinstance(self.pool, ProcessPool) or self.pool.closed:
             task = _task(spec, seed)
@@ -220,7 +221,7 @@ class Crew:
             return pool, self._owner
         return self.pool, self._owner
 
-    def _keep(self, spec: CrewSpec, pool: ThreadPool | ProcessPool | RayPool) -> None:
+    def _keep(self, spec: CrewSpec, pool: ThreadPool | WorkerPool[Any]) -> None:
         self.pool, self._owner = (pool, PoolOwner(pool)) if spec.persistent else (None, None)
 
     def copies(self, spec: CrewSpec) -> list[Any]:

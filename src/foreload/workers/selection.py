@@ -21,12 +21,13 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
+from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
+from foreload.tune.choice import Choice
 from foreload.tune.costs import WorkerKind
-from foreload.tune.dataset_state import made_of
-from foreload.tune.workload import Choice, Workload
+from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared

@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from foreload._torch import wrapper_kind
 from foreload.batch.collate import added_functions
 from foreload.batch.spec import BatchSpec
-from foreload.checks import definition_depth, optional
+from foreload.checks import definition_depth, optional, package_of
 from foreload.protocol import UserCode
 
 __all__ = ["find_user_code", "is_declared"]
@@ -122,7 +122,7 @@ def _inner(part: Any, kind: Any) -> Any:
         return iter(part.datasets.values() if isinstance(part.datasets, dict) else part.datasets)
     if kind is MethodType:
         return (part.__self__, part.__func__)
-    if _package(kind) == "foreload":
+    if package_of(kind) == "foreload":
         return _user_code(part)
     return None
 
@@ -137,14 +137,10 @@ def _is_known_callable(part: Any, kind: Any) -> bool:
         owner = part.__self__
         if owner is None:  # a static method; torch's functions are those of a class that nobody knows by name
             return part is getattr(torch, part.__name__, None)
-        name = owner.__name__.partition(".")[0] if isinstance(owner, ModuleType) else _package(owner)
+        name = owner.__name__.partition(".")[0] if isinstance(owner, ModuleType) else package_of(owner)
         return name in _KNOWN_PACKAGES
     if kind is FunctionType:
         # (By its own name for it: functools.wraps() gives a function of the user's the name of another module.)
         package = str(part.__globals__.get("__name__")).partition(".")[0]
         return package in _KNOWN_PACKAGES and part.__closure__ is None
-    return isinstance(part, type) and _package(part) in _KNOWN_PACKAGES
-
-
-def _package(thing: Any) -> str:
-    return str(getattr(thing, "__module__", None)).partition(".")[0]
+    return isinstance(part, type) and package_of(part) in _KNOWN_PACKAGES

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset
 
 from foreload import _native
@@ -28,21 +27,21 @@ from foreload._torch import (
 )
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
 from foreload.batch.generators import KeyedGenerators
-from foreload.batch.progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
+from foreload.batch.worker_progress import BEGUN, Progress, StatefulSamples, is_due
 from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
 from foreload.datasets.native import native_assembly
 from foreload.protocol import EpochListener
-from foreload.workers import blas
-from foreload.workers.pipes import Inbox, send
-from foreload.workers.slots import Returned, SharedHeader, Slots
+from foreload.workers import compute
+from foreload.workers.processes.pipes import Inbox, send
+from foreload.workers.processes.slots import Returned, SharedHeader, Slots
 from foreload.workers.start.method import start_nested_no_processes
 from foreload.workers.surroundings import ProcessSurroundings
 
-__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "work"]
+__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "become_worker", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
@@ -157,7 +156,7 @@ def work(
         jobs: the pipe that messages come from: a :class:`Begin`, a job, or None to end.
         results: the pipe for each :class:`Result`.
         stacks: the pipe for stack traces, after :data:`STACKS_SIGNAL`.
-        memory: the descriptor of the file with its :class:`~foreload.workers.slots.SharedHeader`.
+        memory: the descriptor of the file with its :class:`~foreload.workers.processes.slots.SharedHeader`.
         slots: the socket for them.
         lane: where it records spans: the descriptor of the file, and the offset.
         parent: the process that started it, with which it ends.
@@ -187,17 +186,21 @@ def work(
 
 
 def _set_up_process(worker: int, task: WorkerTask) -> None:
-    """Make this process a worker as torch does: signals, threads, seeds, ``get_worker_info()``."""
+    """Make this process a worker as torch does."""
     # What was there before stays shared with the parent until it is written to, which the collector would do.
     gc.freeze()
-    if task.reuses:
-        reuse_freed()
     set_worker_signal_handlers()
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
     name_worker_process()
-    torch.set_num_threads(1)
-    blas.compute_alone()
+    become_worker(worker, task)
+
+
+def become_worker(worker: int, task: WorkerTask) -> None:
+    """Make this process worker number ``worker`` for the code of the user: memory, threads, seeds, its number."""
+    if task.reuses:
+        reuse_freed()
+    compute.use_one_thread()
     seed_worker(task.seed, worker)
     if task.is_hidden:
         start_nested_no_processes()

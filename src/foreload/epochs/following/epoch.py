@@ -10,19 +10,17 @@ from typing import Any
 
 from foreload.batch.assembly import count
 from foreload.cache.view import CachedView
+from foreload.dataset_state.copied import CopiedState
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
-from foreload.epochs.following.held_state import HeldState
 from foreload.epochs.processes import ProcessEpoch
 from foreload.protocol import Assembly
-from foreload.workers.process import Worker
-from foreload.workers.processes import ProcessPool
-from foreload.workers.worker import Result
+from foreload.workers.pool import Answers, W, WorkerPool
 
 __all__ = ["FollowingEpoch"]
 
 
-class FollowingEpoch(ProcessEpoch):
+class FollowingEpoch(ProcessEpoch[W]):
     """Deals batches ahead of the loop such that it cannot tell that from the calling thread's loading.
 
     The order of a user's sampler is drawn a batch at a time, when the loop requests it. Ahead of that, workers
@@ -42,9 +40,9 @@ class FollowingEpoch(ProcessEpoch):
     def __init__(
         self,
         spec: EpochSpec,
-        pool: ProcessPool,
+        pool: WorkerPool[W],
         *,
-        held: HeldState | None,
+        held: CopiedState | None,
         inline: Callable[[], Assembly],
         stand_down: Callable[[str, int | None], None],
         **how: Any,
@@ -148,11 +146,12 @@ class FollowingEpoch(ProcessEpoch):
             self._num_dropped += len(self._ahead)
             self._ahead.clear()
 
-    def _wait(self, wanted: list[Worker], timeout: float | None) -> list[tuple[Worker, Result | None]] | None:
+    def _wait(self, wanted: list[W], timeout: float | None) -> Answers[W] | None:
         pipe = None if self._foretold is None or len(self._asked) >= self._depth else self._foretold.pipe
         if pipe is None:
             return super()._wait(wanted, timeout)
-        answers = self._pool.wait(wanted, timeout, self._first, pipe)
+        pool: Any = self._pool  # of processes: on Ray, no order is foretold
+        answers: Answers[W] | None = pool.wait(wanted, timeout, self._first, pipe)
         if not answers:
             self._ask_ahead(self._depth - len(self._asked))
         return answers

@@ -11,14 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import torch
 
+from foreload.dataset_state.walk import find_open_file, walk
+from foreload.forks.fork import Fork, end_fork, start_fork
+from foreload.forks.unshare import unshare
 from foreload.order.epoch_order import EpochOrder
-from foreload.tune.dataset_state import find_open_file, walk
-from foreload.tune.fork import Fork, end_fork, start_fork
-from foreload.tune.unshare import unshare
-from foreload.workers import blas
-from foreload.workers.pipes import Inbox, send
+from foreload.workers import compute
+from foreload.workers.processes.pipes import Inbox, send
 
 __all__ = ["Foretold", "why_not_copied"]
 
@@ -129,8 +128,7 @@ def _packed(indices: Any) -> bytes:
 
 
 def _send_batches(order: EpochOrder, into: int) -> None:
-    torch.set_num_threads(1)
-    blas.compute_alone()  # the threads that torch computes with did not survive the fork
+    compute.use_one_thread()  # the threads that torch computes with did not survive the fork
     _forbid_collectives()
     unshare(order.sampler)
     with suppress(Exception):  # whatever the sampler raises, it will raise again where it belongs

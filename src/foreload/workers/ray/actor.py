@@ -13,21 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
-import torch
 from ray import cloudpickle
 
 from foreload import _native
-from foreload._torch import seed_worker, set_process_worker_info, worker_info
 from foreload.batch.buffers import Buffers
 from foreload.batch.failure import PickledError, pickle_error
-from foreload.cache.budget import reuse_freed
 from foreload.cache.sharing import open_store, store_address
 from foreload.cache.store import SampleStore
 from foreload.checks import Array
-from foreload.workers import blas
+from foreload.workers.processes.slots import Returned
 from foreload.workers.ray.shipping import flatten_by_value, unpack
-from foreload.workers.slots import Returned
-from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask
+from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask, become_worker
 
 __all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
 
@@ -139,15 +135,7 @@ class LoadingActor:
     def _open(self, task: WorkerTask, cache: CachePlace | None) -> _State:
         if cache is not None:
             task.dataset = task.dataset.with_store(open_store(*cache))
-        if task.reuses:
-            reuse_freed()
-        torch.set_num_threads(1)
-        blas.compute_alone()
-        seed_worker(task.seed, self._number)
-        seed = task.seed + self._number
-        set_process_worker_info(
-            worker_info(id=self._number, num_workers=task.count, seed=seed, dataset=task.dataset)
-        )
+        become_worker(self._number, task)
         header = SimpleNamespace(first=0, position=0)
         return _State(self._number, task, header, _Batches(), self._lane)
 

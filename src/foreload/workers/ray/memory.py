@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from foreload.checks import Array
-from foreload.workers.forks import fork_count, may_be_in_child
+from foreload.forks.count import fork_count, may_be_in_child
 
 __all__ = ["lease_parts"]
 

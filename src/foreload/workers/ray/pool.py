@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
@@ -11,6 +9,7 @@ from typing import Any
 
 from foreload.errors import warn_user
 from foreload.record.spans import Spans
+from foreload.workers.pool import Answers, WorkerPool
 from foreload.workers.ray.caches import NodeCaches
 from foreload.workers.ray.cluster import connected, current_job
 from foreload.workers.ray.memory import lease_parts
@@ -22,11 +21,9 @@ __all__ = ["RayPool"]
 # Seconds without any worker after which a warning says why there may be none.
 _START_SECONDS = 20.0
 
-Answers = list[tuple[RayWorker, Result | None]]
 
-
-class RayPool:
-    """Actors on a Ray cluster that make batches, with the interface of a pool of worker processes.
+class RayPool(WorkerPool[RayWorker]):
+    """Actors on a Ray cluster that make batches.
 
     Each takes one CPU. Ray starts those that its nodes have CPUs for; the others start when there are more.
 
@@ -34,31 +31,18 @@ class RayPool:
         task: the arguments that they are started with.
         spans: where they record spans.
         caches: the caches of the nodes, if the loader has one.
-
-    Attributes:
-        workers: the workers, by number; those that have been lost are replaced.
-        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
-        next_number: the number of the next job.
-        first: the first job of the present epoch.
     """
 
     def __init__(self, task: WorkerTask, spans: Spans, caches: NodeCaches | None) -> None:
         from foreload.workers.ray.actor import LoadingActor
         from foreload.workers.ray.shipping import pack
 
+        super().__init__(spans)
         self._ray = connected()
         self._job = current_job()
-        self._spans = spans
         self._caches = caches
-        self._process = os.getpid()
-        self._closed = False
-        self._waiting = threading.RLock()
-        self._found: Answers = []
         self._messages: SimpleQueue[Message | None] = SimpleQueue()  # None: somebody rang
         self._has_warned = False
-        self.dealing = threading.RLock()
-        self.next_number = 0
-        self.first = 0
         self._actors = self._ray.remote(LoadingActor).options(
             # Not in the placement group of a trainer, which may have no CPU to spare.
             num_cpus=1,
@@ -67,7 +51,6 @@ class RayPool:
             scheduling_strategy="SPREAD",
         )
         self._task = self._ray.put(pack(task))
-        self.workers: list[RayWorker] = []
         try:
             for _ in range(task.count):
                 self.grow()
@@ -88,7 +71,7 @@ class RayPool:
     @property
     def closed(self) -> bool:
         """Whether the workers have been ended, or are another process's, or another cluster's."""
-        return self._closed or self._process != os.getpid() or self._job != current_job()
+        return super().closed or self._job != current_job()
 
     def replace(self, worker: RayWorker) -> RayWorker:
         """Start another actor in the place of one that is gone; it has no epoch and no jobs yet."""
@@ -97,25 +80,11 @@ class RayPool:
         self.workers[worker.number] = other
         return other
 
-    def begin(self) -> int:
-        """Begin an epoch; return the number of its first job."""
-        with self.dealing:
-            self.first = self.next_number
-        self.wake()
-        return self.first
-
     def wake(self) -> None:
         """Let a thread that is in :meth:`wait` return."""
         self._messages.put(None)
 
-    def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers | None:
-        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
-
-        Nothing is waited for once another epoch has begun than the one with job ``first``.
-
-        Returns:
-            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
-        """
+    def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers[RayWorker] | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
             found, self._found = self._found, []
@@ -159,7 +128,7 @@ class RayPool:
         yield self._ray.cluster_resources()
         yield self._ray.available_resources()
 
-    def _read(self, message: Message) -> Answers:
+    def _read(self, message: Message) -> Answers[RayWorker]:
         worker, job = message.worker, message.job
         if worker.is_dead or self.workers[worker.number] is not worker:
             return []  # it has been replaced
@@ -183,7 +152,7 @@ class RayPool:
             result.parts = lease_parts(result.parts)
         return [(worker, result)]
 
-    def _failed(self, worker: RayWorker, job: int | None, error: BaseException) -> Answers:
+    def _failed(self, worker: RayWorker, job: int | None, error: BaseException) -> Answers[RayWorker]:
         exceptions = self._ray.exceptions
         if isinstance(error, exceptions.TaskCancelledError) and job is not None and job not in worker.asked:
             return []  # of an epoch that has ended
@@ -201,7 +170,7 @@ class RayPool:
         """End the workers at once."""
         if self.closed:
             return
-        self._closed = True
+        self._has_ended = True
         self.wake()
         for worker in self.workers:
             worker.end()

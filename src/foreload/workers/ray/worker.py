@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from foreload.record.spans import Lane
+from foreload.workers.pool import Worker
 from foreload.workers.worker import Begin
 
 __all__ = ["Message", "RayWorker"]
@@ -38,7 +38,7 @@ class _Process:
     exitcode: int | None = None
 
 
-class RayWorker:
+class RayWorker(Worker):
     """The consumer's side of one actor.
 
     Args:
@@ -48,22 +48,15 @@ class RayWorker:
         messages: takes what comes of the things that the actor is asked for.
 
     Attributes:
-        asked: the jobs that it has not answered, in order: number and indices.
-        process: its process.
-        node: the address of its machine.
         is_ready: whether it runs, and has begun an epoch.
         is_dead: whether it has ended.
-        is_last: whether it has been told that there will be no more jobs.
         reason: why it has ended, as Ray says.
     """
 
     def __init__(self, number: int, actor: Any, lane: Lane, messages: SimpleQueue[Message | None]) -> None:
-        self.number = number
-        self.lane = lane
-        self.asked: OrderedDict[int, Any] = OrderedDict()
+        super().__init__(number, lane)
         self.process = _Process()
-        self.node = ""
-        self.is_ready = self.is_dead = self.is_last = False
+        self.is_ready = self.is_dead = False
         self.reason = ""
         self._actor = actor
         self._messages = messages
@@ -97,7 +90,7 @@ class RayWorker:
         else:
             self._waiting.append(ask)
 
-    def tell(self, message: Begin | None, seconds: float | None = None) -> None:
+    def tell(self, message: Begin | None) -> None:
         """Have an epoch begun; None: say that there are no more jobs. It takes no time."""
         self.is_last = message is None
         if message is not None:
@@ -121,11 +114,6 @@ class RayWorker:
         self.asked.pop(number, None)
         self._open.pop(number, None)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has answered all that it will be asked."""
-        return self.is_last and not self.asked
-
     def skip_to(self, number: int) -> None:
         """Let the actor skip the jobs before this one, as far as it has not begun with them."""
         import ray
@@ -135,7 +123,7 @@ class RayWorker:
         self._open.clear()
         self.asked.clear()
 
-    def end(self, seconds: float = 0.0) -> Any:
+    def end(self) -> Any:
         """Kill the actor, and return its process."""
         import ray
 
@@ -143,9 +131,6 @@ class RayWorker:
         self._open.clear()
         ray.kill(self._actor, no_restart=True)
         return self.process
-
-    def close(self) -> None:
-        """Do nothing: there is no file or pipe."""
 
     def death(self) -> str:
         """Describe how the actor ended, in Ray's words."""

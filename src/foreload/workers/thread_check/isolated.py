@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import io
 import os
 import pickle
@@ -18,7 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from foreload.tune.fork import Fork, forked
+from foreload.forks.fork import Fork, forked
 
 __all__ = ["Ending", "run_here", "run_in_fork"]
 
@@ -85,7 +84,6 @@ def run_here(function: Callable[[], Any], seconds: float) -> Ending:
 def _call(function: Callable[[], Any], into: int, stacks: Any) -> None:
     import resource  # which systems without forks do not have
 
-    gc.freeze()  # what was garbage before the fork is for the parent to finalise
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

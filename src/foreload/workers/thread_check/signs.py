@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import mmap
-import random
-import socket
-import sqlite3
 import sys
 import tarfile
 import threading
@@ -20,10 +17,12 @@ from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
+from foreload.checks import package_of
+from foreload.dataset_state.digest import digest
+from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.walk import names_used, walk
 from foreload.protocol import UserCode
-from foreload.tune.dataset_state import digest, walk
 
 __all__ = ["Seen", "Signs", "find_signs", "observe"]
 
@@ -31,20 +30,22 @@ __all__ = ["Seen", "Signs", "find_signs", "observe"]
 _OPAQUE = (logging.Logger, logging.Handler, logging.LoggerAdapter, threading.local, threading.Thread)
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
-_GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState)
 
 # Packages whose classes and functions are not looked into.
 _KNOWN_PACKAGES = (sys.stdlib_module_names - {"__main__"}) | {"torch", "numpy", "foreload", "PIL", "pandas"}
 
-# What is known of other libraries' objects, by package and the beginning of their names.
+# What threads should not share about what is open, by its kind.
 _HANDLES = {
-    ("h5py", ""): "part of an open HDF5 file: h5py lets one thread at a time read, so threads gain nothing",
-    ("lmdb", ""): "of LMDB, whose transactions and cursors belong to the thread that began them",
-    ("netCDF4", ""): "an open netCDF file, and that library does not allow for threads",
-    ("tables", ""): "part of an open PyTables file, and that library does not allow for threads",
-    ("cv2", "VideoCapture"): "an open video, whose position threads share",
-    ("decord", "VideoReader"): "an open video, whose position threads share",
-    ("av", ""): "part of an open video, whose position threads share",
+    "file": "an open file, whose position threads share",
+    "SQLite": "a connection to SQLite, which belongs to the thread that opened it",
+    "socket": "an open connection, of which threads would read each other's answers",
+    "h5py": "part of an open HDF5 file: h5py lets one thread at a time read, so threads gain nothing",
+    "lmdb": "of LMDB, whose transactions and cursors belong to the thread that began them",
+    "netCDF4": "an open netCDF file, and that library does not allow for threads",
+    "tables": "part of an open PyTables file, and that library does not allow for threads",
+    "cv2": "an open video, whose position threads share",
+    "decord": "an open video, whose position threads share",
+    "av": "part of an open video, whose position threads share",
 }
 
 # The most objects and functions that are looked into.
@@ -175,23 +176,15 @@ def _digest(value: Any) -> Any:
 
 def _handle(value: Any) -> str:
     """Return what threads should not share about a value; "": nothing."""
-    if isinstance(value, io.IOBase):
-        is_open = not (value.closed or isinstance(value, (io.BytesIO, io.StringIO)))
-        return "an open file, whose position threads share" if is_open else ""
-    if isinstance(value, (sqlite3.Connection, sqlite3.Cursor)):
-        return "a connection to SQLite, which belongs to the thread that opened it"
-    if isinstance(value, socket.socket):
-        return "an open connection, of which threads would read each other's answers"
+    if kind := handle_kind(value):
+        return _HANDLES[kind]
+    # (Archives have their own position also where they are in memory.)
     if isinstance(value, zipfile.ZipFile):
         return "an open zip file, whose position threads share" if value.fp is not None else ""
     if isinstance(value, tarfile.TarFile):
         return "" if getattr(value, "closed", False) else "an open tar file, whose position threads share"
     if isinstance(value, GeneratorType):
         return "a generator, which one thread at a time can advance"
-    package = _package(type(value))
-    for (known, beginning), words in _HANDLES.items():
-        if package == known and type(value).__name__.startswith(beginning) and bool(value):
-            return words
     return ""
 
 
@@ -218,7 +211,7 @@ def _reachable(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _is_opaque(value: Any) -> bool:
     # foreload's own objects are made to be shared; of the user's code that they call, they tell.
-    return isinstance(value, _OPAQUE) or _package(type(value)) == "foreload"
+    return isinstance(value, _OPAQUE) or package_of(type(value)) == "foreload"
 
 
 def _code_of(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -234,7 +227,7 @@ def _code_of(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _methods_of(kind: type) -> list[tuple[str, Any]]:
-    bases = [base for base in kind.__mro__ if _package(base) not in _KNOWN_PACKAGES]
+    bases = [base for base in kind.__mro__ if package_of(base) not in _KNOWN_PACKAGES]
     members = [member for base in bases for member in vars(base).values()]
     functions = [getattr(member, "__func__", getattr(member, "fget", member)) for member in members]
     return [(kind.__name__, function) for function in functions if isinstance(function, FunctionType)]
@@ -242,23 +235,14 @@ def _methods_of(kind: type) -> list[tuple[str, Any]]:
 
 def _of_function(label: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the variables of other functions and of the module that a function uses."""
-    if _package(function) in _KNOWN_PACKAGES:
+    if package_of(function) in _KNOWN_PACKAGES:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f"{label}.{name}", cell.cell_contents
         except ValueError:  # it has not been set
             continue
-    codes, names = [function.__code__], set[str]()
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes += [constant for constant in code.co_consts if isinstance(constant, type(code))]
-    for name in sorted(names & function.__globals__.keys()):
+    for name in sorted(names_used(function.__code__) & function.__globals__.keys()):
         value = function.__globals__[name]
         if not isinstance(value, (type, ModuleType)):
             yield f"{function.__module__}.{name}", value
-
-
-def _package(thing: Any) -> str:
-    return str(getattr(thing, "__module__", None)).partition(".")[0]

@@ -1,16 +1,18 @@
-"""The BLAS libraries of a worker process, of which each would start threads of its own."""
+"""The threads that a worker process computes with: torch and each BLAS library would start some of their own."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-__all__ = ["compute_alone", "find_libraries"]
+import torch
+
+__all__ = ["find_blas", "use_one_thread"]
 
 _libraries: list[Any] | None = None
 
 
-def find_libraries() -> list[Any]:
+def find_blas() -> list[Any]:
     """Find the BLAS libraries of this process, for itself and for the processes that it then forks.
 
     They have the same libraries, and looking through all that is loaded takes each of them some milliseconds.
@@ -22,12 +24,13 @@ def find_libraries() -> list[Any]:
     return _libraries
 
 
-def compute_alone() -> None:
-    """Let the BLAS libraries of a worker process compute in the calling thread.
+def use_one_thread() -> None:
+    """Let torch and the BLAS libraries of a worker process compute in the calling thread.
 
-    NumPy's threads would take the cores of other workers, and wait for each other.
+    More threads would take the cores of other workers, and wait for each other.
     """
-    for library in find_libraries() if _libraries is None else _libraries:
+    torch.set_num_threads(1)
+    for library in find_blas() if _libraries is None else _libraries:
         threads = _openblas_threads(library)
         if threads is None:
             library.set_num_threads(1)

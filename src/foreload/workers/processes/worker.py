@@ -7,7 +7,6 @@ import pickle
 import select
 import signal
 import socket
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,12 +16,13 @@ import numpy as np
 from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
-from foreload.workers.pipes import Channel, Descriptor
-from foreload.workers.slots import ConsumerSlots, SharedHeader
+from foreload.workers.pool import Worker
+from foreload.workers.processes.pipes import Channel, Descriptor
+from foreload.workers.processes.slots import ConsumerSlots, SharedHeader
 from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
 
-__all__ = ["END_SECONDS", "Worker"]
+__all__ = ["END_SECONDS", "ProcessWorker"]
 
 # Seconds for a worker to end by itself, as in torch.
 END_SECONDS = 5.0
@@ -31,25 +31,15 @@ END_SECONDS = 5.0
 _STACKS_SECONDS, _STACKS_PAUSE_SECONDS = 2.0, 0.1
 
 
-class Worker:
-    """The consumer's side of one worker process.
+class ProcessWorker(Worker):
+    """The consumer's side of one worker process, which ends after its last job.
 
     Attributes:
-        process: the process.
-        asked: the jobs that it has not answered, in order: number and indices.
-        lane: where it records spans.
         ended: a descriptor that can be read from once the process has ended.
-        is_last: whether it has been told to end after the jobs that it was asked for.
-        node: the address of its machine, if that may be another one.
     """
 
-    node = ""
-
     def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
-        self.number = number
-        self.lane = lane
-        self.asked: OrderedDict[int, Any] = OrderedDict()
-        self.is_last = False
+        super().__init__(number, lane)
         self._owes_state = False  # of its dataset at the beginning of the epoch
         self._spans = spans
         self._has_ended = self._has_answered = False

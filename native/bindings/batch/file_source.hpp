@@ -11,7 +11,7 @@
 #include "files.hpp"
 #include "read.hpp"
 
-// Reads in flight of one thread; see benchmarks/io.py.
+// Reads in flight of one thread.
 constexpr unsigned kDepth = 64;
 
 struct FileSource {

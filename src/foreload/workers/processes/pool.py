@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import select
 import sys
-import threading
 import time
 from typing import Any
 
 from foreload.record.spans import Spans
-from foreload.workers import blas
-from foreload.workers.pipes import Alarm
-from foreload.workers.process import END_SECONDS, Worker
-from foreload.workers.worker import Result, WorkerTask
+from foreload.workers import compute
+from foreload.workers.pool import Answers, WorkerPool
+from foreload.workers.processes.pipes import Alarm
+from foreload.workers.processes.worker import END_SECONDS, ProcessWorker
+from foreload.workers.worker import WorkerTask
 
 __all__ = ["ProcessPool"]
 
 
-class ProcessPool:
+class ProcessPool(WorkerPool[ProcessWorker]):
     """Worker processes, and the wait for their answers.
 
     Args:
         task: the arguments that they are started with.
         context: the context of ``multiprocessing``.
         spans: where they record spans.
-
-    Attributes:
-        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
-        next_number: the number of the next job.
-        first: the first job of the present epoch.
     """
 
     def __init__(self, task: WorkerTask, context: Any, spans: Spans) -> None:
+        super().__init__(spans)
         self._task = task
-        self._spans = spans
         self._context = context
-        self._process = os.getpid()
-        self._closed = False
-        self._waiting = threading.RLock()
-        self._found: list[tuple[Worker, Result | None]] = []  # by an epoch that they were not for
         self._alarm = Alarm()
-        self.dealing = threading.RLock()
-        self.next_number = 0
-        self.first = 0
-        self.workers: list[Worker] = []
         try:
             if context.get_start_method() == "fork":
                 _prepare_forks()
@@ -56,48 +42,32 @@ class ProcessPool:
             self.close()
             raise
 
-    def _start(self, number: int) -> Worker:
+    def _start(self, number: int) -> ProcessWorker:
         (lane,) = self._spans.take("process")
         try:
-            return Worker(number, self._task, self._context, self._spans, lane)
+            return ProcessWorker(number, self._task, self._context, self._spans, lane)
         except BaseException:
             self._spans.give_back([lane])
             raise
 
-    @property
-    def closed(self) -> bool:
-        """Whether the workers have been ended, or belong to the process that this one was forked from."""
-        return self._closed or self._process != os.getpid()
-
-    def replace(self, worker: Worker) -> Worker:
+    def replace(self, worker: ProcessWorker) -> ProcessWorker:
         """Start another process in the place of one that is gone; it has no epoch and no jobs yet."""
         worker.end()
         worker.close()
-        other = Worker(worker.number, self._task, self._context, self._spans, worker.lane)
+        other = ProcessWorker(worker.number, self._task, self._context, self._spans, worker.lane)
         self.workers[worker.number] = other
         return other
-
-    def begin(self) -> int:
-        """Begin an epoch; return the number of its first job."""
-        with self.dealing:
-            self.first = self.next_number
-        self.wake()
-        return self.first
 
     def wake(self) -> None:
         """Let a thread that is in :meth:`wait` return."""
         self._alarm.ring()
 
     def wait(
-        self, wanted: list[Worker], timeout: float | None, first: int, also: int | None = None
-    ) -> list[tuple[Worker, Result | None]] | None:
-        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
+        self, wanted: list[ProcessWorker], timeout: float | None, first: int, also: int | None = None
+    ) -> Answers[ProcessWorker] | None:
+        """Wait as every pool does, or until the descriptor ``also`` can be read from.
 
-        Workers that were told to end may do so when they have answered. Nothing is waited for once another epoch
-        has begun than the one with job ``first``, or once the descriptor ``also`` can be read from.
-
-        Returns:
-            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
+        Workers that were told to end may do so when they have answered.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
@@ -113,8 +83,8 @@ class ProcessPool:
             return []
 
     def _look(
-        self, wanted: list[Worker], deadline: float | None, also: int | None
-    ) -> list[tuple[Worker, Result | None]] | None:
+        self, wanted: list[ProcessWorker], deadline: float | None, also: int | None
+    ) -> Answers[ProcessWorker] | None:
         poll = select.poll()
         if also is not None:
             poll.register(also, select.POLLIN)
@@ -129,7 +99,7 @@ class ProcessPool:
         files = {file for file, _ in poll.poll(0 if any(worker.has_answered for worker in wanted) else left)}
         if not files and not any(worker.has_answered for worker in wanted):
             return None
-        found: list[tuple[Worker, Result | None]] = []
+        found: Answers[ProcessWorker] = []
         for worker in dict.fromkeys([*wanted, *watched]):
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:
@@ -142,7 +112,7 @@ class ProcessPool:
         """End the workers, after their present batches; ``wait=False`` kills them at once."""
         if self.closed:
             return
-        self._closed = True
+        self._has_ended = True
         self.wake()
         deadline = time.monotonic() + (END_SECONDS if wait else 0)
         for worker in self.workers:
@@ -165,4 +135,4 @@ def _prepare_forks() -> None:
     """Do here, once, what each forked worker would do for itself in each epoch."""
     import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
 
-    blas.find_libraries()
+    compute.find_blas()

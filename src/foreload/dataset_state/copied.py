@@ -6,7 +6,6 @@ import ctypes
 import dis
 import functools
 import logging
-import random
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +20,11 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload._torch import tensor_version
 from foreload.checks import optional
-from foreload.tune.dataset_state import digest, is_installed, names_used
+from foreload.dataset_state.digest import digest
+from foreload.dataset_state.values import spread
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, is_installed, names_used
 
-__all__ = ["HeldState"]
+__all__ = ["CopiedState"]
 
 # The most objects that are looked at, and the values of a container that are looked into.
 _MOST_OBJECTS, _MOST_INNER = 2_000, 256
@@ -35,10 +36,6 @@ _MOST_ITEMS, _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 100_000, 1 << 18, 1_024,
 # Larger lists are compared with less care for what is equal, but of another type.
 _SHORT = 2_000
 
-_PLAIN = (int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, tuple, deque, dict, set, frozenset)
-_GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState)
-
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
 
@@ -48,7 +45,7 @@ _MISSING = object()
 _IsSame = Callable[[], bool]
 
 
-class HeldState:
+class CopiedState:
     """The values that samples are made from: a dataset's attributes, and what its containers, tensors and arrays
     hold; the global variables and attributes of classes that its code uses.
 
@@ -60,7 +57,7 @@ class HeldState:
     >>> class Scaled:
     ...     factor, weights = 1, [1, 2]
     >>> dataset = Scaled(); dataset.weights = [1, 2]
-    >>> held = HeldState(dataset)
+    >>> held = CopiedState(dataset)
     >>> held.changed(), dataset.weights.append(3), held.changed()
     (None, None, 'weights')
     """
@@ -71,7 +68,7 @@ class HeldState:
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in parts)
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
-            if not isinstance(value, _PLAIN) and id(value) not in seen:
+            if not isinstance(value, PLAIN) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
         self._left.clear()
@@ -96,10 +93,10 @@ class HeldState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *_GENERATORS)):
-            if isinstance(value, _CONTAINERS) and _iterates_plainly(type(value)):
+        elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators())):
+            if isinstance(value, CONTAINERS) and _iterates_plainly(type(value)):
                 self._watch_container(name, value)
-            if type(value) not in _CONTAINERS:
+            if type(value) not in CONTAINERS:
                 self._watch_object(name, value)
 
     def _add(self, name: str, is_same: _IsSame) -> None:
@@ -135,7 +132,7 @@ class HeldState:
         if not isinstance(value, (tuple, frozenset)):
             self._add(name, _contents_of(value))
         inside = list(islice(value.values() if isinstance(value, dict) else value, _MOST_ITEMS))
-        if not all(issubclass(kind, _PLAIN) for kind in set(map(type, inside))):
+        if not all(issubclass(kind, PLAIN) for kind in set(map(type, inside))):
             self._left += ((name, part) for part in inside[:_MOST_INNER])
 
     def _watch_class(self, kind: type) -> None:
@@ -186,7 +183,7 @@ class _Attributes:
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    return value is before or (type(value) is type(before) and isinstance(value, _PLAIN) and value == before)
+    return value is before or (type(value) is type(before) and isinstance(value, PLAIN) and value == before)
 
 
 def _are_same(values: list[Any], before: list[Any]) -> bool:
@@ -200,7 +197,7 @@ def _slots_of(kind: type) -> list[str]:
 
 
 def _iterates_plainly(kind: type) -> bool:
-    return any(optional(kind, "__iter__") is known.__iter__ for known in _CONTAINERS)
+    return any(optional(kind, "__iter__") is known.__iter__ for known in CONTAINERS)
 
 
 def _contents_of(value: Any) -> _IsSame:
@@ -219,7 +216,7 @@ def _contents_of(value: Any) -> _IsSame:
     if size <= _MOST_ITEMS:
         items = list(value)
         return lambda: len(value) == size and _are_items(value, items)
-    places = _spread(size, _MOST_PLACES)
+    places = spread(size, _MOST_PLACES)
     some = [value[place] for place in places]
     return lambda: len(value) == size and _are_items([value[place] for place in places], some)
 
@@ -258,15 +255,10 @@ def _numbers_of(value: Any) -> Iterator[_IsSame]:
         before = flat.copy()
         yield lambda: bool(np.array_equal(flat, before))
         return
-    places = np.array(_spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
+    places = np.array(spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
     at = np.unravel_index(places, numbers.shape)
     some = numbers[at].tobytes()
     yield lambda: bool(numbers[at].tobytes() == some)
-
-
-def _spread(size: int, most: int) -> list[int]:
-    """Return places all over a sequence."""
-    return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []
 
 
 @functools.lru_cache(maxsize=4096)

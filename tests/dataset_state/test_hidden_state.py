@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from foreload.tune.dataset_state import StateWatch, find_open_file, snapshot
+from foreload.dataset_state.digest import StateWatch, snapshot
+from foreload.dataset_state.walk import find_open_file
 
 
 class Calls:

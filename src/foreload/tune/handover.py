@@ -9,8 +9,8 @@ from foreload.tune.costs import Costs, WorkerKind
 
 __all__ = [
     "TORCHVISION_IMAGES",
-    "handing",
-    "stock_handing",
+    "handover_seconds",
+    "stock_handover_seconds",
     "swap_unknown",
     "with_native_decoder",
     "without_stock",
@@ -34,7 +34,7 @@ TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
 _NATIVE_SHARE = 0.4
 
 
-def handing(count: int, kind: WorkerKind, cores: float) -> float:
+def handover_seconds(count: int, kind: WorkerKind, cores: float) -> float:
     """Return the CPU seconds per batch, on each side, that foreload's workers take to hand it over."""
     if count == 0:
         return 0.0
@@ -43,7 +43,7 @@ def handing(count: int, kind: WorkerKind, cores: float) -> float:
     return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores else 0.0)
 
 
-def stock_handing(stats: Any) -> tuple[float, float]:
+def stock_handover_seconds(stats: Any) -> tuple[float, float]:
     """Return the same of torch's own workers: on the side of the consumer, and on that of the worker."""
     tensors, size = stats["loader"].get("batch_tensors") or 1, stats["memory"]["batch_bytes"]
     least = _HAND_OVER + _ACROSS_PROCESSES + _STOCK_TENSOR * tensors
@@ -64,7 +64,7 @@ def without_stock(stats: Any, costs: Costs) -> Costs:
     if not costs.servers.workers:
         return costs
     batch, least = costs.stages["batch"], _HAND_OVER + _ACROSS_PROCESSES
-    taken, given = (seconds - least for seconds in stock_handing(stats))
+    taken, given = (seconds - least for seconds in stock_handover_seconds(stats))
     # Torch's workers hand over as part of collating.
     cpu = max(min(batch.cpu, least / costs.batch), batch.cpu - given / costs.batch)
     return replace(

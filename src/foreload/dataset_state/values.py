@@ -16,7 +16,7 @@ from foreload.checks import Array
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
-__all__ = ["HeldValues"]
+__all__ = ["EpochValues", "spread"]
 
 # Items of a list, which may be long, and numbers of an array that are looked at.
 _MOST_ITEMS, _MOST_NUMBERS = 64, 16
@@ -25,7 +25,7 @@ _MOST_ITEMS, _MOST_NUMBERS = 64, 16
 _Look = Callable[[], Any]
 
 
-class HeldValues:
+class EpochValues:
     """The values of a dataset as they were when an epoch began, which tells whether they have been changed since.
 
     Worker processes of torch's have a copy of them from that moment. Threads see them as they are when a batch is
@@ -36,10 +36,10 @@ class HeldValues:
         dataset: a dataset of tensors, an array or a list, or one that is made of such; of others nothing is known.
 
     >>> tensor, array = torch.zeros(4), np.zeros(1000)
-    >>> held = HeldValues([tensor])
+    >>> held = EpochValues([tensor])
     >>> held.have_changed(), tensor.add_(1).sum().item(), held.have_changed()
     (False, 4.0, True)
-    >>> held = HeldValues(array)
+    >>> held = EpochValues(array)
     >>> array += 1
     >>> held.have_changed()
     True
@@ -81,7 +81,7 @@ def _looks(value: Any) -> Iterator[_Look]:
     elif type(value) is np.ndarray:
         yield from _numbers(value)
     elif type(value) in (list, tuple):
-        places = _spread(len(value), _MOST_ITEMS)
+        places = spread(len(value), _MOST_ITEMS)
         if type(value) is list:
             yield lambda: [len(value), *(id(value[place]) for place in places if place < len(value))]
         for item in [value[place] for place in places]:
@@ -100,10 +100,10 @@ def _numbers_of_tensor(tensor: torch.Tensor) -> Iterator[_Look]:
 
 def _numbers(array: Array) -> Iterator[_Look]:
     if array.flags.writeable and not array.dtype.hasobject and not isinstance(array.base, np.memmap):
-        places = _spread(array.size, _MOST_NUMBERS)
+        places = spread(array.size, _MOST_NUMBERS)
         yield lambda: array.flat[places].tobytes()
 
 
-def _spread(size: int, most: int) -> list[int]:
+def spread(size: int, most: int) -> list[int]:
     """Return places all over a sequence."""
     return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []

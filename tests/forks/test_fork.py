@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import Dataset
 
 import foreload as fl
-from foreload.tune.fork import forked
+from foreload.forks.fork import forked
 
 
 @pytest.mark.parametrize("is_temporary", [False, True])

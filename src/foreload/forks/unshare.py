@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foreload.tune.dataset_state import walk
+from foreload.dataset_state.walk import walk
 
 __all__ = ["unshare"]
 

@@ -18,8 +18,9 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import foreload as fl
-from foreload.tune.dataset_state import StateWatch, changed, find_open_file, snapshot
-from tests.tune.changing_datasets import CHANGES, SIZE, Rows, made
+from foreload.dataset_state.digest import StateWatch, changed, snapshot
+from foreload.dataset_state.walk import find_open_file
+from tests.dataset_state.changing_datasets import CHANGES, SIZE, Rows, made
 
 
 class Opened:
@@ -110,6 +111,15 @@ def test_what_is_closed_or_in_memory_is_not_open(folder: Path) -> None:
     mapped = np.memmap(folder / "file", np.uint8, "r")
     for value in (file, rows, io.BytesIO(b"x"), io.StringIO("x"), mapped, torch.ones(3), "name", None, range(9)):
         assert find_open_file(Rows(value=value)) is None
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [("cv2", "VideoCapture"), ("decord", "VideoReader"), ("av.container", "Input")]
+)
+def test_an_open_video_is_found(package: str, name: str) -> None:
+    video = type(name, (), {"__module__": package})()
+    assert find_open_file(Rows(video=video)) == "video"
+    assert find_open_file(Rows(video=type(f"Other{name}", (), {"__module__": "videos"})())) is None
 
 
 def test_a_dataset_with_an_open_file_is_loaded_by_the_calling_thread(folder: Path) -> None:

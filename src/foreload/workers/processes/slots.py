@@ -23,8 +23,8 @@ import numpy as np
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array
+from foreload.forks.count import fork_count, may_be_in_child
 from foreload.machine import open_memory, round_up
-from foreload.workers.forks import fork_count, may_be_in_child
 
 __all__ = ["ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
 

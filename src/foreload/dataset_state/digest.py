@@ -1,0 +1,177 @@
+"""Digests of what a dataset holds, which tell what loading samples changes in it.
+
+Copies of a dataset are as good as the dataset only if they cannot go different ways.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import zlib
+from array import array
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload._torch import tensor_version
+from foreload.checks import optional
+from foreload.dataset_state.handles import is_iterator, is_open
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, leaves, walk
+
+__all__ = ["StateWatch", "changed", "digest", "made_of", "snapshot"]
+
+# The most bytes of one array that are compared.
+_MOST_BYTES = 1 << 20
+
+# The most values that are looked at in each epoch.
+_MOST_PARTS = 2_000
+
+# A number of ctypes; numbers, arrays and structures of its may lie in shared memory.
+_NUMBER: Any = ctypes.c_int.__base__
+
+_NOTHING = ("value", None)
+
+
+def snapshot(dataset: Any) -> dict[str, Any]:
+    """Return the values that a dataset holds, and the global variables that its methods use, by name.
+
+    >>> class Counter:
+    ...     calls = 0
+    ...     def __getitem__(self, index):
+    ...         self.calls += 1
+    ...         return self.calls
+    >>> counter = Counter()
+    >>> before = snapshot(counter); _ = counter[0]
+    >>> changed(before, snapshot(counter))
+    'calls'
+    """
+    return {name: digest(value) for name, value in walk(dataset)}
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Return the name of a value that differs; None if all are the same, or were None and are something now.
+
+    A file that is opened when it is first needed is what worker processes are good for: each opens its own. But
+    what a generator or an iterator gives that is made then depends on the samples before.
+    """
+    for name, value in before.items():
+        if value != _NOTHING and after.get(name, _NOTHING) != value:
+            return name
+    for name, value in after.items():
+        if before.get(name, _NOTHING) == _NOTHING and value[0] == "generator":
+            return name
+    for name in after.keys() - before.keys():
+        parent = name.rpartition(".")[0] if not name.endswith("]") else name.rpartition("[")[0]
+        if name.endswith("]") and before.get(parent) not in (None, _NOTHING):
+            return parent  # a container has more values
+    return None
+
+
+class StateWatch:
+    """A watch over what loading changes in a dataset.
+
+    Args:
+        parts: the dataset, of which nothing was loaded yet, and what is applied to its samples.
+
+    Attributes:
+        change: the name of a value that loading changes; None if none was seen to change.
+
+    >>> class Counter:
+    ...     def __getitem__(self, index):
+    ...         self.calls = getattr(self, "calls", 0) + 1
+    ...         return self.calls
+    >>> counter = Counter()
+    >>> watch = StateWatch(counter)
+    >>> _ = counter[0]; watch.look(); watch.change  # made when it was first needed
+    >>> _ = counter[1]; watch.look(); watch.change
+    'calls'
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+        self._last = self._snapshots()
+        self.change: str | None = None
+
+    def look(self) -> None:
+        """Compare the dataset with what it was at the last look."""
+        present = self._snapshots()
+        self.change = self.change or changed(self._last, present)
+        self._last = present
+
+    def _snapshots(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for position, part in enumerate(self._parts):
+            prefix = f"{optional(part, '__name__') or type(part).__name__}." if position else ""
+            found |= {f"{prefix}{name}": value for name, value in snapshot(part).items()}
+        return found
+
+
+def digest(value: Any) -> Any:
+    """Return what is equal as long as a value is the same, and has not been changed."""
+    if isinstance(value, PLAIN):
+        return "value", value
+    if isinstance(value, torch.Tensor):
+        return "tensor", id(value), tensor_version(value), _checksum(value)
+    if isinstance(value, np.ndarray):
+        return "array", id(value), value.shape, _checksum(value)
+    if isinstance(value, random.Random):
+        return "generator", hash(value.getstate())
+    if isinstance(value, torch.Generator):
+        return "generator", value.get_state().numpy().tobytes()
+    if isinstance(value, np.random.Generator):
+        return "generator", repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return "generator", repr(value.get_state(legacy=False))
+    if is_iterator(value):
+        return "generator", id(value)
+    if isinstance(value, (ctypes.Array, ctypes.Structure, _NUMBER)):
+        return "array", zlib.crc32(bytes(value))
+    if isinstance(value, (bytearray, array)):
+        return "array", id(value), len(value), _checksum(memoryview(value))
+    if isinstance(value, CONTAINERS):
+        return "container", type(value), len(value)
+    return "object", id(value)
+
+
+def _checksum(array: Any) -> int:
+    try:
+        data = np.asarray(array).reshape(-1)
+        step = max(1, data.nbytes // _MOST_BYTES)
+        return zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
+    except Exception:  # of a device, sparse, of objects ...
+        return 0
+
+
+def made_of(*parts: Any) -> dict[str, Any]:
+    """Return the objects that code is made of, by name: they decide what loading changes, its values do not.
+
+    Args:
+        parts: a dataset, and what is applied to its samples.
+
+    >>> class Lines: pass
+    >>> lines = Lines(); lines.number = 1; before = made_of(lines)
+    >>> lines.number = 2; made_of(lines) == before
+    True
+    >>> lines.file = open(__file__); made_of(lines) == before
+    False
+    >>> lines.file.close()
+    """
+    found: dict[str, Any] = {}
+    for position, part in enumerate(parts):
+        found[str(position)] = type(part), id(part)
+        for name, value in walk(part, _holds_leaves, _MOST_PARTS):
+            if isinstance(value, generators()):
+                found[f"{position}.{name}"] = type(value)
+            elif not isinstance(value, (*leaves(), *CONTAINERS)):
+                found[f"{position}.{name}"] = type(value), id(value), is_open(value)
+    return found
+
+
+def _holds_leaves(value: Any) -> bool:
+    """Whether a container has only values that are compared as a whole, as far as one looks."""
+    if not isinstance(value, CONTAINERS):
+        return False
+    values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
+    return all(issubclass(kind, leaves()) for kind in set(map(type, values)))

@@ -1,0 +1,178 @@
+"""The objects that a dataset holds, directly or in others, and the variables that its code uses."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.dataset_state.handles import is_open
+
+__all__ = [
+    "CONTAINERS",
+    "PLAIN",
+    "find_open_file",
+    "generators",
+    "is_installed",
+    "leaves",
+    "names_used",
+    "walk",
+]
+
+# The most values of a dataset that are looked at.
+_MOST_VALUES = 20_000
+
+PLAIN = (int, float, complex, bool, str, bytes, type(None))
+CONTAINERS = (list, dict, set, tuple, frozenset, deque)
+
+
+@functools.cache  # and when it is first needed, since NumPy imports its generators then
+def generators() -> tuple[Any, ...]:
+    """Return the types of random generators."""
+    return random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+
+
+@functools.cache
+def leaves() -> tuple[Any, ...]:
+    """Return the types that are compared as a whole, and loggers, whose state is in no sample."""
+    return *PLAIN, *generators(), torch.Tensor, np.ndarray, logging.Logger, ModuleType
+
+
+def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
+    """Return the name of an open file or connection, which forked processes would share; None if there is none.
+
+    An iterator that has begun counts as open too: copies of it would all yield the same.
+
+    >>> class Lines: pass
+    >>> lines = Lines(); lines.file = open(__file__)
+    >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
+    'file'
+    """
+    return next((name for name, value in walk(dataset, None, most) if is_open(value)), None)
+
+
+def walk(
+    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = _MOST_VALUES
+) -> Iterator[tuple[str, Any]]:
+    """Yield what a dataset holds, directly or in containers and objects, with its name.
+
+    Args:
+        dataset: of any class.
+        is_opaque: whether an object is not looked into; None: all are.
+        most: the most values that are looked at, of all and of one container.
+    """
+    seen: set[int] = set()
+    kinds: set[type] = set()
+    left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
+    while left and len(seen) < most:
+        name, value = left.popleft()
+        if id(value) in seen and not isinstance(value, PLAIN):
+            continue
+        seen.add(id(value))
+        if name:
+            yield name, value
+        if is_opaque is not None and is_opaque(value):
+            continue
+        left += _inner(name, value, most)
+        kind = type(value)
+        if kind not in kinds and (value is dataset or not is_installed(kind.__module__)):
+            kinds.add(kind)
+            left += _globals_of(kind)
+
+
+def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
+    if is_open(value):
+        return  # reading changes where it is at, which does not matter if each copy opens its own
+    if isinstance(value, leaves()):
+        return
+    if isinstance(value, dict):
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
+    elif isinstance(value, functools.partial):
+        items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
+    elif isinstance(value, FunctionType):
+        items = _held_by_function(name, value)
+    elif isinstance(value, (list, tuple, deque)):
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
+    elif isinstance(value, type):
+        known = not is_installed(value.__module__)
+        items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
+    else:
+        slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+        own = {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
+        own |= {
+            attribute: inner
+            for kind in type(value).__mro__[:-1]
+            if kind.__module__.partition(".")[0] not in ("torch", "typing", "builtins", "abc", "collections")
+            for attribute, inner in _values_of(kind)
+        }
+        own |= getattr(value, "__dict__", {})
+        items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
+    yield from items
+
+
+def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class that its instances share."""
+    for name, value in vars(kind).items():
+        if isinstance(value, (*PLAIN, list, dict, set)) and not name.startswith("__"):
+            yield name, value
+
+
+def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function holds, and the variables that it uses, global or of functions around it."""
+    for attribute, value in vars(function).items():
+        yield f"{name}.{attribute}", value
+    yield f"{name}.__defaults__", function.__defaults__
+    yield f"{name}.__kwdefaults__", function.__kwdefaults__
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is not set yet
+            yield f"{name}.{variable}", cell.cell_contents
+    if not is_installed(function.__globals__.get("__name__", "")):
+        yield from _globals_used(function)
+
+
+def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that the methods of a class use."""
+    for base in kind.__mro__[:-1]:
+        for member in vars(base).values():
+            function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
+            if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
+                yield from _globals_used(function)
+
+
+def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    known, names = function.__globals__, names_used(function.__code__)
+    for name in names & known.keys():
+        value = known[name]
+        if not isinstance(value, ModuleType):
+            yield f"{known.get('__name__')}.{name}", value
+        elif not is_installed(value.__name__):
+            yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
+
+
+def names_used(code: CodeType) -> set[str]:
+    """Return the names that code uses, and functions defined in it."""
+    names = set(code.co_names)
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            names |= names_used(value)
+    return names
+
+
+@functools.cache
+def is_installed(module: str) -> bool:
+    """Whether a module is part of Python or of an installed package, which keep their own state in order."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names or package in ("foreload", "torch"):
+        return package != "__main__"
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file

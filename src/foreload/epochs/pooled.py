@@ -1,0 +1,135 @@
+"""Epochs whose batches are made by workers in other processes, of this machine or of a Ray cluster."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Generic
+
+import numpy as np
+
+from foreload.epochs.base import Epoch, EpochSpec, take_batch
+from foreload.errors import warn_user
+from foreload.record.restart import Restart
+from foreload.workers.crew import PoolOwner
+from foreload.workers.pool import W, WorkerPool
+from foreload.workers.worker import Begin, Result
+
+__all__ = ["PooledEpoch"]
+
+
+class PooledEpoch(Epoch, Generic[W]):
+    """Has batches made by a pool of workers, of which those that are lost are replaced.
+
+    Args:
+        spec: the loader as the epoch sees it.
+        pool: the workers.
+        owner: ends persistent workers; if there is none, they end with the epoch.
+    """
+
+    def __init__(self, spec: EpochSpec, pool: WorkerPool[W], owner: PoolOwner | None) -> None:
+        self._pool = pool  # which wake() needs
+        super().__init__(spec)
+        self._owner = owner
+        self._pin_device = spec.batches.pin_device
+        self._errors = spec.batches.errors
+        self._restarts = spec.restarts
+        self._max_restarts = spec.max_restarts
+        self._first = pool.begin()
+        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
+
+    def _begin_of(self, worker: W) -> Begin:
+        """Return the message that begins the epoch in a worker, or in one that replaces it."""
+        raise NotImplementedError
+
+    def _forget_jobs(self) -> None:
+        """Forget all jobs and their answers."""
+        raise NotImplementedError
+
+    def _begin_workers(self) -> None:
+        for worker in self._pool.workers:
+            worker.skip_to(self._first)
+            worker.tell(self._begin_of(worker))
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The processes, where torch's iterator has them."""
+        return [worker.process for worker in self._pool.workers]
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the workers are there, and at this epoch; it stays so while one has the pool's ``dealing``."""
+        return not self._pool.closed and self._pool.first == self._first
+
+    def _check_pool(self) -> None:
+        """Raise if nothing more will come.
+
+        Raises:
+            RuntimeError: the workers have ended, or are at another epoch.
+        """
+        if self._pool.closed:
+            raise RuntimeError(
+                "this epoch's workers have ended, or belong to the parent of a fork; begin another epoch"
+            )
+        if self._pool.first != self._first:
+            raise RuntimeError(
+                "this epoch ended when another one was begun with the same persistent workers; use that one"
+            )
+
+    def _take(self, result: Result) -> Any:
+        self._errors += result.failures or []
+        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
+
+    def _restart(self, worker: W, lost: Iterable[Any]) -> W:
+        """Replace a worker that has ended; return the one in its place, which has begun the epoch.
+
+        Args:
+            worker: the one that has ended.
+            lost: the indices of the batches that it was to make.
+        """
+        indices = [each.tolist() if isinstance(each, np.ndarray) else each for each in lost]
+        process = worker.process
+        self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
+        if len(self._restarts) == 1:
+            warn_user(
+                f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
+                "loader.stats()['restarts']"
+            )
+        other = self._pool.replace(worker)
+        other.tell(self._begin_of(worker))
+        return other
+
+    def _fail(self, message: str) -> RuntimeError:
+        """End the epoch and all workers; return the error to raise."""
+        self.close()
+        self._pool.close()
+        return RuntimeError(message)
+
+    def _give_up(self, wanted: list[W]) -> RuntimeError:
+        """End all workers since nothing came of some of them in time; return the error to raise."""
+        where = "\n".join(worker.where() for worker in wanted)
+        self._forget_jobs()
+        self._close.detach()
+        # A worker that is stuck in a sample cannot be waited for.
+        self._pool.close(wait=False)
+        return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
+
+    def wake(self) -> None:
+        """Let a thread that waits for a batch look again whether the epoch goes on."""
+        self._pool.wake()
+
+    def close(self) -> None:
+        """End the epoch early; its workers end, unless they persist."""
+        self._is_closed = True
+        self._close()
+        self.wake()
+        with self._turn.lock:
+            self._forget_jobs()
+
+
+def _end(pool: WorkerPool[Any], first: int, owned: bool) -> None:
+    if owned:
+        pool.close()
+    elif not pool.closed and pool.first == first:
+        for worker in pool.workers:
+            worker.skip_to(pool.next_number)

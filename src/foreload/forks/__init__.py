@@ -1,0 +1,1 @@
+"""Forks of this process: run, counted, and kept from changing what they share with it."""

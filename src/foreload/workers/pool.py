@@ -1,0 +1,127 @@
+"""Workers in other processes as epochs see them: what they are asked for, and the wait for their answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Any, Generic, TypeVar
+
+from foreload.record.spans import Lane, Spans
+from foreload.workers.worker import Begin, Result
+
+__all__ = ["Answers", "W", "Worker", "WorkerPool"]
+
+
+class Worker(ABC):
+    """The consumer's side of one worker.
+
+    Args:
+        number: its number among the workers.
+        lane: where it records spans.
+
+    Attributes:
+        asked: the jobs that it has not answered, in order: number and indices.
+        process: its process, with the attributes of one of ``multiprocessing``.
+        node: the address of its machine, if that may be another one.
+        is_last: whether it has been told that there will be no more jobs.
+    """
+
+    process: Any
+
+    def __init__(self, number: int, lane: Lane) -> None:
+        self.number = number
+        self.lane = lane
+        self.asked: OrderedDict[int, Any] = OrderedDict()
+        self.node = ""
+        self.is_last = False
+
+    @abstractmethod
+    def tell(self, message: Begin | None) -> None:
+        """Have an epoch begun; None: say that there are no more jobs."""
+
+    @abstractmethod
+    def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
+        """Send a job; return whether it took no longer than ``seconds``."""
+
+    @abstractmethod
+    def skip_to(self, number: int) -> None:
+        """Let the worker skip the jobs before this one."""
+
+    @abstractmethod
+    def end(self) -> Any:
+        """Make sure that the worker has ended, and return its process."""
+
+    @abstractmethod
+    def death(self) -> str:
+        """Describe how the worker ended."""
+
+    @abstractmethod
+    def where(self) -> str:
+        """Describe what the worker is doing."""
+
+
+W = TypeVar("W", bound=Worker)  # of one kind
+
+# What workers have answered; None: this one has ended.
+Answers = list[tuple[W, Result | None]]
+
+
+class WorkerPool(ABC, Generic[W]):
+    """Workers in other processes.
+
+    Args:
+        spans: where they record spans.
+
+    Attributes:
+        workers: the workers, by number; those that have been lost are replaced.
+        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
+        next_number: the number of the next job.
+        first: the first job of the present epoch.
+    """
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+        self._process = os.getpid()
+        self._has_ended = False
+        self._waiting = threading.RLock()
+        self._found: Answers[W] = []  # by an epoch that they were not for
+        self.dealing = threading.RLock()
+        self.next_number = 0
+        self.first = 0
+        self.workers: list[W] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers have been ended, or belong to the process that this one was forked from."""
+        return self._has_ended or self._process != os.getpid()
+
+    def begin(self) -> int:
+        """Begin an epoch; return the number of its first job."""
+        with self.dealing:
+            self.first = self.next_number
+        self.wake()
+        return self.first
+
+    @abstractmethod
+    def replace(self, worker: W) -> W:
+        """Start another worker in the place of one that is gone; it has no epoch and no jobs yet."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Let a thread that is in :meth:`wait` return."""
+
+    @abstractmethod
+    def wait(self, wanted: list[W], timeout: float | None, first: int) -> Answers[W] | None:
+        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
+
+        Nothing is waited for once another epoch has begun than the one with job ``first``.
+
+        Returns:
+            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
+        """
+
+    @abstractmethod
+    def close(self, *, wait: bool = True) -> None:
+        """End the workers; ``wait=False`` kills them at once."""
