@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class PooledEpoch(Epoch, Generic[W]):
         self._errors = spec.batches.errors
         self._restarts = spec.restarts
         self._max_restarts = spec.max_restarts
+        self._failure: str | None = None
         self._first = pool.begin()
         self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
 
@@ -100,19 +101,27 @@ class PooledEpoch(Epoch, Generic[W]):
         return other
 
     def _fail(self, message: str) -> RuntimeError:
-        """End the epoch and all workers; return the error to raise."""
+        """End the epoch and all workers; return the error to raise, now and if more batches are requested."""
+        self._failure = message
         self.close()
         self._pool.close()
         return RuntimeError(message)
 
-    def _give_up(self, wanted: list[W]) -> RuntimeError:
-        """End all workers since nothing came of some of them in time; return the error to raise."""
+    def _finish(self) -> NoReturn:
+        """Raise that there are no more batches."""
+        if self._failure is not None:
+            raise RuntimeError(self._failure)
+        self.close()
+        raise StopIteration
+
+    def _note_late(self, wanted: list[W]) -> str:
+        """Note that nothing came of some workers in time; return what to say.
+
+        As in torch, the loop may request the same batch again.
+        """
+        self._pool.is_late = True
         where = "\n".join(worker.where() for worker in wanted)
-        self._forget_jobs()
-        self._close.detach()
-        # A worker that is stuck in a sample cannot be waited for.
-        self._pool.close(wait=False)
-        return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds; {where}")
+        return f"DataLoader timed out after {self._spec.timeout} seconds; {where}"
 
     def wake(self) -> None:
         """Let a thread that waits for a batch look again whether the epoch goes on."""

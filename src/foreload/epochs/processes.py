@@ -92,7 +92,7 @@ class ProcessEpoch(PooledEpoch[W]):
         while self._unheard and self._is_current:
             wanted = [worker for worker in self._pool.workers if worker.number in self._unheard]
             if not self._receive(wanted):
-                raise self._give_up(wanted)
+                raise RuntimeError(self._note_late(wanted))
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         if self._unheard:
@@ -126,8 +126,7 @@ class ProcessEpoch(PooledEpoch[W]):
         if self._sampler_error is not None:
             error, self._sampler_error = self._sampler_error, None
             raise error
-        self.close()
-        raise StopIteration
+        self._finish()
 
     def _place(self, number: int) -> int:
         """Return the place of a job's batch in the order."""
@@ -181,7 +180,7 @@ class ProcessEpoch(PooledEpoch[W]):
     def _give(self, worker: W, number: int, indices: Any) -> None:
         # A long job waits for a worker that is stuck in the one before.
         if not worker.ask(number, indices, self._spec.timeout):
-            raise self._give_up([worker])
+            raise self._fail(self._note_late([worker]))  # the job is lost
 
     def _dismiss(self, worker: W) -> None:
         """Let a worker end when it has answered, while the loop is still busy with the last batches."""
@@ -203,7 +202,7 @@ class ProcessEpoch(PooledEpoch[W]):
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         began = time.monotonic()
         if not self._receive(wanted):
-            raise self._give_up(wanted)
+            raise RuntimeError(self._note_late(wanted))
         if self._deepens and number in self._answers and time.monotonic() - began > _LONG_WAIT_SECONDS:
             self._deepen(self._answers[number])
         return None
@@ -228,6 +227,8 @@ class ProcessEpoch(PooledEpoch[W]):
         timeout = self._spec.timeout if timeout is None else timeout
         answers = self._wait(wanted, timeout)
         self._check_open()
+        if answers:
+            self._pool.is_late = False
         for worker, result in answers or ():
             name = worker.number
             if result is None:

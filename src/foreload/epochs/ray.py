@@ -89,8 +89,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
             self._fill()
             assert job.result is not None
             return number - self._first, job.samples, partial(self._take, job.result)
-        self.close()
-        raise StopIteration
+        self._finish()
 
     def _next_answered(self) -> int | None:
         """Return the next job that has been answered, or any if order does not matter; None: there is none."""
@@ -144,7 +143,8 @@ class RayEpoch(PooledEpoch[RayWorker]):
         answers = pool.wait([*wanted, *starting], self._spec.timeout, self._first)
         self._check_open()
         if answers is None:
-            raise self._give_up(wanted)
+            raise RuntimeError(self._note_late(wanted))
+        self._pool.is_late = False
         for worker, result in answers:
             if result is None:
                 self._replace(worker)

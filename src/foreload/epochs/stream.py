@@ -66,6 +66,7 @@ class _Worker:
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
+        self.is_late = False  # the loop has waited in vain, so this thread may be stuck
         self.is_open = threading.Event()
         self.state: Any = None  # of the stream when the epoch begins
         self.thread = threading.Thread(
@@ -224,11 +225,10 @@ class StreamEpoch(Epoch):
             worker = self._readers[self._place % len(self._readers)]
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
-            except queue.Empty:
-                self._close.detach()
-                _stop(self._readers, self._process, self._spans, wait=False)
-                self._readers = []
+            except queue.Empty:  # as in torch, the loop may request the same batch again
+                worker.is_late = True
                 raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds") from None
+            worker.is_late = False
             self._check_open()
             if item is None:
                 continue
@@ -264,12 +264,11 @@ class StreamEpoch(Epoch):
             self._readers = []
 
 
-def _stop(workers: list[_Worker], process: int, spans: Spans | None, *, wait: bool = True) -> None:
+def _stop(workers: list[_Worker], process: int, spans: Spans | None) -> None:
     if process != os.getpid():
         return  # after a fork, there are no threads, and locks that they held stay locked
     for worker in workers:
         worker.stop()
-    if wait:
-        join([worker.thread for worker in workers])
+    join([worker.thread for worker in workers if not worker.is_late])
     if spans is not None:
         spans.give_back(worker.lane for worker in workers if not worker.thread.is_alive())

@@ -125,19 +125,10 @@ class ThreadEpoch(Epoch):
             if self._pool.failure is not None:
                 self.close()
                 raise self._pool.failure
-            if job is None:
-                raise self._give_up()
+            self._pool.is_late = job is None
+            if job is None:  # as in torch, the loop may request the same batch again
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._where()}")
             self._finished.add(job)
-
-    def _give_up(self) -> RuntimeError:
-        where = self._where()
-        self._close.detach()
-        self._pool.forget(self._completions)
-        # A thread that is stuck in a sample cannot be waited for.
-        self._pool.close(wait=False)
-        self._exhausted = True
-        self._making.clear()
-        return RuntimeError(f"DataLoader timed out after {self._timeout} seconds{where}")
 
     def _where(self) -> str:
         """Describe which samples the threads are loading, with their stacks."""

@@ -192,7 +192,7 @@ class Crew:
 
     def thread_pool(self, spec: CrewSpec, seed: int) -> tuple[ThreadPool, PoolOwner | None]:
         """Return the threads for an epoch, new or persistent, and the owner that ends persistent ones."""
-        if not isinstance(self.pool, ThreadPool) or self.pool.closed:
+        if not isinstance(self.pool, ThreadPool) or self.pool.closed or self._is_stuck(self.pool):
             identity = WorkerIdentity(spec.count, seed, spec.dataset, spec.init)
             self._keep(spec, pool := ThreadPool(spec.count, identity, self.recorder.spans))
             return pool, self._owner
@@ -202,7 +202,7 @@ class Crew:
         """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
         from foreload.workers.processes.pool import ProcessPool
 
-        if not isinstance(self.pool, ProcessPool) or self.pool.closed:
+        if not isinstance(self.pool, ProcessPool) or self.pool.closed or self._is_stuck(self.pool):
             task = _task(spec, seed)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             self._keep(spec, pool)
@@ -214,7 +214,7 @@ class Crew:
         from foreload.workers.ray.caches import NodeCaches
         from foreload.workers.ray.pool import RayPool
 
-        if not isinstance(self.pool, RayPool) or self.pool.closed:
+        if not isinstance(self.pool, RayPool) or self.pool.closed or self._is_stuck(self.pool):
             cache = spec.batches.cache
             caches = cache if isinstance(cache, NodeCaches) else None
             self._keep(spec, pool := RayPool(_task(spec, seed), self.recorder.spans, caches))
@@ -223,6 +223,12 @@ class Crew:
 
     def _keep(self, spec: CrewSpec, pool: ThreadPool | WorkerPool[Any]) -> None:
         self.pool, self._owner = (pool, PoolOwner(pool)) if spec.persistent else (None, None)
+
+    def _is_stuck(self, pool: ThreadPool | ProcessPool | RayPool) -> bool:
+        """Whether a persistent worker is late since the epoch before; if so, end them all."""
+        if pool.is_late:
+            self.close()
+        return pool.is_late
 
     def copies(self, spec: CrewSpec) -> list[Any]:
         """Return the iterable dataset for each thread that reads it.

@@ -79,6 +79,7 @@ class WorkerPool(ABC, Generic[W]):
         dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
         next_number: the number of the next job.
         first: the first job of the present epoch.
+        is_late: whether the loop has waited in vain for a worker, which may be stuck: its end is not waited for.
     """
 
     def __init__(self, spans: Spans) -> None:
@@ -90,6 +91,7 @@ class WorkerPool(ABC, Generic[W]):
         self.dealing = threading.RLock()
         self.next_number = 0
         self.first = 0
+        self.is_late = False
         self.workers: list[W] = []
 
     @property
@@ -123,5 +125,5 @@ class WorkerPool(ABC, Generic[W]):
         """
 
     @abstractmethod
-    def close(self, *, wait: bool = True) -> None:
-        """End the workers; ``wait=False`` kills them at once."""
+    def close(self) -> None:
+        """End the workers, those that are late at once."""

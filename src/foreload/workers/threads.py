@@ -29,6 +29,7 @@ class ThreadPool:
 
     def __init__(self, count: int, identity: WorkerIdentity, spans: Spans) -> None:
         self.failure: BaseException | None = None
+        self.is_late = False
         self._closed = False
         self._process = os.getpid()
         self._native = _native.Pool()
@@ -133,14 +134,14 @@ class ThreadPool:
             if thread.ident in frames
         }
 
-    def close(self, *, wait: bool = True) -> None:
-        """End the threads after their present samples; ``wait=False`` does not wait for that."""
+    def close(self) -> None:
+        """End the threads after their present samples; if one is late, do not wait for that."""
         if self.closed:
             return
         self._closed = True
         self._native.close()
         self._wake()  # other threads, which wait for batches that do not come any more
-        if wait:
+        if not self.is_late:
             join(self._threads)
         self._spans.give_back(
             lane for lane, thread in zip(self._lanes, self._threads, strict=True) if not thread.is_alive()

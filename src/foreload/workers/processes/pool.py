@@ -108,13 +108,13 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 found.append((worker, None))
         return found
 
-    def close(self, *, wait: bool = True) -> None:
-        """End the workers, after their present batches; ``wait=False`` kills them at once."""
+    def close(self) -> None:
+        """End the workers after their present batches; if one is late, kill them."""
         if self.closed:
             return
         self._has_ended = True
         self.wake()
-        deadline = time.monotonic() + (END_SECONDS if wait else 0)
+        deadline = time.monotonic() + (0 if self.is_late else END_SECONDS)
         for worker in self.workers:
             worker.skip_to(sys.maxsize)
             worker.tell(None, max(0.0, deadline - time.monotonic()))

@@ -166,7 +166,7 @@ class RayPool(WorkerPool[RayWorker]):
         worker.end()
         return [(worker, None)]
 
-    def close(self, *, wait: bool = True) -> None:
+    def close(self) -> None:
         """End the workers at once."""
         if self.closed:
             return

@@ -1,0 +1,124 @@
+"""A batch that is late is an error, and comes when it is requested again; a failed epoch goes on failing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset
+
+import foreload as fl
+
+# Of all kinds, by what makes them; torch's promise is the same.
+KINDS: dict[str, Any] = {
+    "stock": TorchDataLoader,
+    "processes": lambda *args, **options: fl.DataLoader(*args, workers="processes", **options),
+    "threads": lambda *args, **options: fl.DataLoader(*args, workers="threads", **options),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class Held(Dataset[int]):
+    """A sample is loaded only once a file is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            wait_for(self.path)
+        return index
+
+
+class HeldStream(IterableDataset[int]):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(8):
+            if index == 3:
+                wait_for(self.path)
+            yield index
+
+
+def wait_for(path: Path) -> None:
+    pause = threading.Event()
+    while not path.exists():
+        pause.wait(0.05)
+
+
+def batches_with_retries(loader: Any, path: Path) -> tuple[list[list[int]], int]:
+    found, late = [], 0
+    iterator = iter(loader)
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except StopIteration:
+            return found, late
+        except RuntimeError as error:
+            assert "timed out after" in str(error)
+            late += 1
+            path.touch()
+
+
+@pytest.mark.parametrize("dataset", [Held, HeldStream])
+@every_kind
+def test_a_late_batch_comes_when_it_is_requested_again(kind: str, dataset: Any, tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    loader = KINDS[kind](dataset(path), batch_size=2, num_workers=1, timeout=1)
+    found, late = batches_with_retries(loader, path)
+    assert found == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert late >= 1
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_late_batch_is_not_lost_from_a_state(kind: str, persistent: bool, tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "timeout": 1, "persistent_workers": persistent}
+    loader = KINDS[kind](Held(path), **options)
+    iterator = iter(loader)
+    first = next(iterator).tolist()
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    state = loader.state_dict()
+    del iterator
+    path.touch()
+    again = KINDS[kind](Held(path), **options)
+    again.load_state_dict(state)
+    assert first + torch.cat(list(again)).tolist() == list(range(8))
+    assert torch.cat(list(loader)).tolist() == list(range(8))  # by workers that are not stuck
+    loader.close()
+    again.close()
+
+
+class Dies(Held):
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+@pytest.mark.filterwarnings("ignore:.*worker")
+def test_an_epoch_whose_workers_died_is_never_taken_for_finished(tmp_path: Path) -> None:
+    loader = fl.DataLoader(Dies(tmp_path), batch_size=2, num_workers=1, workers="processes", max_restarts=0)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="killed|exited"):
+            next(iterator)
+    state = loader.state_dict()
+    again = fl.DataLoader(range(8), batch_size=2, num_workers=0)
+    assert state["epoch"] == 0
+    again.load_state_dict(state)
+    assert torch.cat(list(again)).tolist() == list(range(2, 8))
