@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic
 
 import numpy as np
 
@@ -107,12 +107,12 @@ class PooledEpoch(Epoch, Generic[W]):
         self._pool.close()
         return RuntimeError(message)
 
-    def _finish(self) -> NoReturn:
-        """Raise that there are no more batches."""
+    def _finish(self) -> Exception:
+        """Return what to raise when there are no more batches."""
         if self._failure is not None:
-            raise RuntimeError(self._failure)
+            return RuntimeError(self._failure)
         self.close()
-        raise StopIteration
+        return StopIteration()
 
     def _note_late(self, wanted: list[W]) -> str:
         """Note that nothing came of some workers in time; return what to say.

@@ -126,7 +126,7 @@ class ProcessEpoch(PooledEpoch[W]):
         if self._sampler_error is not None:
             error, self._sampler_error = self._sampler_error, None
             raise error
-        self._finish()
+        raise self._finish()
 
     def _place(self, number: int) -> int:
         """Return the place of a job's batch in the order."""

@@ -89,7 +89,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
             self._fill()
             assert job.result is not None
             return number - self._first, job.samples, partial(self._take, job.result)
-        self._finish()
+        raise self._finish()
 
     def _next_answered(self) -> int | None:
         """Return the next job that has been answered, or any if order does not matter; None: there is none."""
