@@ -71,7 +71,8 @@ def synth(
             data.synth_text(folder, text, seed=seed, force=force)
         if datasets is not None:
             data.synth_hdf5(folder, *datasets, seed=seed, force=force)
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    # (The hidden one marks the folder as synthetic.)
+    files = [file for file in folder.rglob("[!.]*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 2**20
     typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size:.1f} MiB")
 
