@@ -1,10 +1,10 @@
 """Figures in README.md, in benchmarks/README.md and on the site, written from the JSON in results/.
 
 A comment behind each figure names its source: ``4.7<!-- images: float32, against stock at its best -->``. That is
-a file in results/ and the name of a verdict, of a number or of samples (their median), or two names with " / " between them,
-which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a table between
-``<!-- table: bench_images -->`` and ``<!-- end -->``; another table that a file has is named after the file:
-``<!-- table: scale, traffic -->``. README.md's picture shows the table of docs/start.
+a file in results/ and the name of a verdict, of a number or of samples (their median), or two names with " / "
+between them, which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a
+table between ``<!-- table: bench_images -->`` and ``<!-- end -->``; another table that a file has is named after
+the file: ``<!-- table: scale, traffic -->``. README.md's picture shows the table of docs/start.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def names(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     loader = fl.DataLoader([1, 2, 3], num_workers=0)
-    return {"fl": fl, "loader": loader, "photos": Path("photos"), "images": fl.ImageDataset("photos", 32)}
+    return {"fl": fl, "loader": loader, "images": fl.ImageDataset("photos", 32)}
 
 
 @pytest.fixture
@@ -151,7 +151,9 @@ def test_names_that_a_page_gives_in_full_are_in_the_reference() -> None:
         for module, names in re.findall(r"^ *from (foreload\.\S+) import (.+)$", text, re.MULTILINE):
             named += [f"{module}.{name}" for name in names.split(", ")]
         found = [(name, resolve(name)) for name in named if hasattr(resolve(name.rpartition(".")[0]), "__name__")]
-        unknown += [f"{page.name}: {name}" for name, value in found if not ismodule(value) and id(value) not in known]
+        unknown += [
+            f"{page.name}: {name}" for name, value in found if not ismodule(value) and id(value) not in known
+        ]
     assert unknown == []
 
 

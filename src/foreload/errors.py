@@ -10,8 +10,8 @@
     ├── OSError                     a file cannot be read; ``filename`` is its path
     ├── MemoryError                 what ``LoadingMode.EAGER`` is to keep does not fit
     ├── ImportError                 an optional package is missing; the message names it
-    └── RuntimeError                an epoch cannot go on: no batch came within ``timeout``, more samples failed than
-                                    ``max_errors``, more workers died than ``max_restarts``, or it has ended
+    └── RuntimeError                an epoch cannot go on: no batch came within ``timeout``, more samples failed
+                                    than ``max_errors``, more workers died than ``max_restarts``, or it has ended
 
 An exception from a dataset, transform or collate function reaches the loop unchanged, with its traceback and a
 note that names the sample.

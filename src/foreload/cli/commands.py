@@ -147,7 +147,7 @@ def plan(
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
 ) -> None:
-    """Predict hit rate and time for every cache size and policy; of DIR, some images are loaded to measure them."""
+    """Predict hit rate and time for every cache size and policy. Of DIR, some images are loaded for that."""
     from foreload.bench import curves
     from foreload.options import POLICIES
 
