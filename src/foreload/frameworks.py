@@ -78,7 +78,7 @@ def _counted(num_workers: Any) -> AdaptableLoader[Any] | None:
 
 
 class _RebuildsOurs(type):
-    """The class of a class that stands for torch's DataLoader, but builds foreload loaders from foreload loaders."""
+    """The class of a class that stands for torch's DataLoader, but builds foreload's from foreload's."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _Loader:  # a framework has derived a class of its own
@@ -155,7 +155,7 @@ def _keep_states(accelerate: Any) -> None:
 
 
 def _of_all_ranks(dataset: Any) -> Any:
-    """Return a foreload stream with all samples, since only Accelerate puts it into a new loader, and splits it."""
+    """Return a foreload stream with all samples: only Accelerate puts it into a new loader, and it splits it."""
     if isinstance(dataset, ShuffledStream):
         return dataset.of_all_ranks()
     within: Any = dataset if isinstance(dataset, IterableDataset) else None
