@@ -1,10 +1,10 @@
 """Figures in README.md, in benchmarks/README.md and on the site, written from the JSON in results/.
 
 A comment behind each figure names its source: ``4.7<!-- images: float32, against stock at its best -->``. That is
-a file in results/ and the name of a verdict or of samples (their median), or two names with " / " between them,
-which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a table between
-``<!-- table: bench_images -->`` and ``<!-- end -->``; another table that a file has is named after the file:
-``<!-- table: scale, traffic -->``. README.md's picture shows the table of docs/start.
+a file in results/ and the name of a verdict, of a number or of samples (their median), or two names with " / "
+between them, which is their ratio. A figure keeps its number of decimals. The results of ``foreload bench`` are a
+table between ``<!-- table: bench_images -->`` and ``<!-- end -->``; another table that a file has is named after
+the file: ``<!-- table: scale, traffic -->``. README.md's picture shows the table of docs/start.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "benchmarks" / "README.md",
+    ROOT / "docs" / "cache.md",
+    ROOT / "docs" / "distributed.md",
+    ROOT / "docs" / "ray.md",
     ROOT / "docs" / "start" / "index.md",
     ROOT / "docs" / "choose" / "index.md",
     ROOT / "docs" / "how" / "proof.md",
     ROOT / "docs" / "scaling.md",
+    ROOT / "docs" / "workers.md",
 ]
 PICTURE = ROOT / "docs" / "assets" / "gain.svg"
 
@@ -33,6 +37,7 @@ _FIGURE = re.compile(r"(-?[\d,]+(?:\.(\d+))?)<!-- (\w+): (.+?) -->")
 _TABLE = re.compile(r"(<!-- table: (\w+)(?:, (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROW = re.compile(r"^\| ([^|]+?) \| ([\d.,]+)<!-- \w+: .+? --> \|$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_VERSION = re.compile(r"\b(?:Python|torch) \d+\.\d+")
 _UNSOURCED = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?![\d.+])|\d+ times)")
 
 
@@ -47,7 +52,9 @@ def unsourced(text: str) -> list[str]:
 
     A table names its source above it.
     """
-    return _UNSOURCED.findall(_FIGURE.sub("", _TABLE.sub("", _CODE.sub("", text))))
+    for pattern in (_CODE, _TABLE, _FIGURE, _VERSION):
+        text = pattern.sub("", text)
+    return _UNSOURCED.findall(text)
 
 
 def picture() -> str:
@@ -96,6 +103,7 @@ def _values(file: str) -> dict[str, float]:
     content = _content(file)
     values = {name: samples["median"] for name, samples in content.get("samples", {}).items()}
     values |= {verdict["what"]: verdict["reached"] for verdict in content.get("verdicts", [])}
+    values |= {name: value for name, value in content.items() if isinstance(value, int | float)}
     if "pipelines" in content:  # of record/predict.py
         pipelines = content["pipelines"].values()
         values |= {"pipelines": len(pipelines), "within 15 %": sum(pipeline["good"] for pipeline in pipelines)}

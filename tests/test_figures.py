@@ -49,7 +49,9 @@ def test_figures_without_a_source_are_found() -> None:
     found = figures.unsourced("7.4 of stock, 0.95 of it, 12 times more, 3 to 4 times")
     assert found == ["7.4", "0.95", "12 times", "4 times"]
     assert (
-        figures.unsourced("7.4<!-- a: b --> times `x 1.5`, 22<!-- a: c --> times, 8 KB files, 30 ms, Python 3.11+")
+        figures.unsourced(
+            "7.4<!-- a: b --> times `x 1.5`, 22<!-- a: c --> times, 8 KB files, 30 ms, Python 3.11, torch 2.6+"
+        )
         == []
     )
 

@@ -12,15 +12,18 @@ import itertools
 import re
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from inspect import ismodule
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import foreload as fl
+from foreload.report.verdict import VerdictKind
 from tests.conftest import jpeg, photo
 from tests.remote.web_server import Server
 from tests.test_documents import ROOT, blocks_of, run
@@ -62,7 +65,7 @@ def names(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     loader = fl.DataLoader([1, 2, 3], num_workers=0)
-    return {"fl": fl, "loader": loader, "photos": Path("photos"), "images": fl.ImageDataset("photos", 32)}
+    return {"fl": fl, "loader": loader, "images": fl.ImageDataset("photos", 32)}
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ def test_messages_are_those_of_the_code() -> None:
 
 
 def public_names() -> Iterator[str]:
-    modules = ("errors", "export", "transforms", "order", "protocol")
+    modules = ("dali", "errors", "export", "transforms", "order", "protocol")
     yield from (f"foreload.{name}" for name in fl.__all__ if name not in ("packing", *modules))
     yield from (f"foreload.datasets.packing.{name}" for name in fl.packing.__all__)
     for module in modules:
@@ -136,6 +139,41 @@ def test_every_public_name_is_in_the_reference() -> None:
     named = {id(resolve(name)) for name in listed}
     assert [name for name in public_names() if id(resolve(name)) not in named] == []
     assert len(set(listed)) == len(listed)
+
+
+def test_names_that_a_page_gives_in_full_are_in_the_reference() -> None:
+    listed = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    known = {id(resolve(name)) for name in re.findall(r"^::: (\S+)$", listed, re.MULTILINE)}
+    unknown = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        named = re.findall(r"`(foreload(?:\.[a-z_]+)+\.\w+)[`(]", text)
+        for module, names in re.findall(r"^ *from (foreload\.\S+) import (.+)$", text, re.MULTILINE):
+            named += [f"{module}.{name}" for name in names.split(", ")]
+        found = [(name, resolve(name)) for name in named if hasattr(resolve(name.rpartition(".")[0]), "__name__")]
+        unknown += [
+            f"{page.name}: {name}" for name, value in found if not ismodule(value) and id(value) not in known
+        ]
+    assert unknown == []
+
+
+def test_the_errors_of_the_reference_are_those_of_the_module() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text()
+    tree = textwrap.dedent((fl.errors.__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0])
+    assert tree.replace("``", "`") in page
+
+
+def test_every_verdict_is_explained() -> None:
+    page = (DOCS / "troubleshoot" / "index.md").read_text()
+    assert re.findall(r"^\| ([a-z]+(?:-[a-z]+)+) \|", page, re.MULTILINE) != []
+    assert set(get_args(VerdictKind)) == set(re.findall(r"^\| ([a-z]+(?:-[a-z]+)+) \|", page, re.MULTILINE))
+
+
+def test_the_oldest_torch_is_the_one_that_is_required() -> None:
+    required = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert required is not None
+    for page in ("README.md", "docs/start/index.md", "CHANGELOG.md", "docs/troubleshoot/index.md"):
+        assert re.findall(r"torch(?: |>=)(\d\.\d+)", (ROOT / page).read_text()) == [required[1]], page
 
 
 def test_every_page_is_in_the_navigation() -> None:

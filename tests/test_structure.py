@@ -30,7 +30,7 @@ def room_of(path: Path) -> str:
 
 def listed() -> dict[str, int]:
     """The rooms in the order of docs/design.md, lowest first; those in one line are on one level."""
-    text = (ROOT / "docs" / "design.md").read_text().partition("## Who may import whom\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "design.md").read_text().partition("## Import order\n")[2].partition("\n## ")[0]
     levels = re.findall(r"^\d+\. (.*)$", text, re.M)
     return {
         name.rstrip("/"): level for level, line in enumerate(levels) for name in re.findall(r"`([\w/]+)`", line)

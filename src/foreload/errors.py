@@ -8,7 +8,10 @@
     ├── ValueError, TypeError       an argument makes no sense; the message names it
     ├── IndexError                  a sampler asked for a sample that does not exist
     ├── OSError                     a file cannot be read; ``filename`` is its path
-    └── RuntimeError                a batch did not arrive within ``timeout``
+    ├── MemoryError                 what ``LoadingMode.EAGER`` is to keep does not fit
+    ├── ImportError                 an optional package is missing; the message names it
+    └── RuntimeError                an epoch cannot go on: no batch came within ``timeout``, more samples failed
+                                    than ``max_errors``, more workers died than ``max_restarts``, or it has ended
 
 An exception from a dataset, transform or collate function reaches the loop unchanged, with its traceback and a
 note that names the sample.
@@ -18,7 +21,7 @@ import os
 import sys
 import warnings
 
-__all__ = ["DecodeError", "ForeloadError", "warn_user"]
+__all__ = ["DecodeError", "ForeloadError"]
 
 _OURS = os.path.dirname(__file__) + os.sep
 

@@ -1,4 +1,4 @@
-"""Loaders that frameworks build from the attributes of one of ours, and that are ours too.
+"""Loaders that frameworks build from the attributes of a foreload loader, and that are foreload loaders too.
 
 To put a sampler of its own into a loader, a framework builds another one: Lightning of the same class, Accelerate
 and Ray Train of torch's. All of them pass on the number of workers, so that leads back to the first loader.
@@ -78,7 +78,7 @@ def _counted(num_workers: Any) -> AdaptableLoader[Any] | None:
 
 
 class _RebuildsOurs(type):
-    """The class of a class that stands for torch's DataLoader, but builds loaders of ours from loaders of ours."""
+    """The class of a class that stands for torch's DataLoader, but builds foreload's from foreload's."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _Loader:  # a framework has derived a class of its own
@@ -103,7 +103,7 @@ _Loader.__name__ = _Loader.__qualname__ = "DataLoader"
 
 
 def _watch_frameworks() -> None:
-    """Let the frameworks that are imported build loaders of ours from loaders of ours.
+    """Let the frameworks that are imported build foreload loaders from foreload loaders.
 
     Called when a loader's number of workers is read, which they do before they build one.
     """
@@ -120,7 +120,7 @@ def _watch_frameworks() -> None:
             warn_user(
                 f"this version of {name.partition('.')[0]} builds loaders in a way that foreload does not know: "
                 f"{name}.{function}() may return a DataLoader of torch's, without cache=, on_error=, seed= and so "
-                "on. For one of ours: loader = foreload.from_torch(prepared, cache=..., on_error=...)"
+                "on. To get a foreload loader: loader = foreload.from_torch(prepared, cache=..., on_error=...)"
             )
 
 
@@ -128,10 +128,10 @@ _unknown: set[str] = set()
 
 
 def _keep_states(accelerate: Any) -> None:
-    """Let Accelerate save the state of a loader of ours where it would build a stateful one of torchdata's.
+    """Let Accelerate save the state of a foreload loader where it would build a stateful one of torchdata's.
 
     Where one rank loads for all (``dispatch_batches``), Accelerate takes a state when it is some batches ahead,
-    and corrects that in torchdata's states; ours are taken before it goes ahead.
+    and corrects that in torchdata's states; foreload's are taken before it goes ahead.
     """
     adapter, dispatcher = accelerate.DataLoaderAdapter, accelerate.DataLoaderDispatcher
     init, fetch = adapter.__init__, dispatcher._fetch_batches
@@ -155,7 +155,7 @@ def _keep_states(accelerate: Any) -> None:
 
 
 def _of_all_ranks(dataset: Any) -> Any:
-    """Return a stream of ours with all samples, since only Accelerate puts it into a new loader, and splits it."""
+    """Return a foreload stream with all samples: only Accelerate puts it into a new loader, and it splits it."""
     if isinstance(dataset, ShuffledStream):
         return dataset.of_all_ranks()
     within: Any = dataset if isinstance(dataset, IterableDataset) else None

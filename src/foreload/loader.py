@@ -38,7 +38,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DataLoader(AdaptableLoader[T_co]):
-    """A drop-in ``torch.utils.data.DataLoader``: the same arguments and the same batches, loaded faster.
+    """A drop-in ``torch.utils.data.DataLoader``: the same arguments, samples and order, loaded faster.
 
     What differs: ``num_workers`` is ``"auto"`` by default; images, tensors and other known datasets are loaded
     natively, by threads without the GIL; batches are assembled in place, in memory that is used again once nothing
@@ -51,8 +51,8 @@ class DataLoader(AdaptableLoader[T_co]):
         pin_memory_device, in_order: as in torch's DataLoader.
         num_workers: the number of workers; 0 loads in the calling thread. ``"auto"``: one per core, more if
             samples wait for something, none if a batch is cheaper to make than to hand over, or if loading changes
-            the dataset (see :meth:`stats`). For samples on a server, threads that request about 768 samples at a
-            time: ``ceil(768 / batch_size)``, from 2 to 32.
+            the dataset (see :meth:`stats`). For samples on a server, ``ceil(768 / batch_size)`` threads, from 2 to
+            32, each of which requests the samples of a batch at once.
         workers: ``"threads"`` share the dataset, and ``__getitem__`` must allow that; ``"processes"`` have a copy
             each; ``"ray"`` are actors on a Ray cluster, with one CPU and a copy each, as many as fit if
             ``num_workers`` is ``"auto"``; ``"auto"``: threads only for what is known to allow them, and for

@@ -80,6 +80,22 @@ def shown(part: Any) -> str:
     return text.getvalue()
 
 
+def test_the_sentence_tells_loading_from_keeping_in_memory() -> None:
+    def result(name: str, speed: float) -> Result:
+        return Result(name, name.startswith("stock"), [speed], [1.0], [1.0], 1.0, "")
+
+    results = [
+        result("stock, workers", 100.0),
+        result("foreload, workers", 400.0),
+        result("foreload, full", 9000.0),
+    ]
+    assert "9,000 images/s (full), 90.0 times" in show.sentence(results, "images")
+    assert show.sentence(results, "images").endswith("Without keeping images: 400 (workers), 4.0 times.")
+    assert "Without" not in show.sentence(results, "rows")
+    assert "Without" not in show.sentence(results[:2], "images")
+    assert "over 1 seed ±" in shown(show.table(results, "images"))
+
+
 def test_the_table_has_spread_and_range_and_says_what_each_is() -> None:
     results = [
         Result("stock, workers", True, [100.0, 200.0, 300.0], [10.0, 20.0, 30.0], [1.0, 2.0, 3.0], 5.0, "torch's"),

@@ -52,6 +52,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
     result = run("synth", tmp_path / "i", "--images", 7)
     assert result.returncode == 0, result.stderr
     assert len(list((tmp_path / "i").glob("class_*/*.jpg"))) == 7
+    assert "i: 7 files, " in result.stdout
     assert "MiB" in result.stdout
 
 

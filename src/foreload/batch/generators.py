@@ -33,7 +33,7 @@ class _Loading(threading.local):
 
     Attributes:
         epoch: (seed, epoch) of the samples, by which a dataset that several loaders share tells them apart; None
-            if no loader of ours loads them.
+            if no foreload loader loads them.
         sample: the number that the generators are keyed with; None for a whole batch, or if they are not keyed.
         turn: how often a dataset that loads ahead has been asked since then; None if the generators are not keyed.
         dataset: the dataset that a loader of ours asks for samples, which may be made of others.

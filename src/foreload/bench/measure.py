@@ -69,7 +69,8 @@ class Child:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the contestant {self.name!r} ended with exit code {self._process.wait()}")
+            code = self._process.wait()
+            raise RuntimeError(f"the contestant {self.name!r} failed (exit code {code}); its own error is above")
         result: dict[str, Any] = json.loads(answer)
         return result
 

@@ -18,6 +18,7 @@ from foreload import _native
 from foreload.bench.contestants import Work
 from foreload.bench.measure import Result
 from foreload.machine import granted_cores, granted_memory
+from foreload.record.units import quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +75,8 @@ def table(results: Sequence[Result], unit: str) -> Table:
 
     head, *rows = cells(results, unit)
     grid = Table(
-        title=f"medians over {len(results[0].batch_ms)} seeds ± standard deviation, contestants in turns",
+        title=f"medians over {quantity(len(results[0].batch_ms), 'seed', 'seeds')} ± standard deviation, "
+        "contestants in turns",
         title_justify="left",
     )
     for name in head:
@@ -101,11 +103,18 @@ def sentence(results: Sequence[Result], unit: str) -> str:
     """Return the result in a sentence."""
     stock, ours = _best_stock(results), _best(results)
     first = statistics.median(ours.first_batch_ms), statistics.median(stock.first_batch_ms)
+    # The best one may have all images in memory, which is another thing than to load them.
+    same = next((result for result in results if result.name == "foreload, workers"), ours)
+    like = (
+        ""
+        if same is ours or unit != "images"
+        else (f" Without keeping images: {same.speed:,.0f} (workers), {same.speed / stock.speed:.1f} times.")
+    )
     return (
         f"foreload gave {ours.speed:,.0f} {unit}/s ({ours.name.removeprefix('foreload, ')}), "
         f"{ours.speed / stock.speed:.1f} times what stock torch reached at its best "
         f"({stock.speed:,.0f}, {stock.name.removeprefix('stock, ')}); "
-        f"its first batch came after {first[0]:{_form(first)}} ms instead of {first[1]:{_form(first)}} ms."
+        f"its first batch came after {first[0]:{_form(first)}} ms instead of {first[1]:{_form(first)}} ms.{like}"
     )
 
 

@@ -57,8 +57,8 @@ class SpillFolder:
     """The folder, locked by one run at a time, and cleared of samples from another dataset.
 
     It is created for its user alone. Samples may be pickles, which run any code when they are loaded; so each is
-    stored with a tag, which only who has the folder's key can make, and is not read without it. The key is a file
-    that only this user can read.
+    stored with a tag, which only a holder of the folder's key can make, and is not read without it. The key is a
+    file that only this user can read.
 
     Args:
         path: of the folder, which is created if it does not exist; its parents may be links, but not itself.

@@ -71,7 +71,8 @@ def synth(
             data.synth_text(folder, text, seed=seed, force=force)
         if datasets is not None:
             data.synth_hdf5(folder, *datasets, seed=seed, force=force)
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    # (The hidden one marks the folder as synthetic.)
+    files = [file for file in folder.rglob("[!.]*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 2**20
     typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size:.1f} MiB")
 
@@ -146,7 +147,7 @@ def plan(
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
 ) -> None:
-    """Predict hit rate and time for every cache size and policy, without running anything."""
+    """Predict hit rate and time for every cache size and policy. Of DIR, some images are loaded for that."""
     from foreload.bench import curves
     from foreload.options import POLICIES
 

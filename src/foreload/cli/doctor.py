@@ -80,7 +80,8 @@ def _shared_memory() -> Finding:
         "shared memory",
         free >= _GIB,
         f"{free / _GIB:.1f} GiB free in /dev/shm",
-        "worker processes and CachedDataset share memory there; enlarge it (docker run --shm-size=8g)",
+        "CachedDataset and torch's own worker processes share memory there, foreload's do not; enlarge it "
+        "(docker run --shm-size=8g)",
     )
 
 

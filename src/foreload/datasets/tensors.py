@@ -152,7 +152,7 @@ def tensor_assembly(
     )
 
 
-# The rows of datasets, for their next epochs. Who replaces a tensor may do so to free its memory, so a weak
+# The rows of datasets, for their next epochs. A tensor may be replaced to free its memory, so a weak
 # reference to each tensor takes them out.
 _known: weakref.WeakKeyDictionary[TensorDataset, tuple[Rows, list[Any]]] = weakref.WeakKeyDictionary()
 

@@ -64,12 +64,12 @@ class StatefulSource(EpochSource[T_co]):
         """Let the next iteration go on where ``state_dict`` was taken.
 
         The number and kind of workers may differ, for map-style datasets the batch size, and with ``seed=`` or
-        torch's ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once, and
-        no earlier one is loaded again. All ranks load the same state, that of rank 0 for instance. Iterable
-        datasets and custom samplers go on from their own (or their iterator's) ``state_dict``; without one,
-        earlier samples are read, or drawn, again, and a warning says so. A map-style dataset's ``state_dict`` is
-        saved and restored in every worker. If workers have parts of the data, or a state of the dataset, their
-        number must be the same.
+        torch's ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once (but for
+        the few by which ranks are made equal), and no earlier one is loaded again. All ranks load the same state,
+        that of rank 0 for instance. Iterable datasets and custom samplers go on from their own (or their
+        iterator's) ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
+        A map-style dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the
+        data, or a state of the dataset, their number must be the same.
 
         Raises:
             ValueError: the state is not one of a loader like this one; the message names the field.

@@ -18,7 +18,7 @@ _SAME = (
 
 
 def from_torch(loader: Any, **options: Any) -> Any:
-    """Return a :class:`foreload.DataLoader` with the arguments of one of torch's: it gives the same batches.
+    """Return a :class:`foreload.DataLoader` with the arguments, the samples and the order of one of torch's.
 
     For loaders that are made elsewhere, such as in the Trainer of ``transformers``.
 

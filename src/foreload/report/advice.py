@@ -111,7 +111,7 @@ def _processes(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 def _swap(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if not stats["loader"].get("stock"):
         return
-    change = "use foreload.DataLoader in place of torch's: same arguments, same batches"
+    change = "use foreload.DataLoader in place of torch's: same arguments, same samples in the same order"
     why = swap_unknown(stats)
     if why is None:
         gain = predicted_gain(stats, costs, now, loader="foreload")

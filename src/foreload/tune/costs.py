@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a sample, by stage and by who pays them.
+    """Costs of a sample, by stage and by where they arise.
 
     Attributes:
         stages: the workers' stages.
@@ -290,7 +290,7 @@ def _holding(stats: Any, costs: Costs) -> float:
     by_others = (count - 1) * held / seconds * stats["loop_seconds"]
     if not lock_delay(stats).less(by_others).starves(count * seconds):
         return 0.0
-    # Somebody had the lock all the time that threads waited for it; who else than the loop.
+    # Somebody had the lock all the time that threads waited for it: the loop.
     return min(costs.loop, max(0.0, float(seconds / samples) - costs.python))
 
 

@@ -63,8 +63,9 @@ def profile(
         FileNotFoundError: there is no such script, or no ``nsys``.
     """
     if not module and not Path(script).exists():
+        what = "option or script" if str(script).startswith("-") else "script"
         raise FileNotFoundError(
-            f"there is no script {str(script)!r}; give the path of a Python file, or -m and the name of a module"
+            f"there is no {what} {str(script)!r}; give the path of a Python file, or -m and the name of a module"
         )
     own = [sys.executable, *(("-m",) if module else ()), str(script), *arguments]
     command = own if nsys is None else nsys_command(own, nsys.with_suffix(""))

@@ -98,7 +98,7 @@ class Columns:
         assert self._fixed is not None
         assert self.width is not None
         rows = memory.reshape(-1, self.width)
-        # Each in memory of its own: who keeps one column does not keep the others.
+        # Each in memory of its own: a column that is kept does not keep the others.
         columns = (rows[:, field.begin : field.end].copy() for field in self._fixed)
         return [
             column.view(f"<{np.dtype(field.dtype).str[1:]}").reshape(len(rows), *field.shape)

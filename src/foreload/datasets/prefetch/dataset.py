@@ -35,8 +35,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     of a ``TensorDataset``, a tensor, a :class:`~foreload.CachedDataset`, a ``Subset`` of these, or a class whose
     ``__getitem__`` is ``return self.data[index]`` (or a tuple of several of these) are gathered natively; lists
     and arrays are indexed in the calling thread. In a stock DataLoader, other samples are loaded there too once
-    they have been seen to take less than 50 us each, until one takes longer. Who loads a sample never changes the
-    random numbers that it draws.
+    they have been seen to take less than 50 us each, until one takes longer. Which thread loads a sample never
+    changes the random numbers that it draws.
 
     Args:
         dataset: the dataset to wrap. Its attributes are found, and set, here too.

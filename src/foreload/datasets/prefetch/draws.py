@@ -51,7 +51,7 @@ class Request(NamedTuple):
     """What the random numbers of a request for a sample, or for several, follow from besides their indices.
 
     Attributes:
-        epoch: (seed, epoch); None if no loader of ours has asked.
+        epoch: (seed, epoch); None if no foreload loader has asked.
         turn: how many requests came before this one for the same sample or batch of the loader; None if the loader
             asks for its samples itself.
         sample: the number of the loader's sample; None if it asked for a whole batch.

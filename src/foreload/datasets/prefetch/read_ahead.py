@@ -212,7 +212,8 @@ class ReadAhead:
     def _draws(self, index: int, request: Request, later: int = 0) -> Draws:
         """Return the key and number of the sample asked for, or of one that will be so many requests later.
 
-        They do not depend on what is loaded ahead, so the random numbers are the same whoever loads the sample.
+        They do not depend on what is loaded ahead, so the random numbers are the same whichever thread loads the
+        sample.
         """
         if request.epoch is not None:
             return Draws(request.epoch, request.number_of(index), request.epoch)

@@ -1,4 +1,4 @@
-"""The samples that are loaded to try threads, what each came out as, and who is loading which."""
+"""The samples that are loaded to try threads, what each came out as, and which thread is loading which."""
 
 from __future__ import annotations
 
