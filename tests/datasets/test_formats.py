@@ -94,24 +94,6 @@ def test_any_file_name_will_do(tmp_path: Path) -> None:
         list(fl.DataLoader(dataset, batch_size=3))
 
 
-def test_class_folders_are_listed_as_in_torchvision(tmp_path: Path) -> None:
-    for name in ("b/2.JPG", "b/1.png", "a/deep/er/x.jpeg", "a/z.jpg", "a/notes.txt"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(RGB))
-    (tmp_path / "readme.jpg").write_bytes(b"")
-    dataset = fl.ImageDataset(str(tmp_path))
-    assert dataset.classes == ["a", "b"]
-    assert dataset.class_to_idx == {"a": 0, "b": 1}
-    assert [str(Path(p).relative_to(tmp_path)) for p, _ in dataset.samples] == [
-        "a/deep/er/x.jpeg",
-        "a/z.jpg",
-        "b/1.png",
-        "b/2.JPG",
-    ]
-    assert dataset.targets == [0, 0, 1, 1]
-
-
 def test_flat_folders_and_lists_take_labels(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.jpg" for i in range(3)]
     for path in paths:

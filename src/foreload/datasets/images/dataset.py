@@ -64,7 +64,8 @@ class ImageDataset(
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
-            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them.
+            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them. Class folders are
+            listed as torchvision's ImageFolder does (``.gif`` does not count); hidden files and folders never are.
         image_size: (height, width) or one number for both; what the default transform resizes to.
         transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
             array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
@@ -83,8 +84,9 @@ class ImageDataset(
         index_folder: as for :class:`~foreload.TarDataset`.
 
     Attributes:
-        classes: the names of the classes, sorted.
-        class_to_idx: from name to target.
+        classes: the name of each target, sorted; of labels that are ints, the numbers from 0 to the largest as
+            text (none if one is above a million). Empty if there are no labels.
+        class_to_idx: from name to target: the position in ``classes``.
         targets: the target of every image; -1 if none was given.
 
     Raises:

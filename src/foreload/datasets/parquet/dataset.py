@@ -15,6 +15,7 @@ from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.folders import sorted_files
 from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.errors import DecodeError
@@ -274,8 +275,8 @@ def _list_files(data_path: Any) -> list[str]:
             raise FileNotFoundError(f"data_path: there is nothing at {str(path)!r}")
         if not path.is_dir():
             return [str(path)]
-        found = (file.relative_to(path) for file in path.rglob("*.parquet") if file.is_file())
-        listed = sorted(str(path / file) for file in found if not any(part[0] in "._" for part in file.parts))
+        found = (os.path.relpath(file, path) for file in sorted_files(path) if file.endswith(".parquet"))
+        listed = sorted(str(path / file) for file in found if not file.startswith("_") and "/_" not in file)
         if not listed:
             raise FileNotFoundError(f"data_path: there is no *.parquet in {str(path)!r}")
         return listed
