@@ -53,7 +53,8 @@ class ImageDataset(
 
     With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
     and stored in one native call, for JPEG. PNG, WebP, BMP, GIF, TIFF and unusual JPEGs are decoded by Pillow
-    in between. Images come upright (Exif, XMP), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
+    in between. Images come upright (Exif, XMP), as RGB, whatever they were (grey, alpha, CMYK, 16 bits;
+    floats and 32-bit integers, whose white is not known, are refused with a DecodeError).
 
     Images are kept decoded, once for all threads and worker processes, and never change a result. An image takes
     3 x height x width bytes of the transform's result, before it is normalised, if that is the same in each epoch
