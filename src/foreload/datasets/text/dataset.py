@@ -66,6 +66,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     Raises:
         FileNotFoundError: ``data_path`` does not exist, or no ``.txt`` file in it.
         OSError: a file cannot be read, or has changed since the dataset was made; ``filename`` is its path.
+            (Files of a folder, which are one sample each, may change: they are read as they are then.)
         ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
             UnicodeDecodeError, which is one too.
         TypeError: an argument is of a wrong type.
