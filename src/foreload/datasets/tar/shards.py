@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from foreload.checks import Array
+from foreload.checks import Array, fits_int64
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
@@ -32,6 +32,7 @@ __all__ = [
     "scan",
     "split_name",
     "tars_in",
+    "warn_of_link",
     "warn_of_more",
 ]
 
@@ -173,12 +174,16 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     names: list[str] = []
     places: list[tuple[int, int, int, int]] = []
     labels: list[int] = []
+    linked = False
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=Info) as tar:
             for member in tar:
                 _check_member(member, source, size)
-                found = split_name(member.name) if member.isfile() else None
-                if found is None:
+                found = split_name(member.name)
+                if found is None or not member.isfile():
+                    if found is not None and not linked and (member.islnk() or member.issym()):
+                        linked = True
+                        warn_of_link(source, member.name)
                     continue
                 key, name = found
                 if not keys or keys[-1] != key:
@@ -237,6 +242,15 @@ def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) ->
             return
 
 
+def warn_of_link(source: str, name: str) -> None:
+    """Warn of a member that would be part of a sample, if it were no link."""
+    warnings.warn(
+        f"{source}: member {name!r} is a link (as tar writes a second name of a file), and links are passed over, "
+        "as in WebDataset; write the shard with --hard-dereference and --dereference",
+        stacklevel=6,
+    )
+
+
 def warn_of_more(source: str) -> None:
     """Warn of bytes behind the end of a tar, which is where reading stops."""
     warnings.warn(
@@ -257,20 +271,21 @@ def _label(content: IO[bytes] | None, name: str, source: str) -> int:
     text = b"" if content is None else content.read(LABEL_BYTES)
     label = read_label(text)
     if label is None:
-        raise DecodeError(f"{source}: member {name!r} must hold a number, got {text[:20]!r}")
+        raise DecodeError(f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}")
     return label
 
 
 def read_label(text: bytes) -> int | None:
-    """Read the number in a ``cls`` member; None if it is none.
+    """Read the number in a ``cls`` member; None if it is none, or int64 does not hold it.
 
     >>> read_label(b"7"), read_label(b"cat")
     (7, None)
     """
     try:
-        return int(text)
+        label = int(text)
     except ValueError:
         return None
+    return label if fits_int64(label) else None
 
 
 def are_shards(data_path: Any) -> bool:
