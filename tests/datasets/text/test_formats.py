@@ -109,7 +109,8 @@ def test_labels_that_might_be_no_numbers_are_names(tmp_path: Path, labels: list[
 
 
 @pytest.mark.parametrize(
-    "labels", [["-0.00", "0.00", "0.25"], ["007", "1", "10"], ["1e3", "-2", ".5"], ["3", "5.0"]]
+    "labels",
+    [["-0.00", "0.00", "0.25"], [" 10", "9", "9 "], ["007", "1", "10"], ["1e3", "-2", ".5"], ["3", "5.0"]],
 )
 def test_labels_that_are_numbers_stay_what_they_are(tmp_path: Path, labels: list[str]) -> None:
     table = write(tmp_path / "a.csv", "text,label\n" + "".join(f"x,{label}\n" for label in labels))
@@ -118,6 +119,12 @@ def test_labels_that_are_numbers_stay_what_they_are(tmp_path: Path, labels: list
         texts = fl.TextDataset(table)
         assert fl.TextDataset(write(tmp_path / "b.csv", "text,label\nx,nan\nx,inf\n")).classes == ["inf", "nan"]
     assert (texts.targets, texts.classes) == (list(map(float, labels)), [])
+
+
+def test_names_that_differ_only_in_spaces_are_warned_of(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.csv", "text,label\na,cat\nb, cat\nc,dog\n")
+    with pytest.warns(UserWarning, match=r"'label': ' cat' and 'cat' are different classes; remove the spaces"):
+        assert fl.TextDataset(table).targets == [1, 0, 2]
 
 
 def test_fields_of_tables(tmp_path: Path) -> None:

@@ -60,8 +60,9 @@ class Labels:
         """Return the target of each sample (int64 or float64), and the names of the classes; none for numbers.
 
         Args:
-            numbers_as_text: take names for numbers if all of them can be read as such. They stay names, and a
-                warning says so, if two of them are the same number (``"01"`` and ``"1"``), or one is not finite.
+            numbers_as_text: take names for numbers if all of them can be read as such, spaces around them aside.
+                They stay names, and a warning says so, if two of them are the same number (``"01"`` and ``"1"``),
+                or one is not finite.
 
         Raises:
             ValueError: some are names and some are numbers, or a whole number does not fit into int64, or not into
@@ -71,9 +72,10 @@ class Labels:
         codes = np.frombuffer(self._all, np.int64)
         names = [value for value in values if isinstance(value, str)]
         if numbers_as_text and names:
-            numbers = [_number(value) for value in values if _NUMBER.fullmatch(value)]
-            others = [value for value in values if not _NUMBER.fullmatch(value)]
-            doubt = _doubt(names, numbers) if not others else _doubt_about(others) if numbers else ""
+            stripped = [name.strip() for name in names]
+            numbers = [_number(value) for value in stripped if _NUMBER.fullmatch(value)]
+            others = [value for value in stripped if not _NUMBER.fullmatch(value)]
+            doubt = _doubt(stripped, numbers) if not others else _doubt_about(others) if numbers else ""
             if doubt:
                 warnings.warn(
                     f"{self._field!r}: the labels are taken for names, although they look like numbers: {doubt}",
@@ -92,6 +94,12 @@ class Labels:
                 f"{self._first(other)}, {values[other]!r:.50}"
             )
         classes = sorted(names)
+        if alike := _alike(classes):
+            warnings.warn(
+                f"{self._field!r}: {alike[0]!r} and {alike[1]!r} are different classes; remove the spaces if they "
+                "are the same",
+                stacklevel=2,
+            )
         ranks = {name: rank for rank, name in enumerate(classes)}
         return np.array([ranks[name] for name in values], np.int64)[codes], classes
 
@@ -125,6 +133,16 @@ def _number(text: str) -> int | float | None:
     if not _INTEGER.fullmatch(text):
         return float(text)
     return int(text) if len(text.lstrip("+-0")) <= _DIGITS else None
+
+
+def _alike(classes: list[str]) -> tuple[str, str] | None:
+    """Return two names that differ only in spaces around them; None if there are none."""
+    known: dict[str, str] = {}
+    for name in classes:
+        other = known.setdefault(name.strip(), name)
+        if other != name:
+            return other, name
+    return None
 
 
 def _doubt(names: list[str], numbers: list[int | float | None]) -> str:
