@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import TYPE_CHECKING, SupportsIndex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import torch
 
-from foreload.checks import Array
+from foreload.checks import Array, check_int
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,14 +25,18 @@ _BITS_PER_SAMPLE = 258  # a tag of TIFF
 def size_pair(size: Size) -> tuple[int, int]:
     """Return (height, width).
 
+    Raises:
+        ValueError, TypeError: it is neither one int nor two.
+
     >>> size_pair(32)
     (32, 32)
     """
-    if isinstance(size, SupportsIndex):
-        return operator.index(size), operator.index(size)
-    if len(size) != 2:
+    sides: Any = (size, size) if isinstance(size, SupportsIndex) else size
+    if not isinstance(sides, Sequence) or isinstance(sides, str):
+        raise TypeError(f"size must be one number or (height, width), got {size!r}")
+    if len(sides) != 2:
         raise ValueError(f"size must be one number or (height, width), got {size}")
-    return int(size[0]), int(size[1])
+    return check_int("size", sides[0]), check_int("size", sides[1])
 
 
 def check_jitter(jitter: Jitter | None) -> Jitter:

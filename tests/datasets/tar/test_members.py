@@ -221,3 +221,15 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     ):
         with pytest.raises(DecodeError, match="is stored with holes; write the shard without --sparse"):
             fl.TarDataset(tmp_path / "s.tar")
+
+
+def test_members_of_a_sample_that_lie_apart_are_warned_of(tmp_path: Path) -> None:
+    names = ["a.jpg", "b.jpg", "a.cls", "b.cls"]
+    shard = write_tar(tmp_path / "x.tar", [(name, b"1") for name in names])
+    with pytest.warns(UserWarning, match=r"members of key 'a' do not lie side by side.* tar --sort=name"):
+        samples = list(fl.TarDataset(shard))
+    assert samples == by_webdatasets_rules(shard)
+    write_tar(shard, [(name, b"1") for name in sorted(names)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(fl.TarDataset(shard)) == 2

@@ -20,7 +20,8 @@ from foreload import _native
 from foreload.datasets.tar.forward import Blocks, Forward
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
-from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in, warn_of_link, warn_of_more
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
+from foreload.datasets.tar.warn import warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 from foreload.remote.fetch import Fetch

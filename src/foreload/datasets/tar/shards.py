@@ -19,6 +19,7 @@ from foreload.checks import Array, fits_int64
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
+from foreload.datasets.tar.warn import warn_of_apart, warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
 
@@ -32,8 +33,6 @@ __all__ = [
     "scan",
     "split_name",
     "tars_in",
-    "warn_of_link",
-    "warn_of_more",
 ]
 
 LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
@@ -203,6 +202,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
         raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
+    warn_of_apart(source, keys)
     where = np.array(places, np.int64).reshape(-1, 4)
     return ShardIndex(
         size,
@@ -240,24 +240,6 @@ def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) ->
         if rest.strip(b"\0"):
             warn_of_more(source)
             return
-
-
-def warn_of_link(source: str, name: str) -> None:
-    """Warn of a member that would be part of a sample, if it were no link."""
-    warnings.warn(
-        f"{source}: member {name!r} is a link (as tar writes a second name of a file), and links are passed over, "
-        "as in WebDataset; write the shard with --hard-dereference and --dereference",
-        stacklevel=6,
-    )
-
-
-def warn_of_more(source: str) -> None:
-    """Warn of bytes behind the end of a tar, which is where reading stops."""
-    warnings.warn(
-        f"{source}: there are bytes after the end marker of the tar, as in concatenated ones, and they are not "
-        "read; give each tar as a shard, or write them as one",
-        stacklevel=6,
-    )
 
 
 def _header_of(member: tarfile.TarInfo, file: IO[bytes]) -> tuple[int, int]:
