@@ -45,7 +45,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     Args:
         data_path: a file, a folder (with all ``*.parquet`` in and below it, sorted, without names that begin with
             a dot or underscore), or a list of these. All files have the wanted columns; the types are those of the
-            first file.
+            first file, to which others are cast (fractions may be rounded; what would lose more is an error).
         columns: which, in this order; None: all of the first file.
         transform: called with each dict.
         loading_mode: as for :class:`~foreload.BaseDataset`.
