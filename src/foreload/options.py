@@ -53,7 +53,7 @@ def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str
         name: the argument's name, for the error.
 
     Raises:
-        ValueError: ``amount`` is negative, not an amount, or more than 100% of the memory.
+        ValueError: ``amount`` is negative, not an amount, a part of a byte, or more than 100% of the memory.
         TypeError: ``amount`` is neither an int nor a str.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2 MB"), parse_bytes("25%", of=400)
@@ -70,11 +70,15 @@ def parse_bytes(amount: SupportsIndex | str, of: int | None = None, *, name: str
         number = -1.0
     if not 0 <= number < float("inf") or not (unit == "%" or unit in _UNITS):
         raise ValueError(f"{name} must be bytes, or a text such as '8GiB', '500MB' or '50%', got {amount!r}")
-    if unit == "%" and of is None and number > 100:
-        raise ValueError(f"{name} must be at most 100% of the memory, got {amount!r}")
     if unit == "%":
+        if of is None and number > 100:
+            raise ValueError(f"{name} must be at most 100% of the memory, got {amount!r}")
         return int(number / 100 * (granted_memory() if of is None else of))
-    return int(number * _UNITS[unit])
+    size = number * _UNITS[unit]
+    if size != int(size) and (_UNITS[unit] == 1 or size < 1):
+        remedy = f"for a share of the memory, write '{number * 100:g}%'" if number < 1 else "give a unit"
+        raise ValueError(f"{name} must be whole bytes, got {amount!r}; {remedy}")
+    return int(size)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
+import foreload as fl
 from foreload.bench import show
 from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work, present
 from foreload.bench.measure import Result
+from foreload.bench.stock import StockImages
 from foreload.bench.synth import synth_images
+from foreload.cli.main import main
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +113,27 @@ def test_the_table_has_spread_and_range_and_says_what_each_is() -> None:
     assert legend[1].endswith("everything together")
     single = [result._replace(batch_ms=result.batch_ms[:1]) for result in results]
     assert "±" not in "".join(line for line in shown(show.table(single, "images")).splitlines() if "stock" in line)
+
+
+def test_every_contestant_has_the_same_files(tmp_path: Path) -> None:
+    names = ["b/deep/1.JPEG", "a/2.jpeg", "a/3.JPG", "a/4.png", "a/.5.jpg", "b/6.gif", "b/notes.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.warns(UserWarning, match="not listed"):
+        stock, images = StockImages(tmp_path), fl.ImageDataset(tmp_path)
+    expected = [("a/2.jpeg", 0), ("a/3.JPG", 0), ("a/4.png", 0), ("b/deep/1.JPEG", 1)]
+    assert stock.samples == images.samples == [(str(tmp_path / name), target) for name, target in expected]
+
+
+@pytest.mark.parametrize("ending", [".JPEG", ".Jpg", ".jpeg", ".png"])
+def test_jpegs_of_any_ending_are_compared(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("typer")
+    (tmp_path / "one" / "deep").mkdir(parents=True)
+    (tmp_path / "one" / "deep" / f"1{ending}").write_bytes(b"")
+    compared: list[Any] = []
+    monkeypatch.setattr("foreload.cli.commands._bench", lambda _, work, *rest: compared.append(work.folder))
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", str(tmp_path)])
+    expected = (2, []) if ending == ".png" else (0, [str(tmp_path)])
+    assert (ended.value.code, compared) == expected

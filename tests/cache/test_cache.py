@@ -266,6 +266,25 @@ def test_budgets_are_read_as_people_write_them() -> None:
         assert parse_bytes(text) == amount
 
 
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("0.5", r"got '0\.5'; for a share of the memory, write '50%'"),
+        (".125b", r"write '12\.5%'"),
+        ("1.5", "whole bytes, got '1.5'; give a unit"),
+        ("0.0001 KiB", "whole bytes"),
+        *(
+            (amount, f"or a text such as .*, got '{amount}'")
+            for amount in ("", "-1", "nan", "1e400", "inf%", "5 G 3")
+        ),
+        ("101%", "at most 100%"),
+    ],
+)
+def test_amounts_that_make_no_sense_are_refused(amount: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"cache budget must be .*{words}"):
+        fl.Cache(amount)
+
+
 def test_loaders_with_a_cache_can_be_copied() -> None:
     loader = fl.DataLoader(Counted(), batch_size=8, cache="1MiB")
     list(loader)

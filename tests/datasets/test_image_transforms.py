@@ -102,6 +102,9 @@ def test_colour_jitter_stays_in_its_range() -> None:
     [
         {"size": 0},
         {"size": (3, 4, 5)},
+        {"size": "32"},
+        {"size": (32.9, 32)},
+        {"size": 32.5},
         {"scale": (0, 1)},
         {"scale": (0.5, 0.2)},
         {"ratio": (-1, 1)},

@@ -243,6 +243,47 @@ def test_wrong_data_is_named(data: Any, error: type[Exception], words: str) -> N
         fl.CachedDataset(data)
 
 
+@pytest.mark.parametrize("kind", [">f4", ">i8", ">u2", ">c16", "<f8"])
+@pytest.mark.parametrize("form", [lambda data: data, lambda data: (data, data[::-1]), lambda data: {"x": data}])
+def test_arrays_of_any_byte_order_are_their_values(form: Any, kind: str) -> None:
+    values = np.arange(40).reshape(20, 2)[::2].astype(kind)  # not contiguous
+    data = form(values)
+    (batch,) = fl.DataLoader(fl.CachedDataset(data), batch_size=10)
+    first = batch["x"] if isinstance(data, dict) else batch[0] if isinstance(data, tuple) else batch
+    assert np.array_equal(first.numpy(), values)
+    assert first.numpy().dtype == values.dtype.newbyteorder("=")
+    assert np.array_equal(fl.gather(np.ascontiguousarray(values), [3, 0]).numpy(), values[[3, 0]])
+
+
+RECORDS = np.zeros(3, [("x", "f4"), ("y", ">i8")])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (np.ma.masked_equal([1, 2, 3], 2), r"data is a masked array.* give data\.filled\(\.\.\.\)"),
+        ({"x": np.ma.array([1, 2])}, r"data\['x'\] is a masked array"),
+        (
+            np.array(["2026-01-01"], "M8[D]"),
+            r"dtype datetime64\[D\], which torch does not have; .*astype\(np\.int64\)",
+        ),
+        ((np.arange(1), np.array([5], "m8[s]")), r"data\[1\] has the dtype timedelta64\[s\]"),
+        (RECORDS, r"data has the dtype .*; give a dict of its fields"),
+        (np.array(["a"]), r"data has the dtype <U1, which torch does not have; convert it to numbers"),
+        (np.array([None]), r"data has the dtype object"),
+    ],
+)
+def test_arrays_that_are_no_tensors_are_named(data: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        fl.CachedDataset(data)
+
+
+@pytest.mark.parametrize("data", [np.array(5), np.float64(5), torch.tensor(5), (np.arange(2), np.array(5))])
+def test_a_scalar_has_no_samples(data: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"one row per sample|data must be a tensor"):
+        fl.CachedDataset(data)
+
+
 def test_a_tensor_that_a_dataset_no_longer_has_is_freed() -> None:
     array = np.zeros((64, 100), np.float32)
     memory = weakref.ref(array)  # which the tensor's storage holds

@@ -165,6 +165,49 @@ def test_sequences_of_other_kinds() -> None:
     assert default_collate([1, 2]).dtype is lengths.dtype
 
 
+def padded(rows: list[Any], value: float) -> list[list[Any]]:
+    longest = max(map(len, rows))
+    return [list(map(float, row)) + [value] * (longest - len(row)) for row in rows]
+
+
+ROWS: dict[str, tuple[list[Any], torch.dtype]] = {
+    "whole numbers first": ([torch.tensor([1, 1]), torch.tensor([0.5])], torch.float32),
+    "lists of numbers": ([[1, 1], [0.5]], torch.float32),
+    "an empty list first": ([[], [1 << 24 | 1, 5]], torch.int64),
+    "all empty but one": ([[], [], [3]], torch.int64),
+    "halves and doubles": ([torch.ones(1).half(), torch.ones(2).double() / 3], torch.float64),
+    "arrays": ([np.array([3], np.int32), torch.tensor([1 << 40, 2])], torch.int64),
+}
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("kind", sorted(ROWS))
+def test_rows_are_padded_in_their_common_type(kind: str, labels: bool) -> None:
+    rows, dtype = ROWS[kind]
+    name = "labels" if labels else "weights"
+    batch = Collate.padded_text_collate([{"input_ids": [7] * len(row), name: row} for row in rows])
+    assert batch[name].dtype is dtype
+    assert batch[name].double().tolist() == padded([torch.as_tensor(row).double() for row in rows], -100 * labels)
+    assert list(batch) == ["input_ids", "attention_mask", name]
+    sequences, lengths = Collate.padded_sequence_collate(rows)
+    assert (sequences.dtype, lengths.tolist()) == (dtype, [len(row) for row in rows])
+    assert sequences.double().tolist() == padded([torch.as_tensor(row).double() for row in rows], 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.complex64, torch.int32, torch.bfloat16])
+def test_what_is_not_per_token_is_collated_as_torch_does(dtype: torch.dtype) -> None:
+    sides: list[Any] = [torch.tensor([1, 0, 1]).to(dtype), torch.tensor([0, 0, 1]).to(dtype)]
+    batch = Collate.padded_text_collate([{"input_ids": [7, 8], "side": side} for side in sides])
+    assert (batch["side"].dtype, batch["side"].tolist()) == (dtype, torch.stack(sides).tolist())
+    per_token = Collate.padded_text_collate([{"input_ids": [7] * n, "side": sides[0][:n]} for n in (2, 3)])["side"]
+    assert (per_token.dtype, per_token[0].tolist()) == (dtype, torch.tensor([1, 0, 0]).to(dtype).tolist())
+    spans = [{"input_ids": [7], "span": [3, 5, 9]}, {"input_ids": [7], "span": [4, 6, 8]}]
+    expected = default_collate([sample["span"] for sample in spans])
+    assert all(map(torch.equal, Collate.padded_text_collate(spans)["span"], expected))
+    marked = Collate.padded_text_collate([{"input_ids": [7, 8], "attention_mask": np.array([True, False])}])
+    assert (marked["attention_mask"].dtype, marked["attention_mask"].tolist()) == (torch.int64, [[1, 0]])
+
+
 class Sentences(torch.utils.data.Dataset[Any]):
     """As tutorials on text classification have it: tokens of a sentence, and its class."""
 

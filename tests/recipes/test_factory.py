@@ -23,7 +23,8 @@ from tests.recipes.test_recipes import listed
 class FakeText(torch.utils.data.Dataset[Any]):
     def __init__(self, data_path: Any, tokenizer: Any = None, max_length: int = 512, **options: Any) -> None:
         self.texts = Path(data_path).read_text().split()
-        self.max_length, self.options = max_length, options
+        self.max_length, self.options, self.padding = max_length, options, options.get("padding", True)
+        self.collate = types.SimpleNamespace(pad=0)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -56,6 +57,21 @@ def test_the_factory_makes_the_dataset_of_a_path(monkeypatch: pytest.MonkeyPatch
     assert sum(len(batch) for (batch,) in DataLoaderFactory.create_hdf5_dataloader("x.h5", config)) == 6
     assert listed(DataLoaderFactory.create_dataloader([1, 2], config)) == [[1, 2]]
     assert DataLoaderFactory.create_dataloader([1, 2]).config == DataLoaderConfig()
+
+
+def test_texts_are_padded_with_the_tokenizers_padding(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<pad>": 7}, unk_token="b"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(pad_id=7, pad_token="<pad>")
+    (tmp_path / "a.csv").write_text("text,label\na b a,1\na,2\n")
+    config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
+    (batch,) = DataLoaderFactory.create_text_dataloader(
+        tmp_path / "a.csv", config, tokenizer=tokenizer, padding=False
+    )
+    assert batch["input_ids"].tolist() == [[0, 1, 0], [0, 7, 7]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["labels"].tolist() == [1, 2]
 
 
 def labelled(photos: Path) -> tuple[list[Path], list[int]]:

@@ -15,26 +15,22 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
+from foreload.datasets.folders import IMAGES, list_files
 from foreload.transforms import IMAGENET_MEAN, IMAGENET_STD
 
 __all__ = ["StockImages"]
 
 
 class StockImages(Dataset[tuple[torch.Tensor, int]]):
-    """Class folders of JPEGs.
+    """Images in class folders.
 
     Args:
         normalize: float32, by ToTensor and Normalize; otherwise uint8 of 3 x 224 x 224.
     """
 
     def __init__(self, folder: str | Path, *, normalize: bool = True) -> None:
-        classes = sorted(entry.name for entry in Path(folder).iterdir() if entry.is_dir())
-        self.samples = [
-            (str(path), target)
-            for target, name in enumerate(classes)
-            for path in sorted((Path(folder) / name).glob("*.jpg"))
-            if path.is_file()
-        ]
+        listing = list_files(folder, None, IMAGES)  # the files of every contestant
+        self.samples = list(zip(listing.paths, listing.targets.tolist(), strict=True))
         self.normalize = normalize
 
     def __len__(self) -> int:

@@ -292,11 +292,12 @@ def _budgets(texts: list[str] | None, total: int) -> list[int]:
 def _check_images(folder: Path) -> None:
     from foreload.datasets.folders import IMAGES, list_files
 
-    if not list_files(folder, None, IMAGES).classes:
+    listing = list_files(folder, None, IMAGES)
+    if not listing.classes:
         raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
-    if next(folder.glob("*/*.jpg"), None) is None:
+    if not any(path.lower().endswith((".jpg", ".jpeg")) for path in listing.paths):
         raise FileNotFoundError(
-            f"no *.jpg in the class folders of {str(folder)!r}; the comparison with stock torch needs them"
+            f"no .jpg or .jpeg in the class folders of {str(folder)!r}; the contestants are compared on JPEGs"
         )
 
 

@@ -78,7 +78,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
 def _kind_within(folder: Path) -> str:
     """Return the most common file ending among the first files of a folder."""
-    names = (name for _, name in files_below(folder) if not name.startswith("."))
+    names = (name for _, name in files_below(folder))
     endings = Counter(os.path.splitext(name)[1].lower() for name in islice(names, _LOOKED_AT))
     return endings.most_common(1)[0][0] if endings else ""
 

@@ -32,7 +32,8 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
     are made one after the other; those that wait for the disk, many at a time (io_uring).
 
     Args:
-        data_path: a folder of class folders, a flat folder, or a list of files. Hidden files do not count.
+        data_path: a folder of class folders, a flat folder, or a list of files. Hidden files and folders do not
+            count.
         transform: called with each tensor, for instance to decode it.
         target_transform: called with each target.
         loading_mode: as for :class:`~foreload.BaseDataset`.

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from foreload.checks import first_beyond_int64
+from foreload.checks import Array, first_beyond_int64
 from foreload.record.progress import track
 
-__all__ = ["IMAGES", "Labels", "Listing", "files_below", "is_folder", "is_special", "list_files"]
+__all__ = [
+    "IMAGES",
+    "Labels",
+    "Listing",
+    "class_folders",
+    "files_below",
+    "is_special",
+    "list_files",
+    "number_names",
+    "sorted_files",
+]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+# Not listed in class folders, as torchvision's ImageFolder does not: indices are to be the same.
+_NOT_IN_CLASSES = (".gif",)
+
+# Larger labels are identifiers, for which a list of names from 0 on would take much memory.
+_MOST_NAMES = 1 << 20
 
 Labels = Sequence[int] | Sequence[str] | np.ndarray
 
@@ -25,18 +42,21 @@ class Listing(NamedTuple):
 
     paths: list[str]
     targets: np.ndarray  # int64, -1 for a file without a label
-    classes: list[str]
+    classes: list[str]  # by target
 
 
 def list_files(
     data_path: str | Path | Sequence[str | Path], labels: Labels | None, extensions: tuple[str, ...] = ()
 ) -> Listing:
-    """List the files at ``data_path``, sorted by name if it is a folder; see :func:`files_below`.
+    """List the files at ``data_path``, those of a folder as :func:`sorted_files` does.
+
+    Class folders of images are listed as torchvision's ``ImageFolder`` lists them, which leaves out ``.gif``,
+    except that hidden files and folders do not count; a warning says so if there are any that would.
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files.
         labels: one per file; by default they come from the class folders.
-        extensions: of the files to list, in lower case; empty: all. Hidden files are never listed.
+        extensions: of the files to list, in lower case; empty: all.
 
     Raises:
         FileNotFoundError: the folder does not exist, or it or one of its class folders has no file.
@@ -52,13 +72,30 @@ def list_files(
         raise FileNotFoundError(f"data_path: there is no folder {str(root)!r}")
     if not root.is_dir():
         raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
-    folders = sorted(entry.name for entry in os.scandir(root) if is_folder(entry))
+    folders = class_folders(root)
     if labels is None and folders:
         return _from_class_folders(root, folders, extensions)
-    paths = _files_below(str(root), extensions)
+    paths = sorted_files(root, extensions)
     if not paths:
         raise FileNotFoundError(f"data_path: no {_looked_for(extensions, str(root))}")
     return _labelled(paths, labels)
+
+
+def class_folders(root: str | Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted; hidden ones do not count."""
+    return sorted(entry.name for entry in os.scandir(root) if entry.name[0] != "." and _is_folder(entry))
+
+
+def number_names(targets: Array) -> list[str]:
+    """Return names of classes that are numbers: those from 0 to the largest, as text.
+
+    None if one is too large to be the number of a class, and -1 has none.
+
+    >>> number_names(np.array([3, 1, -1])), number_names(np.array([10**12]))
+    (['0', '1', '2', '3'], [])
+    """
+    count = int(targets.max(initial=-1)) + 1
+    return list(map(str, range(count))) if count <= _MOST_NAMES else []
 
 
 def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listing:
@@ -78,23 +115,58 @@ def _looked_for(extensions: tuple[str, ...], where: str) -> str:
 
 
 def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...]) -> Listing:
+    wanted = tuple(extension for extension in extensions if extension not in _NOT_IN_CLASSES)
+    skipped = [entry.path for entry in os.scandir(root) if entry.name[0] == "." and _is_folder(entry)]
+    others: list[str] = []
     paths: list[str] = []
     counts: list[int] = []
     for folder in track(folders, "listing folders", total=len(folders), after=1):
-        found = _files_below(str(root / folder), extensions, str(root))
-        paths.extend(found)
-        counts.append(len(found))
+        found = sorted_files(root / folder, extensions, root, skipped)
+        listed = [path for path in found if path.lower().endswith(wanted)] if wanted else found
+        others += [path for path in found if path.lower().endswith(_NOT_IN_CLASSES)] if wanted else []
+        paths.extend(listed)
+        counts.append(len(listed))
     if empty := [folder for folder, count in zip(folders, counts, strict=True) if count == 0]:
         where = f"class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}"
         raise FileNotFoundError(
-            f"data_path: no image in {where}; looked for {', '.join(extensions)}"
+            f"data_path: no image in {where}; looked for {', '.join(wanted)}{_about_others(others)}"
             if extensions
             else f"data_path: no file in {where}"
         )
+    if wanted:
+        _warn_of_differences(root, others, [path for path in skipped if _holds(path, wanted)])
     return Listing(paths, np.repeat(np.arange(len(folders)), counts), folders)
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
+def _about_others(others: list[str]) -> str:
+    return "; for GIFs, give a list of files, and labels=" if others else ""
+
+
+def _warn_of_differences(root: Path, others: list[str], hidden: list[str]) -> None:
+    """Warn of files that somebody who looks into the folder, or uses torchvision, expects to be listed."""
+    if others:
+        warnings.warn(
+            f"{len(others)} GIFs in {str(root)!r}, such as {others[0]!r}, are not listed, as in torchvision's "
+            "ImageFolder; convert them, or give a list of files, and labels=",
+            stacklevel=5,
+        )
+    if hidden:
+        warnings.warn(
+            f"hidden files and folders in {str(root)!r} are not listed, such as {min(hidden)!r}, but "
+            "torchvision's ImageFolder lists them; remove them, or rename them if they are samples",
+            stacklevel=5,
+        )
+
+
+def _holds(path: str, extensions: tuple[str, ...]) -> bool:
+    """Whether torchvision would load an image from a hidden file or folder."""
+    below = [name for _, _, names in os.walk(path) for name in names]
+    # ("._NAME" is what macOS notes about the file NAME, not an image.)
+    names = below if os.path.isdir(path) else [os.path.basename(path)]
+    return any(name.lower().endswith(extensions) and not name.startswith("._") for name in names)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Whether an entry of a folder is a folder, or a link to one; a link to itself is none."""
     try:
         return entry.is_dir()
@@ -113,15 +185,19 @@ def is_special(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def files_below(folder: str | Path, root: str | Path | None = None) -> Iterator[tuple[str, str]]:
+def files_below(
+    folder: str | Path, root: str | Path | None = None, hidden: list[str] | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield path and name of the files in a folder and its subfolders, in any order.
 
-    Links are followed, except those to a folder that they lie in, as their files are listed already. FIFOs,
-    devices and sockets are passed over.
+    Files and folders whose names begin with a dot are passed over: they are notes of programs, such as
+    ``.ipynb_checkpoints`` and the ``._NAME`` of macOS. So are FIFOs, devices and sockets. Links are followed,
+    except those to a folder that they lie in, as their files are listed already.
 
     Args:
         folder: where to begin.
         root: a folder that ``folder`` lies in; links to it are not followed either.
+        hidden: is extended by the paths of files and folders that begin with a dot.
     """
     above = frozenset() if root is None else frozenset({_identity(root)})
     waiting = [(os.fspath(folder), above)]
@@ -132,23 +208,36 @@ def files_below(folder: str | Path, root: str | Path | None = None) -> Iterator[
             continue
         with os.scandir(path) as entries:
             for entry in entries:
-                if is_folder(entry):
+                if entry.name[0] == ".":
+                    if hidden is not None:
+                        hidden.append(entry.path)
+                elif _is_folder(entry):
                     waiting.append((entry.path, known))
                 elif not is_special(entry):
                     yield entry.path, entry.name
 
 
+def sorted_files(
+    folder: str | Path,
+    extensions: tuple[str, ...] = (),
+    root: str | Path | None = None,
+    hidden: list[str] | None = None,
+) -> list[str]:
+    """List the files in a folder and its subfolders, sorted by folder and then by name, as torchvision does.
+
+    Args:
+        folder: where to begin.
+        extensions: of the files to list, in lower case; empty: all.
+        root: as for :func:`files_below`.
+        hidden: as for :func:`files_below`.
+    """
+    found = (path for path, name in files_below(folder, root, hidden) if name.lower().endswith(extensions or ""))
+    return sorted(found, key=os.path.split)
+
+
 def _identity(folder: str | Path) -> tuple[int, int]:
     status = os.stat(folder)
     return status.st_dev, status.st_ino
-
-
-def _files_below(folder: str, extensions: tuple[str, ...], root: str | None = None) -> list[str]:
-    return sorted(
-        path
-        for path, name in files_below(folder, root)
-        if not name.startswith(".") and name.lower().endswith(extensions or "")
-    )
 
 
 def _labelled(paths: list[str], labels: Labels | None) -> Listing:
@@ -167,7 +256,11 @@ def _labelled(paths: list[str], labels: Labels | None) -> Listing:
             raise TypeError(f"labels must be all int or all str, got {str(values[0])!r:.50} and {odd!r:.50}")
     if values.ndim != 1 or values.dtype.kind not in "iubU":
         raise TypeError(f"labels must be one int or one str per file, got an array of {values.dtype}")
-    if values.dtype.kind == "U":
-        classes, targets = np.unique(values, return_inverse=True)
-        return Listing(paths, targets.astype(np.int64), classes.tolist())
-    return Listing(paths, values.astype(np.int64), [str(label) for label in np.unique(values).tolist()])
+    if values.dtype.kind != "U":
+        targets = values.astype(np.int64)
+        return Listing(paths, targets, number_names(targets))
+    # Not by NumPy, whose strings end before a NUL.
+    names = list(map(str, labels))
+    classes = sorted(set(names))
+    ranks = {name: rank for rank, name in enumerate(classes)}
+    return Listing(paths, np.array([ranks[name] for name in names], np.int64), classes)

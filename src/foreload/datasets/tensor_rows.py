@@ -131,7 +131,7 @@ def _page_lock(tensor: torch.Tensor) -> None:
 def as_tensor(name: str, data: Any) -> torch.Tensor:
     """Return a contiguous CPU tensor or array as a tensor; raise TypeError or ValueError if it is none."""
     if isinstance(data, np.ndarray):
-        data = from_array(data)
+        data = from_array(name, data)
     if not isinstance(data, torch.Tensor):
         raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
     if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
@@ -141,14 +141,32 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
-def from_array(array: Array) -> torch.Tensor:
-    """Return a tensor over an array's memory, which need not be writable."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():
-        # Nothing is written to it here.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+def from_array(name: str, array: Array) -> torch.Tensor:
+    """Return a tensor over an array's memory, which need not be writable; a copy if its bytes are swapped.
+
+    Raises:
+        TypeError: a tensor cannot hold what is in the array; the message gives it this name, and says what to do.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and a tensor has no mask; give {name}.filled(...), and the mask as an "
+            "array of its own if it is needed"
+        )
+    if not array.dtype.isnative and array.dtype.names is None:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        with warnings.catch_warnings():
+            if not array.flags.writeable:  # nothing is written to it here
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(array)
+    except TypeError:
+        if array.dtype.names is not None:
+            remedy = f"give a dict of its fields, {{field: {name}[field] for field in {name}.dtype.names}}"
+        elif array.dtype.kind in "mM":
+            remedy = f"give {name}.astype(np.int64), which counts its units"
+        else:
+            remedy = "convert it to numbers"
+        raise TypeError(f"{name} has the dtype {array.dtype}, which torch does not have; {remedy}") from None
 
 
 def byte_rows(tensor: torch.Tensor) -> Array:
@@ -183,8 +201,9 @@ class Rows:
             fields = [data]
         if not fields:
             raise ValueError("data is empty; give at least one tensor")
-        labels = self.names or range(len(fields))
-        self.fields = [as_tensor(f"data[{label!r}]", field) for label, field in zip(labels, fields, strict=True)]
+        labels = [f"data[{label!r}]" for label in self.names or range(len(fields))]
+        shown = ["data"] if self.single else labels
+        self.fields = [as_tensor(label, field) for label, field in zip(shown, fields, strict=True)]
         lengths = [len(field) if field.ndim else -1 for field in self.fields]
         if min(lengths) < 0 or len(set(lengths)) != 1:
             raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")

@@ -80,6 +80,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
     Args:
         data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
             list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
+            Arrays of the other byte order are converted.
         pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.
         share: put it into shared memory (if /dev/shm is too small: private memory, with a warning). What lies in
             shared memory already, or is mapped from a file (``np.load(path, mmap_mode="r")``), is not copied, so
@@ -275,7 +276,8 @@ def _listed(indices: Any) -> Any:
 
 def _contiguous(data: Any) -> Any:
     if isinstance(data, np.ndarray):
-        return np.ascontiguousarray(data)
+        # (ascontiguousarray would drop a mask, and make a sample of a scalar.)
+        return np.asanyarray(data, order="C")
     if isinstance(data, torch.Tensor) and data.layout is torch.strided:
         return data.detach().cpu().contiguous()
     if isinstance(data, Mapping):

@@ -123,8 +123,9 @@ class CustomCollateFn:
 
         Returns:
             ``input_ids`` and ``attention_mask`` (1: a token, 0: padding), int64, batch x longest; ``labels``, if
-            there are any: one each (ints become int64), or one per token, int64, padded with -100. Other values
-            per token are padded with 0; the rest is collated as torch does.
+            there are any: one each (ints become int64), or one per token, int64 (floats stay floats), padded with
+            -100. Other numbers per token are padded with 0, in their common dtype; the rest is collated as torch
+            does.
 
         Raises:
             TypeError: a sample is none of these.
@@ -137,12 +138,13 @@ class CustomCollateFn:
             if lacking := [position for position, sample in enumerate(samples) if name not in sample]:
                 raise ValueError(f"sample {lacking[0]} of the batch has no {name!r}, which sample 0 has")
             values = [sample[name] for sample in samples]
-            per_token = all(isinstance(value, torch.Tensor) and value.ndim == 1 for value in values)
-            if per_token and (name == "labels" or [len(value) for value in values] == lengths):
-                padding = {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0)
-                result[name] = _padded(values, padding)
-            else:
+            if not all(map(_is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
                 result[name] = default_collate(values)
+                continue
+            rows = _of_one_type([torch.as_tensor(value) for value in values])
+            if name == "labels" and not rows[0].is_floating_point():
+                rows = [row.to(torch.int64) for row in rows]
+            result[name] = _padded(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
         return result
 
     @staticmethod
@@ -170,10 +172,7 @@ class CustomCollateFn:
                 "padded_sequence_collate pads the first dimension only; the others must agree, but the shapes are "
                 f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}"
             )
-        kind = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
-        return _padded([tensor.to(kind) for tensor in tensors], 0), torch.tensor(
-            [len(tensor) for tensor in tensors]
-        )
+        return _padded(_of_one_type(tensors), 0), torch.tensor([len(tensor) for tensor in tensors])
 
 
 def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequence[Any]:
@@ -220,7 +219,22 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return stack([tensor])[0] if is_plain else tensor
 
 
+def _is_row(value: Any) -> bool:
+    """Whether a value is a list of numbers, or a tensor or array of one dimension."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim == 1
+    return isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, np.number)) for item in value)
+
+
+def _of_one_type(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Convert tensors to their common dtype; an empty one has no say, as that of ``[]`` is float32 by chance."""
+    kinds = [tensor.dtype for tensor in tensors if tensor.numel()] or [tensor.dtype for tensor in tensors]
+    kind = functools.reduce(torch.promote_types, kinds)
+    return [tensor.to(kind) for tensor in tensors]
+
+
 def _padded(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
+    """Pad tensors of one dtype."""
     first = sequences[0]
     longest = max(map(len, sequences))
     padded = new_tensor((len(sequences), longest, *first.shape[1:]), first.dtype)
@@ -271,7 +285,7 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
 
 
 def _tokens(sample: Any, position: int) -> dict[str, Any]:
-    """Return a sample as a dict, with its values per token as 1-D int64 tensors."""
+    """Return a sample as a dict, with its tokens and their mask as 1-D int64 tensors."""
     if hasattr(sample, "ids") and hasattr(sample, "attention_mask"):  # an encoding of the tokenizers library
         sample = {"input_ids": sample.ids, "attention_mask": sample.attention_mask}
     if isinstance(sample, Mapping):
@@ -282,27 +296,19 @@ def _tokens(sample: Any, position: int) -> dict[str, Any]:
         named = {"input_ids": sample[0], "labels": sample[1]}
     else:
         named = {"input_ids": sample}
-    named = {name: torch.as_tensor(value) if _is_sequence(value) else value for name, value in named.items()}
-    ids = named["input_ids"]
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 1 or (ids.is_floating_point() and len(ids)):
+    ids = torch.as_tensor(named["input_ids"]) if _is_sequence(named["input_ids"]) else None
+    if ids is None or ids.ndim != 1 or ((ids.is_floating_point() or ids.is_complex()) and len(ids)):
         raise TypeError(
             f"sample {position} of the batch: tokens must be a list of ints or a 1-D tensor of them, got "
             f"{type(sample).__name__}; tokenize texts in the dataset"
         )
-    mask = named.get("attention_mask", torch.ones(len(ids), dtype=torch.int64))
-    ordered = {"input_ids": ids, "attention_mask": mask, **named}
-    if isinstance(mask, torch.Tensor) and len(mask) != len(ids):
+    mask = torch.as_tensor(named.get("attention_mask", torch.ones(len(ids))))
+    if mask.shape != ids.shape:
         raise ValueError(
-            f"sample {position} of the batch: attention_mask has {len(mask)} entries for {len(ids)} tokens"
+            f"sample {position} of the batch: attention_mask has {mask.numel()} entries for {len(ids)} tokens"
         )
-    return {name: _to_int64(value, name) for name, value in ordered.items()}
-
-
-def _to_int64(value: Any, name: str) -> Any:
-    per_token = name in ("input_ids", "attention_mask") or (
-        isinstance(value, torch.Tensor) and value.ndim == 1 and not value.is_floating_point()
-    )
-    return value.to(torch.int64) if per_token else value
+    others = {name: value for name, value in named.items() if name not in ("input_ids", "attention_mask")}
+    return {"input_ids": ids.to(torch.int64), "attention_mask": mask.to(torch.int64), **others}
 
 
 def _is_sequence(value: Any) -> bool:

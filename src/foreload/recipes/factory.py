@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,14 +56,17 @@ class DataLoaderFactory:
         """Return a loader of texts, a :class:`~foreload.TextDataset`.
 
         With ``padding=False`` batches are padded to their longest text, by
-        :meth:`CustomCollateFn.padded_text_collate` unless the configuration has another ``collate_fn``.
+        :meth:`CustomCollateFn.padded_text_collate` with the tokenizer's padding id, unless the configuration has
+        another ``collate_fn``.
         """
         from foreload.datasets.text import TextDataset
 
         config = config or DataLoaderConfig()
-        if options.get("padding") is False and config.collate_fn is None:
-            config = replace(config, collate_fn=CustomCollateFn.padded_text_collate)
-        return EfficientDataLoader(TextDataset(path, max_length=max_length, **options), config)
+        texts = TextDataset(path, max_length=max_length, **options)
+        if not texts.padding and config.collate_fn is None:
+            pad = partial(CustomCollateFn.padded_text_collate, pad_id=texts.collate.pad)
+            config = replace(config, collate_fn=pad)
+        return EfficientDataLoader(texts, config)
 
     @staticmethod
     def create_hdf5_dataloader(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import TYPE_CHECKING, SupportsIndex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import torch
 
-from foreload.checks import Array
+from foreload.checks import Array, check_int
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,18 +19,24 @@ __all__ = ["Jitter", "Size", "check_colors", "check_jitter", "rgb_array", "size_
 Size = int | tuple[int, int]
 Jitter = tuple[float, float, float, float]
 
+_BITS_PER_SAMPLE = 258  # a tag of TIFF
+
 
 def size_pair(size: Size) -> tuple[int, int]:
     """Return (height, width).
 
+    Raises:
+        ValueError, TypeError: it is neither one int nor two.
+
     >>> size_pair(32)
     (32, 32)
     """
-    if isinstance(size, SupportsIndex):
-        return operator.index(size), operator.index(size)
-    if len(size) != 2:
+    sides: Any = (size, size) if isinstance(size, SupportsIndex) else size
+    if not isinstance(sides, Sequence) or isinstance(sides, str):
+        raise TypeError(f"size must be one number or (height, width), got {size!r}")
+    if len(sides) != 2:
         raise ValueError(f"size must be one number or (height, width), got {size}")
-    return int(size[0]), int(size[1])
+    return check_int("size", sides[0]), check_int("size", sides[1])
 
 
 def check_jitter(jitter: Jitter | None) -> Jitter:
@@ -57,8 +63,13 @@ def check_colors(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
 def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
     """Return any image as uint8 of height x width x 3: grey is repeated, alpha dropped, 16 bits scaled to 8.
 
+    Grey of 16 bits (Pillow's ``I;16``; ``I`` of PNG and PGM files) is divided by 257, that of 12 bits in TIFF by
+    4095 / 255, whatever the values. Other integers (``I``) and floats (``F``) are refused: which of their values
+    is white is not known.
+
     Raises:
         TypeError: ``image`` is not an image, or its dtype is not uint8.
+        ValueError: it is a Pillow image of 32-bit integers or floats.
     """
     if isinstance(image, torch.Tensor):
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
@@ -74,12 +85,20 @@ def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
     if not hasattr(image, "convert"):
         raise TypeError(f"an image must be a Pillow image, an ndarray or a tensor, got {type(image).__name__}")
     if image.mode.startswith("I") or image.mode == "F":
-        return rgb_array(_to_8_bits(np.asarray(image), image.mode))
+        return rgb_array(_to_8_bits(image))
     return np.ascontiguousarray(np.asarray(image.convert("RGB")))
 
 
-def _to_8_bits(values: Array, mode: str) -> Array:
-    # Pillow's own conversion clips at 255, which turns a 16-bit image white. Its mode "I" holds 8 or 16 bits.
-    if mode.startswith("I;16") or (mode == "I" and values.max(initial=0) > 255):
-        values = values / 257
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+def _to_8_bits(image: Image.Image) -> Array:
+    # Pillow's own conversion clips at 255, which turns a 16-bit image white.
+    if image.mode.startswith("I;16"):
+        (bits, *_) = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))
+    elif image.mode == "I" and image.format in ("PNG", "PPM"):
+        bits = 16
+    else:
+        kind = "floats" if image.mode == "F" else "32-bit integers"
+        raise ValueError(
+            f"an image of {kind} (Pillow's mode {image.mode!r}) has no known white; convert it to 8 or 16 bits"
+        )
+    values: Array = np.rint(np.asarray(image) * 255.0 / (2**bits - 1))
+    return values.astype(np.uint8)

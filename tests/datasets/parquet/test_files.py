@@ -57,6 +57,34 @@ def test_types_are_the_first_files_or_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        (pa.array([1.0], pa.float16()), pa.array([1.0, 70000.0]), None),
+        (pa.array([1.0], pa.float32()), pa.array([1.0, -1e39]), None),
+        (pa.array([1.0], pa.float32()), pa.array([0.1, float("inf")]), [torch.tensor(0.1).item(), float("inf")]),
+        (pa.array([1.0], pa.float32()), pa.array([None, 2.0]), [None, 2.0]),
+        (pa.array([True]), pa.array([1, 5]), None),
+        (pa.array([True]), pa.array([1, 0]), [True, False]),
+        (pa.array([0.5]), pa.array([1, 2]), [1.0, 2.0]),
+    ],
+)
+def test_what_the_first_files_type_does_not_hold_is_an_error(
+    tmp_path: Path, first: Any, other: Any, expected: Any
+) -> None:
+    pq.write_table(pa.table({"x": first}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": other}), tmp_path / "b.parquet")
+    dataset = fl.ParquetDataset(tmp_path)
+    if expected is not None:
+        assert [dataset[1]["x"], dataset[2]["x"]] == expected
+        return
+    words = (
+        r"b\.parquet: row group 0 cannot be decoded: column 'x' has values that \w+, its type in the first file"
+    )
+    with pytest.raises(fl.errors.DecodeError, match=words):
+        dataset[2]
+
+
+@pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda p: fl.ParquetDataset(p / "none"), FileNotFoundError, "data_path.*none"),

@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 import tempfile
 import warnings
@@ -139,8 +140,13 @@ def test_any_header(block: int, damage: tuple[int, bytes], format: int) -> None:
         ([("../a.txt", b"1")], "member '../a.txt' leads out of the archive"),
         ([("a/../../b.txt", b"1")], "leads out of the archive"),
         ([("/etc/a.txt", b"1")], "member '/etc/a.txt' leads out of the archive"),
-        ([("a.cls", b"cat")], "member 'a.cls' must hold a number, got b'cat'"),
+        ([("a.cls", b"cat")], "member 'a.cls' must hold a number that fits into int64, got b'cat'"),
         ([("a.cls", b"")], "must hold a number"),
+        (
+            [("a.cls", b"1"), ("b.cls", str(1 << 63).encode())],
+            "'b.cls' must hold a number that fits into int64, got",
+        ),
+        ([("a.cls", str(-(1 << 63) - 1).encode())], "'a.cls' must hold a number that fits into int64, got"),
         ([("a.txt", b"1"), ("a.TXT", b"2")], "sample 'a' has two members 'txt'"),
         ([("README", b"1")], "has no samples; members are named KEY.FIELD"),
     ],
@@ -149,6 +155,37 @@ def test_members_that_cannot_be(tmp_path: Path, members: list[Member], message: 
     shard = write_tar(tmp_path / "x.tar", members)
     with pytest.raises(DecodeError, match=f"x.tar: .*{re.escape(message)}"):
         fl.TarDataset(shard)
+
+
+@pytest.mark.parametrize("kind", ["hard", "link"])
+def test_links_are_passed_over_with_a_warning(tmp_path: Path, kind: str) -> None:
+    shard = write_tar(
+        tmp_path / "x.tar", [("a.txt", b"1"), ("b.cls", kind), ("b.txt", b"2"), ("c.txt", kind), ("README", kind)]
+    )
+    for dataset in (fl.TarDataset, fl.TarStream):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            samples = list(dataset(shard))
+        assert sorted(sample["__key__"] for sample in samples) == ["a", "b"]
+        (warned,) = [str(one.message) for one in caught if "end marker" not in str(one.message)]
+        assert re.match(rf"{shard}: member 'b\.cls' is a link .* passed over, .*--hard-dereference", warned)
+    write_tar(tmp_path / "y.tar", [("a.txt", b"1"), ("README", kind), (".b.txt", kind), ("c", "folder")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(fl.TarDataset(tmp_path / "y.tar")) == len(list(fl.TarStream(tmp_path / "y.tar"))) == 1
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="no tar")
+def test_the_warning_of_links_says_how_to_write_the_shard(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1")
+    os.link(tmp_path / "a.txt", tmp_path / "b.txt")
+    (tmp_path / "c.txt").symlink_to("a.txt")
+    write = ["tar", "-C", str(tmp_path), "-cf", str(tmp_path / "x.tar")]
+    subprocess.run([*write, "a.txt", "b.txt", "c.txt"], check=True)
+    with pytest.warns(UserWarning, match="member 'b.txt' is a link"):
+        assert len(fl.TarDataset(tmp_path / "x.tar")) == 1
+    subprocess.run([*write, "--hard-dereference", "--dereference", "a.txt", "b.txt", "c.txt"], check=True)
+    assert [sample["txt"] for sample in fl.TarDataset(tmp_path / "x.tar")] == [b"1"] * 3
 
 
 def test_what_is_no_shard(tmp_path: Path) -> None:
@@ -184,3 +221,15 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     ):
         with pytest.raises(DecodeError, match="is stored with holes; write the shard without --sparse"):
             fl.TarDataset(tmp_path / "s.tar")
+
+
+def test_members_of_a_sample_that_lie_apart_are_warned_of(tmp_path: Path) -> None:
+    names = ["a.jpg", "b.jpg", "a.cls", "b.cls"]
+    shard = write_tar(tmp_path / "x.tar", [(name, b"1") for name in names])
+    with pytest.warns(UserWarning, match=r"members of key 'a' do not lie side by side.* tar --sort=name"):
+        samples = list(fl.TarDataset(shard))
+    assert samples == by_webdatasets_rules(shard)
+    write_tar(shard, [(name, b"1") for name in sorted(names)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(fl.TarDataset(shard)) == 2

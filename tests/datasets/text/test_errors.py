@@ -253,3 +253,15 @@ except OSError as error:
 """
     done = python("-c", script, str(lines))
     assert done.stdout.split() == ["PermissionError", str(lines)]
+
+
+def test_files_of_a_folder_may_change_and_a_file_of_lines_may_not(tmp_path: Path) -> None:
+    (tmp_path / "texts" / "x").mkdir(parents=True)
+    for place in (tmp_path / "texts" / "x" / "a.txt", tmp_path / "lines.txt"):
+        place.write_text("before\n")
+    folder, lines = fl.TextDataset(tmp_path / "texts", max_length=6), fl.TextDataset(tmp_path / "lines.txt")
+    for place in (tmp_path / "texts" / "x" / "a.txt", tmp_path / "lines.txt"):
+        place.write_text("afterwards\n")
+    assert bytes(folder[0][0].tolist()) == b"afterw"
+    with pytest.raises(OSError, match="has changed since it was indexed"):
+        lines[0]

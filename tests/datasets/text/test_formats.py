@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,47 @@ def test_tables_are_read_as_csv_reads_them(
     else:
         assert texts.classes == sorted(set(names))
         assert [texts.classes[target] for target in texts.targets] == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["01", "1", "2"], "'01' and '1' would be the same one"),
+        (["1", "+1"], "'1' and .* would be the same one"),
+        (["1000", "7", "1e3"], "'1000' and '1e3'"),
+        (["5", "5.0", "0.5"], "'5' and '5.0' would be the same one; write it in one way"),
+        (["0", "00", "-0"], "'0' and '00'"),
+        (["1e400", "1"], "'1e400' is too large"),
+        (["-1e400", "1.5"], "'-1e400' is too large"),
+        (["0.5", "nan", "1.5"], "'nan' is none; remove those lines"),
+        (["3", "N/A"], "'N/A' is none"),
+    ],
+)
+def test_labels_that_might_be_no_numbers_are_names(tmp_path: Path, labels: list[str], words: str) -> None:
+    table = write(tmp_path / "a.csv", "text,label\n" + "".join(f"x,{label}\n" for label in labels))
+    with pytest.warns(UserWarning, match=rf"'label': the labels are taken for names.*{words}"):
+        texts = fl.TextDataset(table)
+    assert texts.classes == sorted(labels)
+    assert [texts.classes[target] for target in texts.targets] == labels
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["-0.00", "0.00", "0.25"], [" 10", "9", "9 "], ["007", "1", "10"], ["1e3", "-2", ".5"], ["3", "5.0"]],
+)
+def test_labels_that_are_numbers_stay_what_they_are(tmp_path: Path, labels: list[str]) -> None:
+    table = write(tmp_path / "a.csv", "text,label\n" + "".join(f"x,{label}\n" for label in labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        texts = fl.TextDataset(table)
+        assert fl.TextDataset(write(tmp_path / "b.csv", "text,label\nx,nan\nx,inf\n")).classes == ["inf", "nan"]
+    assert (texts.targets, texts.classes) == (list(map(float, labels)), [])
+
+
+def test_names_that_differ_only_in_spaces_are_warned_of(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.csv", "text,label\na,cat\nb, cat\nc,dog\n")
+    with pytest.warns(UserWarning, match=r"'label': ' cat' and 'cat' are different classes; remove the spaces"):
+        assert fl.TextDataset(table).targets == [1, 0, 2]
 
 
 def test_fields_of_tables(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ class HDF5Dataset(BaseDataset, NativeBatches):
     Raises:
         FileNotFoundError, OSError: there is no such file, or it is not HDF5, cut short, or open for writing.
         KeyError: it has no dataset of that name; the message lists those that it has.
-        ValueError: a dataset has no rows (it is a scalar) or holds references, or there are not as many targets.
+        ValueError: a dataset has no rows (it is a scalar), or holds references, or rows of any length in the other
+            byte order (which h5py reads wrongly), or there are not as many targets.
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
         ImportError: h5py is not installed.
 
@@ -302,24 +303,26 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
     if not found.shape:
         what = "empty" if found.shape is None else "a scalar"
         raise ValueError(f"{argument}: {name!r} in {path!r} is {what}; give a dataset with a row per sample")
-    if _has_references(found.dtype):
-        raise ValueError(
-            f"{argument}: {name!r} in {path!r} holds references, which mean nothing outside of the open file; "
-            "store what they refer to"
-        )
+    if problem := _problem(found.dtype):
+        raise ValueError(f"{argument}: {name!r} in {path!r} holds {problem}")
     return found
 
 
-def _has_references(dtype: np.dtype[Any]) -> bool:
+def _problem(dtype: np.dtype[Any]) -> str:
+    """Say why values of a dtype cannot be read, and what to do; empty if they can."""
     h5py = load_h5py()
     if dtype.subdtype is not None:
-        return _has_references(dtype.subdtype[0])
+        return _problem(dtype.subdtype[0])
     if dtype.names is not None:
-        return any(_has_references(dtype[name]) for name in dtype.names)
+        return next(filter(None, (_problem(dtype[name]) for name in dtype.names)), "")
     inner = h5py.check_vlen_dtype(dtype)
     if isinstance(inner, np.dtype):
-        return _has_references(inner)
-    return h5py.check_ref_dtype(dtype) is not None
+        swapped = (
+            "rows of any length in the other byte order, whose bytes h5py does not swap; store them in this one"
+        )
+        return _problem(inner) if inner.isnative else swapped
+    is_reference = h5py.check_ref_dtype(dtype) is not None
+    return "references, which mean nothing outside of the open file; store what they refer to" * is_reference
 
 
 def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ _MOST = 16
 def linked_files(handle: Any, name: str) -> set[str]:
     """Return the paths of the files beside ``handle``'s own that its dataset ``name`` is read from.
 
-    Some need not exist: HDF5 gives the fill value for virtual sources that are not there.
+    Some need not exist: HDF5 gives the fill value for virtual sources that are not there, and zeros for what lies
+    behind the end of raw files. A warning says so.
 
     Raises:
         OSError: one is a FIFO, device or socket, for which HDF5 might wait for ever.
@@ -56,9 +58,13 @@ def _reached(handle: Any, name: str, left: int) -> Iterator[str]:
 def _stored(dataset: Any, path: str, left: int) -> Iterator[str]:
     """Yield the files that the data of a dataset lie in, beside the one with its description."""
     h5py = load_h5py()
-    for raw, _, _ in dataset.external or ():
+    needed = (dataset.size or 0) * dataset.dtype.itemsize
+    for raw, offset, size in dataset.external or ():
         if os.path.exists(raw):  # relative to the working folder
             check_regular_file(raw)
+            if os.path.getsize(raw) < offset + min(size, needed):
+                _warn(f"{dataset.name!r} of {path!r} does not fit into {raw!r}, which may be cut short", "zeros")
+        needed -= min(size, needed)
         yield raw
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
         # A number in the name stands for any.
@@ -68,10 +74,20 @@ def _stored(dataset: Any, path: str, left: int) -> Iterator[str]:
             if source.file_name == ".":
                 continue
             yield file
-            if left and os.path.exists(file):
+            missing = f"{file!r}, a source of {dataset.name!r} in {path!r},"
+            if not os.path.exists(file):
+                _warn(f"{missing} does not exist", "the fill value")
+            elif left:
                 check_regular_file(file)
                 with h5py.File(file, "r") as other:
+                    # (A number in its name, too, stands for any.)
+                    if "%" not in source.dset_name and other.get(source.dset_name) is None:
+                        _warn(f"{missing} has no dataset {source.dset_name!r}", "the fill value")
                     yield from _reached(other, source.dset_name, left - 1)
+
+
+def _warn(problem: str, instead: str) -> None:
+    warnings.warn(f"{problem}; for what is missing, HDF5 gives {instead}", stacklevel=6)
 
 
 def _beside(name: str, path: str) -> str:

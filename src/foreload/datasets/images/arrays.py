@@ -164,7 +164,7 @@ def _as_tensor(images: Any) -> torch.Tensor:
         raise TypeError(f"images must be an ndarray or a tensor, got {type(images).__name__}")
     if isinstance(images, np.ndarray) and any(stride < 0 for stride in images.strides):
         raise ValueError("images is a flipped view, which no tensor can be: pass np.ascontiguousarray(images)")
-    tensor = from_array(images) if isinstance(images, np.ndarray) else images.detach()
+    tensor = from_array("images", images) if isinstance(images, np.ndarray) else images.detach()
     if tensor.dtype != torch.uint8 or tensor.device.type != "cpu":
         raise TypeError(f"images must be uint8 on the CPU, got {tensor.dtype} on {tensor.device}")
     given = tuple(tensor.shape)
@@ -181,7 +181,7 @@ def _as_tensor(images: Any) -> torch.Tensor:
 def _as_targets(targets: Any, count: int) -> torch.Tensor:
     """Return the targets as int64, one per image."""
     if isinstance(targets, np.ndarray):  # with any strides and byte order
-        targets = from_array(np.ascontiguousarray(targets, targets.dtype.newbyteorder("=")))
+        targets = from_array("targets", np.asanyarray(targets, order="C"))
     given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets)
     if given.shape != (count,) or given.is_floating_point() or given.is_complex():
         raise ValueError(

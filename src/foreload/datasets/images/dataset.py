@@ -53,7 +53,8 @@ class ImageDataset(
 
     With a transform of :mod:`foreload.transforms` (or none), a whole batch is read, decoded, cropped, resized
     and stored in one native call, for JPEG. PNG, WebP, BMP, GIF, TIFF and unusual JPEGs are decoded by Pillow
-    in between. Images come upright (Exif, XMP), as RGB, whatever they were (grey, alpha, CMYK, 16 bits).
+    in between. Images come upright (Exif, XMP), as RGB, whatever they were (grey, alpha, CMYK, 16 bits;
+    floats and 32-bit integers, whose white is not known, are refused with a DecodeError).
 
     Images are kept decoded, once for all threads and worker processes, and never change a result. An image takes
     3 x height x width bytes of the transform's result, before it is normalised, if that is the same in each epoch
@@ -64,7 +65,8 @@ class ImageDataset(
 
     Args:
         data_path: a folder of class folders, a flat folder, or a list of files; or tar shards, such as
-            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them.
+            ``foreload pack`` makes: their folder, ``"train-{000..099}.tar"``, or a list of them. Class folders are
+            listed as torchvision's ImageFolder does (``.gif`` does not count); hidden files and folders never are.
         image_size: (height, width) or one number for both; what the default transform resizes to.
         transform: one of :mod:`foreload.transforms`; an Albumentations transform (called with ``image=`` an
             array of height x width x 3); or any callable that takes a Pillow image, such as torchvision's.
@@ -83,8 +85,9 @@ class ImageDataset(
         index_folder: as for :class:`~foreload.TarDataset`.
 
     Attributes:
-        classes: the names of the classes, sorted.
-        class_to_idx: from name to target.
+        classes: the name of each target, sorted; of labels that are ints, the numbers from 0 to the largest as
+            text (none if one is above a million). Empty if there are no labels.
+        class_to_idx: from name to target: the position in ``classes``.
         targets: the target of every image; -1 if none was given.
 
     Raises:

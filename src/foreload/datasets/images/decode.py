@@ -48,7 +48,8 @@ def decode_with_pillow(path: str, data: bytes) -> Array:
             # Large images are fine; Pillow raises an error for those that are too large.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image.load()
-            return rgb_array(ImageOps.exif_transpose(image))
+            ImageOps.exif_transpose(image, in_place=True)  # a copy would not know its format
+            return rgb_array(image)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         kind = "no image format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
         raise DecodeError(f"{path}: {kind}") from error

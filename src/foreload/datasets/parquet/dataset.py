@@ -15,6 +15,7 @@ from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.folders import sorted_files
 from foreload.datasets.parquet.columns import collated, values_of
 from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
 from foreload.errors import DecodeError
@@ -44,7 +45,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     Args:
         data_path: a file, a folder (with all ``*.parquet`` in and below it, sorted, without names that begin with
             a dot or underscore), or a list of these. All files have the wanted columns; the types are those of the
-            first file.
+            first file, to which others are cast (fractions may be rounded; what would lose more is an error).
         columns: which, in this order; None: all of the first file.
         transform: called with each dict.
         loading_mode: as for :class:`~foreload.BaseDataset`.
@@ -274,8 +275,8 @@ def _list_files(data_path: Any) -> list[str]:
             raise FileNotFoundError(f"data_path: there is nothing at {str(path)!r}")
         if not path.is_dir():
             return [str(path)]
-        found = (file.relative_to(path) for file in path.rglob("*.parquet") if file.is_file())
-        listed = sorted(str(path / file) for file in found if not any(part[0] in "._" for part in file.parts))
+        found = (os.path.relpath(file, path) for file in sorted_files(path) if file.endswith(".parquet"))
+        listed = sorted(str(path / file) for file in found if not file.startswith("_") and "/_" not in file)
         if not listed:
             raise FileNotFoundError(f"data_path: there is no *.parquet in {str(path)!r}")
         return listed

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import cachetools
+import numpy as np
 
 from foreload import _native
 from foreload.cache.fingerprint import check_stamp
@@ -131,7 +132,8 @@ class RowGroups:
                     table = opened.read_row_group(group, columns=names, use_threads=False).select(names)
                     measure.samples = table.num_rows
                     measure.bytes = opened.metadata.row_group(group).total_byte_size
-                table = table if table.schema.types == self._schema.types else table.cast(self._schema)
+                if table.schema.types != self._schema.types:
+                    table = _cast(table, self._schema)
             except (pa.ArrowException, OSError) as error:
                 rows = _rows_of(opened.metadata, group)
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error} ({rows})") from error
@@ -141,6 +143,33 @@ class RowGroups:
                 )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
+
+
+def _cast(table: Any, schema: Any) -> Any:
+    """Cast columns to the types of the first file; fractions may be rounded, but nothing else be lost.
+
+    Raises:
+        pyarrow.ArrowInvalid: something would be.
+    """
+    pa = load_pyarrow()
+    cast = table.cast(schema)
+    for field, before, after in zip(schema, table.columns, cast.columns, strict=True):
+        # Arrow makes True of any number, and infinity of one that is too large.
+        if pa.types.is_boolean(field.type) and before.type != field.type:
+            is_lost = not after.cast(before.type).equals(before)
+        elif pa.types.is_floating(field.type) and pa.types.is_floating(before.type):
+            is_lost = _count_infinite(after) > _count_infinite(before)
+        else:
+            continue
+        if is_lost:
+            raise pa.ArrowInvalid(
+                f"column {field.name!r} has values that {field.type}, its type in the first file, does not hold"
+            )
+    return cast
+
+
+def _count_infinite(column: Any) -> int:
+    return int(np.isinf(column.to_numpy()).sum())
 
 
 def _rows_of(metadata: Any, group: int) -> str:

@@ -20,6 +20,7 @@ from foreload.batch.read import read_samples
 from foreload.checks import Array, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
+from foreload.datasets.folders import number_names
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tar.headers import Headers
 from foreload.datasets.tar.index import index_of
@@ -99,11 +100,9 @@ class Shards:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes, from the ``pack.json`` beside the shards; otherwise the labels' numbers."""
+        """The name of each target, from the ``pack.json`` beside the shards; otherwise numbers as text."""
         named: list[str] = self._manifest.get("classes", [])
-        if named:
-            return named
-        return [str(label) for label in np.unique(self.labels).tolist() if label >= 0]
+        return named or number_names(self.labels)
 
     def _read_manifest(self) -> dict[str, Any]:
         try:

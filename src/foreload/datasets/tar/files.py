@@ -20,7 +20,8 @@ from foreload import _native
 from foreload.datasets.tar.forward import Blocks, Forward
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
-from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in, warn_of_more
+from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
+from foreload.datasets.tar.warn import warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 from foreload.remote.fetch import Fetch
@@ -171,6 +172,7 @@ def _forward(content: Any) -> Forward:
 
 def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
     sample: dict[str, Any] = {}
+    linked = False
     while (member := tar.next()) is not None:
         tar.members.clear()  # which otherwise grows with the archive
         place.member = member.name
@@ -178,8 +180,11 @@ def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
             raise DecodeError(
                 f"{place.shard}: member {member.name!r} leads out of the archive; write the shard again without it"
             )
-        found = split_name(member.name) if member.isfile() else None
-        if found is None:
+        found = split_name(member.name)
+        if found is None or not member.isfile():
+            if found is not None and not linked and (member.islnk() or member.issym()):
+                linked = True
+                warn_of_link(place.shard, member.name)
             continue
         key, field = found
         if sample and sample["__key__"] != key:

@@ -15,10 +15,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from foreload.checks import Array
+from foreload.checks import Array, fits_int64
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
+from foreload.datasets.tar.warn import warn_of_apart, warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
 
@@ -32,7 +33,6 @@ __all__ = [
     "scan",
     "split_name",
     "tars_in",
-    "warn_of_more",
 ]
 
 LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
@@ -173,12 +173,16 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     names: list[str] = []
     places: list[tuple[int, int, int, int]] = []
     labels: list[int] = []
+    linked = False
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=Info) as tar:
             for member in tar:
                 _check_member(member, source, size)
-                found = split_name(member.name) if member.isfile() else None
-                if found is None:
+                found = split_name(member.name)
+                if found is None or not member.isfile():
+                    if found is not None and not linked and (member.islnk() or member.issym()):
+                        linked = True
+                        warn_of_link(source, member.name)
                     continue
                 key, name = found
                 if not keys or keys[-1] != key:
@@ -198,6 +202,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
         raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
+    warn_of_apart(source, keys)
     where = np.array(places, np.int64).reshape(-1, 4)
     return ShardIndex(
         size,
@@ -237,15 +242,6 @@ def _check_end(tar: tarfile.TarFile, file: IO[bytes], source: str, size: int) ->
             return
 
 
-def warn_of_more(source: str) -> None:
-    """Warn of bytes behind the end of a tar, which is where reading stops."""
-    warnings.warn(
-        f"{source}: there are bytes after the end marker of the tar, as in concatenated ones, and they are not "
-        "read; give each tar as a shard, or write them as one",
-        stacklevel=6,
-    )
-
-
 def _header_of(member: tarfile.TarInfo, file: IO[bytes]) -> tuple[int, int]:
     """Return the length and the CRC-32 of a member's header, with the records that belong to it alone."""
     length = member.offset_data - member.offset
@@ -257,20 +253,21 @@ def _label(content: IO[bytes] | None, name: str, source: str) -> int:
     text = b"" if content is None else content.read(LABEL_BYTES)
     label = read_label(text)
     if label is None:
-        raise DecodeError(f"{source}: member {name!r} must hold a number, got {text[:20]!r}")
+        raise DecodeError(f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}")
     return label
 
 
 def read_label(text: bytes) -> int | None:
-    """Read the number in a ``cls`` member; None if it is none.
+    """Read the number in a ``cls`` member; None if it is none, or int64 does not hold it.
 
     >>> read_label(b"7"), read_label(b"cat")
     (7, None)
     """
     try:
-        return int(text)
+        label = int(text)
     except ValueError:
         return None
+    return label if fits_int64(label) else None
 
 
 def are_shards(data_path: Any) -> bool:

@@ -35,7 +35,8 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     A sample is an int64 tensor of ``max_length`` ids. A tokenizer of ``transformers`` gives a dict of them
     (``input_ids``, ``attention_mask``, ...). Labels that are numbers stay what they are (of tables too, where all
-    of them are), names become the position among the sorted names. A label or token that int64 does not hold is an
+    of them are finite and no two are written in different ways: ``01`` and ``1`` are names), names become the
+    position among the sorted names. A label or token that int64 does not hold is an
     error.
 
     Args:
@@ -66,6 +67,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     Raises:
         FileNotFoundError: ``data_path`` does not exist, or no ``.txt`` file in it.
         OSError: a file cannot be read, or has changed since the dataset was made; ``filename`` is its path.
+            (Files of a folder, which are one sample each, may change: they are read as they are then.)
         ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
             UnicodeDecodeError, which is one too.
         TypeError: an argument is of a wrong type.

@@ -15,7 +15,7 @@ import numpy as np
 
 from foreload import _native
 from foreload.checks import Array
-from foreload.datasets.folders import files_below, is_folder
+from foreload.datasets.folders import class_folders, sorted_files
 from foreload.datasets.text.labels import Labels
 from foreload.machine import granted_cores
 from foreload.record.progress import Progress, track, track_threads
@@ -272,10 +272,10 @@ def _column(name: str, field: Field, columns: list[str], path: Path) -> int:
 
 
 def _open_folder(root: Path) -> Texts:
-    folders = sorted(entry.name for entry in os.scandir(root) if is_folder(entry) and entry.name[0] != ".")
-    found = {name: _files_below(root / name, root) for name in folders}
+    folders = class_folders(root)
+    found = {name: _text_files(root / name, root) for name in folders}
     if not folders:
-        files = _files_below(root)
+        files = _text_files(root)
         if not files:
             raise FileNotFoundError(f"data_path: no .txt file in {str(root)!r}")
         return Texts(_native.WholeFiles(files))
@@ -289,5 +289,5 @@ def _open_folder(root: Path) -> Texts:
     return texts
 
 
-def _files_below(folder: Path, root: Path | None = None) -> list[bytes]:
-    return sorted(os.fsencode(path) for path, name in files_below(folder, root) if name.lower().endswith(".txt"))
+def _text_files(folder: Path, root: Path | None = None) -> list[bytes]:
+    return list(map(os.fsencode, sorted_files(folder, (".txt",), root)))
