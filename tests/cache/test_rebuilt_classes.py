@@ -9,7 +9,7 @@ import multiprocessing
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 import torch
@@ -221,7 +221,7 @@ def test_other_bases_keep_their_new() -> None:
             return super().__new__(cls)
 
     class Both(Plain, Noted):
-        registered: list[type] = []
+        registered: ClassVar[list[type]] = []
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)

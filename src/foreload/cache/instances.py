@@ -55,7 +55,7 @@ def identify_instances(owner: type) -> None:
     """
     own = owner.__dict__.get("__new__")
     if not isinstance(own, _IdentifyingNew):  # else the class is a copy, such as dataclass(slots=True) makes
-        owner.__new__ = _IdentifyingNew(owner, None if own is None else owner.__new__)  # type: ignore[assignment]
+        owner.__new__ = _IdentifyingNew(owner, None if own is None else owner.__new__)  # type: ignore[method-assign]
 
 
 class _IdentifyingNew:

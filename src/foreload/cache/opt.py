@@ -299,7 +299,9 @@ def _share_when_spawned(owner: type, method: _Method) -> None:
 
     def reduce(self: Any, protocol: Any) -> Any:
         # The class that has the method; not the one that it was written in, if that was replaced by a copy.
-        holder = next((base for base in type(self).__mro__ if base.__dict__.get(method.name) is method), owner)
+        holder: Any = next(
+            (base for base in type(self).__mro__ if base.__dict__.get(method.name) is method), owner
+        )
         reduced: Any = super(holder, self).__reduce_ex__(protocol) if own is None else own(self, protocol)
         identity = identity_of(self)
         if get_spawning_popen() is None or method._store is None or identity is None or isinstance(reduced, str):

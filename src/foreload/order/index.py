@@ -59,7 +59,8 @@ def as_indices(indices: Any) -> Indices:
 def row_numbers(indices: Any) -> Indices | None:
     """Return the indices of a batch as an int64 array; None if they are not plain row numbers.
 
-    Slices, masks, and lists of indices are none, though a tensor can be indexed by them; nor are ints beyond int64.
+    Slices, masks, and lists of indices are none, though a tensor can be indexed by them; nor are ints
+    beyond int64.
 
     >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([1, False])
     (array([ 3, -1]), None, None, None)
