@@ -164,6 +164,7 @@ class LoaderCache:
         return places[indices]
 
     def _warn_of_spill(self) -> None:
+        self.store.warn_of_spill()
         if self.store.spill is None:
             return
         folder, rejected = self.store.spill.path, self.store.native.spill_rejected()
