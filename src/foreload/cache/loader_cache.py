@@ -104,7 +104,7 @@ class LoaderCache:
 
         self.store, self._plans = (make(1), True) if self._shared is None else self._shared.open(make)
         if options.spill is not None:
-            folder = SpillFolder(options.spill, spec.dataset)
+            folder = SpillFolder(options.spill, self._root)
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None

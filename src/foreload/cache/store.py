@@ -145,9 +145,9 @@ class SampleStore:
         if self.spill is None or wrong < 0:
             return
         self._warn_once(
-            f"sample {wrong} in the spill folder {self.spill.path!r} is not what the dataset gives now; the folder "
-            "is not used. If the dataset is random, give what is random to DataLoader(transform=...); if it has "
-            "changed, empty the folder"
+            f"sample {wrong} in the spill folder {self.spill.path!r} is not what the dataset gives now; the "
+            "folder is not used. If the dataset is random, give what is random to DataLoader(transform=...); if "
+            "it has changed, empty the folder"
         )
         self.spill = None
 
