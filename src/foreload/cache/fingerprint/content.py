@@ -54,8 +54,7 @@ class StatePickler(pickle.Pickler):
             return str, (thing.__name__, _version(thing.__name__))
         try:
             if isinstance(thing, torch.Tensor) and thing.layout is torch.strided and not thing.is_quantized:
-                layout = (thing.dtype, thing.shape, thing.stride(), thing.storage_offset())
-                return str, (repr(layout), self.of_tensor(thing))
+                return str, self.of_tensor(thing)
             reduced = thing.__reduce_ex__(5)
         except Exception as error:  # whatever pickling a user's object may raise
             reduced = type(error).__qualname__
@@ -70,9 +69,10 @@ class StatePickler(pickle.Pickler):
         held = [_cell(each) for each in function.__closure__ or ()]
         return function.__defaults__, function.__kwdefaults__, held, vars(function)
 
-    def of_tensor(self, tensor: torch.Tensor) -> Any:
-        """Return the elements of a tensor."""
-        return pickle.PickleBuffer(bytes_of(tensor))  # type: ignore[arg-type]
+    def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Return the kind of a tensor, and its elements as bytes."""
+        kind = repr((tensor.dtype, tensor.shape))
+        return kind, pickle.PickleBuffer(bytes_of(tensor))  # type: ignore[arg-type]
 
     def of_object(self, thing: Any, reduced: Any) -> Any:
         """Return how an object is to be pickled that pickles itself as ``reduced``."""
@@ -81,7 +81,7 @@ class StatePickler(pickle.Pickler):
     def of_name(self, thing: Any, name: str) -> Any:
         """Return how an object is to be pickled that only gives a name, or an error of that name."""
         # What the user's own objects hold counts also if they refuse to be pickled.
-        held = {} if _is_installed(type(thing).__module__) else _vars_of(thing)
+        held = {} if _is_installed(_module_of(type(thing))) else _vars_of(thing)
         return str, (_name_of(type(thing)), name), held
 
 
@@ -134,7 +134,7 @@ class CodePickler(StatePickler):
                 (_name_of(type(thing)), "wraps"),
                 thing.__wrapped__,
             )  # such as a cache, which may hold samples
-        elif type(thing).__module__.partition(".")[0] in _COLUMNS:
+        elif _module_of(type(thing)).partition(".")[0] in _COLUMNS:
             self._note_column(thing)
         return super().reducer_override(thing)
 
@@ -147,15 +147,15 @@ class CodePickler(StatePickler):
                 self._files.note(os.fsdecode(string))
 
     def _note_column(self, column: Any) -> None:
-        kind, listed = _COLUMNS[type(column).__module__.partition(".")[0]]
+        kind, listed = _COLUMNS[_module_of(type(column)).partition(".")[0]]
         if "str" in str(getattr(column, kind, "")).lower() and hasattr(column, listed):
             for string in getattr(column, listed)():
                 self._files.note(str(string))
 
     def of_class(self, kind: type) -> Any:
         """Return how a class is to be pickled."""
-        if _is_installed(kind.__module__):
-            return str, (_name_of(kind), _version(kind.__module__))
+        if _is_installed(_module_of(kind)):
+            return str, (_name_of(kind), _version(_module_of(kind)))
         own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
         return str, (_name_of(kind),), (kind.__bases__, type(kind), own)
 
@@ -234,8 +234,12 @@ def _cell(cell: Any) -> Any:
         return None
 
 
+def _module_of(thing: Any) -> str:
+    return str(thing.__module__)  # which classes may define as anything
+
+
 def _name_of(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
+    return f"{_module_of(thing)}.{thing.__qualname__}"
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:

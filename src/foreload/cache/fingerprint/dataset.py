@@ -125,9 +125,10 @@ def _sampled(data: Array) -> bytes:
 class _ContentPickler(StatePickler):
     """Pickles tensors by samples of them."""
 
-    def of_tensor(self, tensor: torch.Tensor) -> Any:
-        """Return samples of the memory of a tensor."""
-        return _sampled(_memory_of(tensor))
+    def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Return the layout of a tensor, and samples of its memory."""
+        place = tensor.shape, tensor.stride(), tensor.storage_offset()
+        return repr((tensor.dtype, *place, tensor.is_conj(), tensor.is_neg())), _sampled(_memory_of(tensor))
 
 
 def _memory_of(tensor: torch.Tensor) -> Array:
