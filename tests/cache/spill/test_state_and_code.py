@@ -85,7 +85,7 @@ def modules() -> Any:
 
 @pytest.mark.usefixtures("modules")
 def test_all_code_and_constants_that_a_dataset_refers_to_count() -> None:
-    first = fingerprint(built(MODULE, HELPERS))
+    first, of_rank = fingerprint(built(MODULE, HELPERS)), content_hash(built(MODULE, HELPERS))
     assert fingerprint(built("# moved\n\n" + MODULE, HELPERS)) == first
     for number in range(1, 26):
         sources = [
@@ -95,6 +95,7 @@ def test_all_code_and_constants_that_a_dataset_refers_to_count() -> None:
         is_used = number != 22
         assert sources != [MODULE, HELPERS]
         assert (fingerprint(built(*sources)) != first) == is_used, number
+        assert (content_hash(built(*sources)) != of_rank) == is_used, number
         assert (fingerprint(Subset(built(*sources), [0])) != fingerprint(Subset(built(MODULE, HELPERS), [0]))) == (
             is_used
         )

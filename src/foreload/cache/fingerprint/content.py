@@ -21,7 +21,7 @@ from foreload.cache.fingerprint.named_files import NamedFiles
 from foreload.checks import Array
 from foreload.protocol import SampleSource, UserCode
 
-__all__ = ["CodePickler", "StatePickler", "bytes_of"]
+__all__ = ["ContentPickler", "FilesPickler", "bytes_of"]
 
 # The folders that packages are installed in.
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -36,60 +36,92 @@ _MAX_NAME = 4096
 _NAMES_OF_FILES = ("name", "filename", "path")
 
 
-class StatePickler(pickle.Pickler):
-    """Pickles the state of what can be pickled, and the names of all else; what it writes is to be hashed.
+class ContentPickler(pickle.Pickler):
+    """Pickles what can be pickled, and the names of all else; what it writes is to be hashed.
 
-    Functions count by their own code and what they hold, classes by their names.
+    Classes and functions count by their code, what they hold, and the globals that they name; what comes with
+    Python or is installed counts by its version.
     """
+
+    def persistent_id(self, thing: Any) -> Any:
+        """Return what stands for a thing in place of what pickle makes of it; None: nothing."""
+        kind = type(thing)
+        if kind is set or kind is frozenset:
+            return kind.__name__, sorted(thing, key=repr)  # whose order differs between processes
+        return None
 
     def reducer_override(self, thing: Any) -> Any:
         """Return how a thing is to be pickled."""
         if thing is str:
             return NotImplemented
         if isinstance(thing, type):
-            return self.of_class(thing)
+            return self._of_class(thing)
         if isinstance(thing, FunctionType):
-            return str, (_name_of(thing), _code(thing.__code__)), self.of_function(thing)
+            return self._of_function(thing)
         if isinstance(thing, ModuleType):
             return str, (thing.__name__, _version(thing.__name__))
+        if isinstance(thing, (staticmethod, classmethod)):
+            return str, (type(thing).__name__,), thing.__func__
+        if isinstance(thing, property):
+            return str, ("property",), (thing.fget, thing.fset, thing.fdel)
+        if isinstance(thing, MethodType):
+            return str, ("method",), (thing.__func__, thing.__self__)
+        if "__wrapped__" in _vars_of(thing):
+            # Such as a function with a cache, which may hold samples.
+            return str, (_name_of(type(thing)), "wraps"), thing.__wrapped__
         try:
             if isinstance(thing, torch.Tensor) and thing.layout is torch.strided and not thing.is_quantized:
                 return str, self.of_tensor(thing)
             reduced = thing.__reduce_ex__(5)
         except Exception as error:  # whatever pickling a user's object may raise
             reduced = type(error).__qualname__
-        return self.of_name(thing, reduced) if isinstance(reduced, str) else self.of_object(thing, reduced)
-
-    def of_class(self, kind: type) -> Any:
-        """Return how a class is to be pickled."""
-        return str, (_name_of(kind),)
-
-    def of_function(self, function: FunctionType) -> Any:
-        """Return what a function holds: its default arguments, and the variables of functions around it."""
-        held = [_cell(each) for each in function.__closure__ or ()]
-        return function.__defaults__, function.__kwdefaults__, held, vars(function)
+        if isinstance(reduced, str):
+            return self.of_name(thing, reduced)
+        make, arguments, *rest = reduced
+        state, *items = rest or [None]
+        return make, arguments, (type(thing), state), *items[:2]
 
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Return the kind of a tensor, and its elements as bytes."""
         kind = repr((tensor.dtype, tensor.shape))
         return kind, pickle.PickleBuffer(bytes_of(tensor))  # type: ignore[arg-type]
 
-    def of_object(self, thing: Any, reduced: Any) -> Any:
-        """Return how an object is to be pickled that pickles itself as ``reduced``."""
-        return reduced
-
     def of_name(self, thing: Any, name: str) -> Any:
         """Return how an object is to be pickled that only gives a name, or an error of that name."""
         # What the user's own objects hold counts also if they refuse to be pickled.
         held = {} if _is_installed(_module_of(type(thing))) else _vars_of(thing)
-        return str, (_name_of(type(thing)), name), held
+        return str, (_name_of(type(thing)), name), (type(thing), held)
+
+    def _of_class(self, kind: type) -> Any:
+        module = _module_of(kind)
+        if _is_installed(module):
+            return str, (_name_of(kind), _version(module))
+        own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
+        return str, (_name_of(kind),), (kind.__bases__, type(kind), own)
+
+    def _of_function(self, function: FunctionType) -> Any:
+        cells = [_cell(each) for each in function.__closure__ or ()]
+        held = function.__defaults__, function.__kwdefaults__, cells, vars(function)
+        module = function.__globals__.get("__name__") or ""
+        if _is_installed(module):
+            return str, (_name_of(function), _code(function.__code__)), (held, _version(module))
+        names = sorted(set(_names(function.__code__)))
+        found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+        modules = [part for part in found.values() if isinstance(part, ModuleType)]
+        parts = [
+            (name, vars(part)[name])
+            for part in modules
+            if not _is_installed(part.__name__)
+            for name in names
+            if name in vars(part)
+        ]
+        return str, (_name_of(function), _code(function.__code__)), (held, found, parts)
 
 
-class CodePickler(StatePickler):
-    """Pickles classes and functions with their code too, and all that this refers to.
+class FilesPickler(ContentPickler):
+    """Notes also which files are named.
 
-    What comes with Python or is installed counts by its version. A
-    :class:`~foreload.protocol.SampleSource` within others counts by its own fingerprint.
+    A :class:`~foreload.protocol.SampleSource` within others counts by its own fingerprint.
 
     Args:
         known: what the bytes are hashed with.
@@ -107,11 +139,9 @@ class CodePickler(StatePickler):
             self._files.note(thing)
         elif kind is bytes and len(thing) <= _MAX_NAME:
             self._files.note(os.fsdecode(thing))
-        elif kind is set or kind is frozenset:
-            return kind.__name__, sorted(thing, key=repr)  # whose order differs between processes
         elif isinstance(thing, PurePath):
             return kind.__name__, os.fspath(thing)
-        return None
+        return super().persistent_id(thing)
 
     def reducer_override(self, thing: Any) -> Any:
         """Return how a thing is to be pickled."""
@@ -122,21 +152,17 @@ class CodePickler(StatePickler):
         elif isinstance(thing, SampleSource) and (own := thing.fingerprint()) is not None:
             # With its transforms: they come after the cache only of a loader that is given this dataset itself.
             return str, (_name_of(type(thing)), own), thing.user_code() if isinstance(thing, UserCode) else ()
-        elif isinstance(thing, (staticmethod, classmethod)):
-            return str, (type(thing).__name__,), thing.__func__
-        elif isinstance(thing, property):
-            return str, ("property",), (thing.fget, thing.fset, thing.fdel)
-        elif isinstance(thing, MethodType):
-            return str, ("method",), (thing.__func__, thing.__self__)
-        elif not isinstance(thing, (type, FunctionType)) and "__wrapped__" in _vars_of(thing):
-            return (
-                str,
-                (_name_of(type(thing)), "wraps"),
-                thing.__wrapped__,
-            )  # such as a cache, which may hold samples
         elif _module_of(type(thing)).partition(".")[0] in _COLUMNS:
             self._note_column(thing)
         return super().reducer_override(thing)
+
+    def of_name(self, thing: Any, name: str) -> Any:
+        """Return how an object is to be pickled that only gives a name, such as an open file."""
+        for attribute in _NAMES_OF_FILES:
+            with suppress(Exception):  # whatever a property may raise
+                if isinstance(path := getattr(thing, attribute, None), str):
+                    self._files.note(path)
+        return super().of_name(thing, name)
 
     def _note_strings(self, array: Array) -> None:
         if array.dtype.names:
@@ -151,46 +177,6 @@ class CodePickler(StatePickler):
         if "str" in str(getattr(column, kind, "")).lower() and hasattr(column, listed):
             for string in getattr(column, listed)():
                 self._files.note(str(string))
-
-    def of_class(self, kind: type) -> Any:
-        """Return how a class is to be pickled."""
-        if _is_installed(_module_of(kind)):
-            return str, (_name_of(kind), _version(_module_of(kind)))
-        own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
-        return str, (_name_of(kind),), (kind.__bases__, type(kind), own)
-
-    def of_function(self, function: FunctionType) -> Any:
-        """Return what a function holds and refers to."""
-        module = function.__globals__.get("__name__") or ""
-        held = super().of_function(function)
-        if _is_installed(module):
-            return held, _version(module)
-        names = sorted(set(_names(function.__code__)))
-        found = {name: function.__globals__[name] for name in names if name in function.__globals__}
-        modules = [part for part in found.values() if isinstance(part, ModuleType)]
-        parts = [
-            (name, vars(part)[name])
-            for part in modules
-            if not _is_installed(part.__name__)
-            for name in names
-            if name in vars(part)
-        ]
-        return held, found, parts
-
-    def of_object(self, thing: Any, reduced: Any) -> Any:
-        """Return how an object is to be pickled, with its class."""
-        make, arguments, *rest = reduced
-        state, *items = rest or [None]
-        return make, arguments, (type(thing), state), *items[:2]
-
-    def of_name(self, thing: Any, name: str) -> Any:
-        """Return how an object is to be pickled that only gives a name, such as an open file."""
-        for attribute in _NAMES_OF_FILES:
-            with suppress(Exception):  # whatever a property may raise
-                if isinstance(path := getattr(thing, attribute, None), str):
-                    self._files.note(path)
-        made, names, state = super().of_name(thing, name)
-        return made, names, (type(thing), state)
 
 
 class _Written:

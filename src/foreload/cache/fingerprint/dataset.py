@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.cache.fingerprint.content import CodePickler, StatePickler, bytes_of
+from foreload.cache.fingerprint.content import ContentPickler, FilesPickler, bytes_of
 from foreload.cache.fingerprint.named_files import NamedFiles, TooManyFiles
 from foreload.checks import Array
 from foreload.errors import warn_user
@@ -46,7 +46,7 @@ def fingerprint_of(*things: Any, without: str | None = None) -> str:
     """Return a hash of anything, as :func:`fingerprint` does of a dataset."""
     known, files = hashlib.sha256(), NamedFiles(without)
     try:
-        CodePickler(known, files).dump(things)
+        FilesPickler(known, files).dump(things)
         for part in files.stamps():
             known.update(part.encode("utf-8", "surrogateescape") + b"\0")
     except TooManyFiles as error:
@@ -74,8 +74,8 @@ def fingerprint_with(dataset: Any, stamps: Iterable[str], without: Collection[st
 def content_hash(dataset: Any) -> str:
     """Return a hash by which processes of one run tell whether they have the same dataset.
 
-    It is of the class and the pickled state, without files, so it takes milliseconds: of large arrays and tensors,
-    samples count, and of more than 64 MiB in all, the beginning. What cannot be pickled counts by its class.
+    It is of state and code, without files, so it takes little time: of large arrays and tensors, samples count,
+    and of more than 64 MiB in all, the beginning. What cannot be pickled counts by its class.
 
     >>> content_hash(range(3)) == content_hash(range(3)), content_hash(range(3)) == content_hash(range(1, 4))
     (True, False)
@@ -84,7 +84,7 @@ def content_hash(dataset: Any) -> str:
     """
     found = _Hash()
     with suppress(_Enough):
-        _ContentPickler(found, protocol=5, buffer_callback=found.add_buffer).dump(dataset)
+        _SamplingPickler(found, protocol=5, buffer_callback=found.add_buffer).dump(dataset)
     return found.known.hexdigest()
 
 
@@ -122,7 +122,7 @@ def _sampled(data: Array) -> bytes:
     return length + b"".join(data[start : start + _PIECE].tobytes() for start in starts)
 
 
-class _ContentPickler(StatePickler):
+class _SamplingPickler(ContentPickler):
     """Pickles tensors by samples of them."""
 
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
