@@ -246,7 +246,7 @@ class SampleSource:
     def fingerprint(self) -> str | None:
         """Return a name of the present content, which tells whether a spill folder is of the same data.
 
-        None: have it made of the dataset's class, code, attributes and the files that these name.
+        None: have it made of the dataset's class, code, attributes and the files that these name (docs/cache.md).
         """
         return None
 

@@ -13,6 +13,7 @@ from typing import Any
 import cachetools
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,3 +213,28 @@ def test_what_has_no_hash_is_not_cached() -> None:
         fl.cached(4, "mru")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="maxsize must be"):
         fl.cached(-4)
+
+
+def test_equal_arguments_of_different_types_are_different() -> None:
+    kind = fl.cached()(lambda argument: type(argument))
+    for argument in (1, 1.0, True, np.float32(1), 1 + 0j):
+        assert kind(argument) is type(argument)
+
+
+def test_a_tensor_that_changes_is_another_argument() -> None:
+    total = fl.cached()(lambda tensor: int(tensor.sum()))
+    tensor = torch.arange(3)
+    assert total(tensor) == 3
+    tensor += 1
+    assert total(tensor) == 6
+
+
+def test_a_method_may_be_put_into_a_class_that_exists() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Shifted:
+        shift: int = dataclasses.field(compare=False)
+
+    Shifted.get = fl.cached()(lambda self, index: index + self.shift)  # type: ignore[attr-defined]
+    one, other = Shifted(1), Shifted(2)
+    assert one == other
+    assert [each.get(5) for each in (one, other, one)] == [6, 7, 6]  # type: ignore[attr-defined]

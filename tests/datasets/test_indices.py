@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import foreload as fl
+from foreload.order.index import positions_of
 
 ROWS = torch.arange(30.0).view(10, 3)
 
@@ -92,3 +93,24 @@ def test_no_row_is_there_in_an_empty_tensor(dataset: Any, workers: int) -> None:
     for sampler in ([0], [-1, 0]):
         with pytest.raises(IndexError):
             list(fl.DataLoader(dataset, 2, sampler=sampler, num_workers=workers))
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [np.array([2**64 - 1], np.uint64), torch.tensor([-1]).view(torch.uint64), [2**64 - 3], [2**63]],
+    ids=["array", "tensor", "list", "least"],
+)
+def test_an_index_beyond_int64_is_no_row(indices: Any) -> None:
+    with pytest.raises(IndexError, match="out of range"):
+        fl.gather(torch.arange(3), indices)
+    with pytest.raises(IndexError, match="out of range"):
+        positions_of(indices, 3)
+    with pytest.raises((IndexError, ValueError, OverflowError, RuntimeError)):
+        list(fl.DataLoader(fl.CachedDataset(torch.arange(3)), batch_sampler=[indices], num_workers=0))
+
+
+@pytest.mark.parametrize("kind", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_indices_are_rows(kind: torch.dtype) -> None:
+    indices = torch.tensor([2, 0]).to(kind)
+    assert fl.gather(torch.arange(5, 8), indices).tolist() == [7, 5]
+    assert fl.gather(torch.arange(5, 8), indices.numpy()).tolist() == [7, 5]

@@ -250,6 +250,22 @@ void bind_store(nb::module_& module) {
           "spill_rejected",
           [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->rejected(); },
           "Return how many files and records of the folder were damaged, or not written with the key.")
+      .def(
+          "needs_check",
+          [](const SampleStore& store, size_t sample) {
+            checked(store, sample);
+            return store.spill() != nullptr && store.spill()->needs_check(sample);
+          },
+          nb::arg("sample"))
+      .def(
+          "note_check",
+          [](SampleStore& store, size_t sample, bool is_same) {
+            checked(store, sample);
+            if (store.spill() != nullptr) store.spill()->note_check(sample, is_same);
+          },
+          nb::arg("sample"), nb::arg("is_same"))
+      .def("spill_wrong",
+           [](const SampleStore& store) { return store.spill() == nullptr ? -1 : store.spill()->wrong(); })
       .def("spill_failure",
            [](const SampleStore& store) { return store.spill() == nullptr ? 0 : store.spill()->failure(); })
       .def("clear", &SampleStore::clear, nb::call_guard<ReleaseGil>())

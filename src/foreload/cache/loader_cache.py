@@ -104,7 +104,7 @@ class LoaderCache:
 
         self.store, self._plans = (make(1), True) if self._shared is None else self._shared.open(make)
         if options.spill is not None:
-            folder = SpillFolder(options.spill, spec.dataset)
+            folder = SpillFolder(options.spill, self._root)
             if folder.usable:
                 self.store.spill_to(folder)
         self.plan: Plan | None = None
@@ -164,6 +164,7 @@ class LoaderCache:
         return places[indices]
 
     def _warn_of_spill(self) -> None:
+        self.store.warn_of_spill()
         if self.store.spill is None:
             return
         folder, rejected = self.store.spill.path, self.store.native.spill_rejected()

@@ -9,7 +9,8 @@ from types import MethodType
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import cachetools
-from cachetools.keys import hashkey
+import torch
+from cachetools.keys import typedkey
 
 from foreload.cache.instances import Instances
 from foreload.cache.opt import OPTCache, check_maxsize
@@ -172,7 +173,10 @@ class _Cached:
         self._of_instances: Instances[tuple[Classic, threading.Lock]] = Instances()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
+        if instance is None:
+            return self
+        self._of_function = None  # it may have been put into a class that existed already
+        return MethodType(self, instance)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._of_function = None  # a method has a cache for each instance
@@ -189,7 +193,7 @@ class _Cached:
                 return self._function(*args, **kwargs)
             arguments = args[1:]
         try:
-            name = hashkey(*(_plain(argument) for argument in arguments), **kwargs)
+            name = typedkey(*(_plain(argument) for argument in arguments), **kwargs)
             hash(name)
         except TypeError:
             return self._function(*args, **kwargs)
@@ -213,4 +217,6 @@ class _Cached:
 def _plain(argument: Any) -> Any:
     # A sampler may yield an index as a tensor or a numpy integer.
     position = position_of(argument)
+    if position is None and isinstance(argument, torch.Tensor):
+        raise TypeError("a tensor's hash stays the same if its elements change")
     return argument if position is None else position

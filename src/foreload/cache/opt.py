@@ -30,6 +30,9 @@ __all__ = ["OPTCache", "OPTInit"]
 _ROOM_SHARE = 0.8
 _MIN_ROOM = 1 << 24
 
+# The attribute of a ``__reduce_ex__`` that names the method whose store it sends along.
+_SHARED = "_foreload_shared"
+
 # The least number of draws, or requests, between two looks at whether all is as foreseen.
 _MIN_CHECK = 64
 
@@ -169,7 +172,8 @@ def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]]
     All workers of a stock or a foreload DataLoader share one cache, forked or spawned. The order comes from
     :class:`OPTInit`. If other samples are requested, a warning says so once, and the cache goes on as LRU until
     the sampler begins another epoch. Each hit is a copy, so it may be changed. The cache serves one dataset: the
-    first that is used.
+    first that is used. Others, also copies of it, and objects without weak references (``__slots__``) load their
+    samples themselves.
 
     Args:
         maxsize: the most samples to keep; None: as many as memory allows.
@@ -233,6 +237,7 @@ class _Method:
         self._store = store
 
     def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
         identify_instances(owner)
         _share_when_spawned(owner, self)
 
@@ -244,7 +249,8 @@ class _Method:
         position = position_of(index)
         if store is None or position is None or not 0 <= position < len(store):
             return self._function(dataset, index)
-        if not store.native.belongs_to(identity_of(dataset)):
+        identity = identity_of(dataset)
+        if identity is None or not store.native.belongs_to(identity):
             return self._function(dataset, index)
         self._until_check -= 1
         if self._until_check <= 0:
@@ -287,19 +293,23 @@ def leave_stores() -> None:
 
 def _share_when_spawned(owner: type, method: _Method) -> None:
     """Send the store along with an instance that is pickled for a process that is being spawned."""
-    usual = owner.__reduce_ex__
+    own = owner.__dict__.get("__reduce_ex__")
+    if getattr(own, "__dict__", {}).get(_SHARED) is method:
+        return  # the class is a copy, such as dataclass(slots=True) makes
 
     def reduce(self: Any, protocol: Any) -> Any:
-        reduced: Any = usual(self, protocol)  # type: ignore[call-arg]
-        if get_spawning_popen() is None or method._store is None or isinstance(reduced, str):
+        # The class that has the method; not the one that it was written in, if that was replaced by a copy.
+        holder: Any = next(
+            (base for base in type(self).__mro__ if base.__dict__.get(method.name) is method), owner
+        )
+        reduced: Any = super(holder, self).__reduce_ex__(protocol) if own is None else own(self, protocol)
+        identity = identity_of(self)
+        if get_spawning_popen() is None or method._store is None or identity is None or isinstance(reduced, str):
             return reduced
         make, arguments, *rest = reduced
-        return (
-            _revive,
-            (owner, method.name, method._store, identity_of(self), make, arguments),
-            *rest,
-        )
+        return (_revive, (holder, method.name, method._store, identity, make, arguments), *rest)
 
+    vars(reduce)[_SHARED] = method
     owner.__reduce_ex__ = reduce  # type: ignore[method-assign, assignment]
 
 

@@ -17,7 +17,7 @@ from foreload.errors import warn_user
 
 __all__ = ["SpillFolder", "SpillTarget"]
 
-_VERSION = 2
+_VERSION = 3
 _META = "foreload.json"
 _KEY = "key"
 _KEY_BYTES = 32
@@ -82,7 +82,7 @@ class SpillFolder:
         if not self.usable:
             warn_user(f"the spill folder {str(path)!r} is in use by another run; going on without one")
             return
-        known = hashlib.sha256(fingerprint(dataset).encode("utf-8", "surrogatepass")).hexdigest()
+        known = hashlib.sha256(fingerprint(dataset, str(path)).encode("utf-8", "surrogatepass")).hexdigest()
         meta = {"version": _VERSION, "fingerprint": known, "dataset": type(dataset).__qualname__}
         is_known = self._found() == meta
         key = self._key()

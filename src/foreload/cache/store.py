@@ -23,9 +23,6 @@ __all__ = ["SampleStore"]
 # The least rank correlation between two measurements that makes them reliable.
 _RELIABLE = 0.8
 
-# Samples of an earlier run that are compared with the dataset before the others are used.
-_SPILL_CHECKS = 8
-
 
 _Arguments = tuple[int, int, int, int, bool]
 
@@ -53,7 +50,6 @@ class SampleStore:
         self.arguments = (samples, room, accesses, most, hashed)
         self._has_warned = False
         self.spill: SpillTarget | None = None
-        self._checks_left = 0
         self._ahead: dict[int, Any] = {}
         self._uncacheable: set[int] = set()  # samples that cannot be pickled or unpickled
         self.native = _native.Store(samples, room, accesses, most, hashed)
@@ -67,8 +63,7 @@ class SampleStore:
         """Use a folder for samples that do not fit into memory, beginning with those in it."""
         self._folder = folder
         self.spill = folder.target
-        found = self.native.spill_to(self.spill.descriptor, self.spill.key, True)
-        self._checks_left = _SPILL_CHECKS if found else 0
+        self.native.spill_to(self.spill.descriptor, self.spill.key, True)
 
     def __len__(self) -> int:
         """Return the number of samples in the dataset."""
@@ -130,24 +125,31 @@ class SampleStore:
             with suppress(Exception):
                 self._spill(index, serialize(sample))
             return sample
-        if self._checks_left <= 0:
+        if not self.native.needs_check(index):
             try:
                 return deserialize(kept)
             except Exception as error:  # as in load
                 self._mark_uncacheable(index, f"comes back from the spill folder as {error!r}")
                 return read(index)
         # A folder of an earlier run: the dataset may have changed in a way that its fingerprint does not show.
-        self._checks_left -= 1
         sample = read(index)
         with suppress(Exception):
-            if self.spill is not None and not np.array_equal(np.concatenate(serialize(sample)), kept):
-                self._warn_once(
-                    f"sample {index} in the spill folder {self.spill.path!r} is not what the dataset gives now; "
-                    "the folder is not used. If the dataset is random, give what is random to "
-                    "DataLoader(transform=...); if it has changed, empty the folder"
-                )
-                self.spill = None
+            is_same = bool(np.array_equal(np.concatenate(serialize(sample)), kept))
+            self.native.note_check(index, is_same)
+        self.warn_of_spill()
         return sample
+
+    def warn_of_spill(self) -> None:
+        """Warn once if a sample in the spill folder is not what the dataset gives, so that it is not used."""
+        wrong = -1 if self.spill is None else self.native.spill_wrong()
+        if self.spill is None or wrong < 0:
+            return
+        self._warn_once(
+            f"sample {wrong} in the spill folder {self.spill.path!r} is not what the dataset gives now; the "
+            "folder is not used. If the dataset is random, give what is random to DataLoader(transform=...); if "
+            "it has changed, empty the folder"
+        )
+        self.spill = None
 
     def _spill(self, index: int, parts: list[Array]) -> None:
         failure = self.native.spill(index, parts)
@@ -304,7 +306,6 @@ class SampleStore:
         store.arguments = arguments
         store._has_warned = False
         store.spill = spill
-        store._checks_left = 0
         store._ahead = {}
         store._uncacheable = set()
         store.native = _native.Store.open(file)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import Dataset
 
@@ -166,6 +167,13 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
         # (The index of a pandas object is its label, not its position.)
         sample = getattr(data, "iloc", data)[index]
         return sample if targets is None else (sample, getattr(targets, "iloc", targets)[index])
+
+    def __copy__(self) -> Self:
+        """Return a dataset that keeps what it reads itself, since it may be changed to read other samples."""
+        other = type(self).__new__(type(self))
+        state: dict[str, Any] = {**self.__getstate__(), "_kept": copy.copy(self._kept)}  # type: ignore[dict-item]
+        getattr(other, "__setstate__", vars(other).update)(state)
+        return other
 
     @property
     def memory(self) -> int:

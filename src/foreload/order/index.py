@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import Indices
+from foreload.checks import Array, Indices
 
 __all__ = ["as_indices", "position_of", "positions_of", "require_nonempty", "row_numbers"]
 
 
 _BOOLS = {bool, np.bool_}
+_MAX_INT64 = np.uint64(np.iinfo(np.int64).max)
 
 
 def position_of(index: Any) -> int | None:
@@ -39,6 +40,7 @@ def as_indices(indices: Any) -> Indices:
 
     Raises:
         TypeError: one of them is not an int.
+        IndexError: one of them is larger than any dataset.
     """
     if isinstance(indices, torch.Tensor):
         indices = indices.numpy()
@@ -49,13 +51,16 @@ def as_indices(indices: Any) -> Indices:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
+    if _exceed_int64(rows):
+        raise IndexError(f"index {rows.max()} is out of range for any dataset")
     return np.ascontiguousarray(rows, np.int64)
 
 
 def row_numbers(indices: Any) -> Indices | None:
     """Return the indices of a batch as an int64 array; None if they are not plain row numbers.
 
-    Slices, masks, and lists of indices are none, though a tensor can be indexed by them.
+    Slices, masks, and lists of indices are none, though a tensor can be indexed by them; nor are ints
+    beyond int64.
 
     >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([1, False])
     (array([ 3, -1]), None, None, None)
@@ -77,7 +82,12 @@ def row_numbers(indices: Any) -> Indices | None:
         return None
     if isinstance(indices, (list, tuple)) and not _BOOLS.isdisjoint(map(type, indices)):
         return None
-    return np.ascontiguousarray(rows, np.int64)
+    return None if _exceed_int64(rows) else np.ascontiguousarray(rows, np.int64)
+
+
+def _exceed_int64(rows: Array) -> bool:
+    """Whether one of them would wrap round as an int64, and so become the number of another row."""
+    return rows.dtype == np.uint64 and bool((rows > _MAX_INT64).any())
 
 
 def positions_of(indices: Any, count: int) -> Indices:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import foreload as fl
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
 
@@ -67,24 +71,21 @@ def test_a_spill_folder_serves_the_next_run_until_the_data_changes(tmp_path: Pat
 class Sly:
     """Changes in a way that no fingerprint shows."""
 
-    shift = 0
-
     def __len__(self) -> int:
         return 20
 
     def __getitem__(self, index: int) -> int:
-        return index + Sly.shift
+        return index + int(os.environ.get("SLY", 0))
 
 
-def test_a_spill_folder_that_lies_is_found_out(tmp_path: Path) -> None:
+def test_a_spill_folder_that_lies_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Sly()
     load_all(spilled(dataset, tmp_path), dataset)
     gc.collect()
-    Sly.shift = 1
+    monkeypatch.setenv("SLY", "1")
     store = spilled(dataset, tmp_path)
     with pytest.warns(UserWarning, match="not what the dataset gives now"):
         load_all(store, dataset)
-    Sly.shift = 0
 
 
 def test_a_full_disk_is_said_once(tmp_path: Path) -> None:
@@ -111,3 +112,72 @@ def test_other_files_in_a_spill_folder_are_left_alone(tmp_path: Path) -> None:
     dataset = Sly()
     load_all(spilled(dataset, tmp_path), dataset)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def pictures(folder: Path, shades: range) -> None:
+    """Write one-coloured pictures, whose sizes and times are always the same."""
+    folder.mkdir(exist_ok=True)
+    for index, shade in enumerate(shades):
+        path = folder / f"{index:02}.bmp"
+        Image.new("RGB", (8, 8), (shade, shade, shade)).save(path)
+        os.utime(path, ns=(0, 0))
+
+
+def shades(folder: Path, spill: Path, **arguments: Any) -> list[int]:
+    transform = arguments.pop("transform", fl.transforms.resize(8, mean=(0, 0, 0), std=(1, 1, 1)))
+    images = fl.ImageDataset(folder, transform=transform, cache_size=0)
+    loader = fl.DataLoader(images, batch_size=1, cache=fl.Cache("1KiB", spill=spill), **arguments)
+    found = [round(float(batch[0].mean()) * 255) for _ in range(2) for batch in loader]
+    del loader
+    gc.collect()
+    return found
+
+
+def test_a_native_loader_finds_out_a_spill_folder_that_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    pictures(folder, range(40))
+    assert shades(folder, tmp_path / "spill", num_workers=0) == [*range(40)] * 2
+    pictures(folder, range(100, 140))
+    with pytest.warns(UserWarning, match="not what the dataset gives now"):
+        assert shades(folder, tmp_path / "spill", num_workers=0) == [*range(100, 140)] * 2
+    assert shades(folder, tmp_path / "spill", num_workers=2, workers="threads") == [*range(100, 140)] * 2
+
+
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+class Told:
+    """Names no file, so that no fingerprint shows what its samples are."""
+
+    def __init__(self, path: Path) -> None:
+        self.parts = path.parts
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        return index, text_of(Path(*self.parts))
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_find_out_a_spill_folder_that_lies(tmp_path: Path, context: str) -> None:
+    source = tmp_path / "source" / "text"
+    source.parent.mkdir()
+    for text in ("old", "new"):
+        source.write_text(text)
+        os.utime(source, ns=(0, 0))
+        loader = fl.DataLoader(
+            Told(source),
+            batch_size=4,
+            num_workers=2,
+            workers="processes",
+            multiprocessing_context=context,
+            cache=fl.Cache("1KiB", spill=tmp_path / "spill"),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [text for _ in range(2) for _, texts in loader for text in texts]
+        assert found == [text] * 80
+        del loader
+        gc.collect()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import foreload as fl
+from foreload.protocol import SampleSource
 
 _loaded: list[int] = []
 _pickled: dict[str, Any] = {"path": None}
@@ -23,11 +24,14 @@ class Trap:
         return Path.touch, (Path(self.path),)
 
 
-class Words:
+class Words(SampleSource):
     """Samples that anyone can check; those from the 10th on are traps if someone sets them."""
 
     def __init__(self, length: int = 24, text: str = "meow") -> None:
         self.length, self.text = length, text
+
+    def fingerprint(self) -> str:
+        return f"{self.length} {self.text}"  # whatever was loaded, and traps
 
     def __len__(self) -> int:
         return self.length

@@ -26,6 +26,7 @@ constexpr uint32_t kMagic = 0x4C495053;  // "SPIL"
 // A place: the number of the file in the upper bits, the offset of the record + 1 in the lower ones.
 constexpr int kOffsetBits = 48;
 constexpr uint32_t kMaxFiles = 1 << 16;
+constexpr int32_t kChecks = 8;  // records of earlier runs that are compared before others are used
 constexpr int kRejected = -1, kFailed = -2;  // in place of a descriptor
 constexpr uint64_t place_of(uint32_t number, uint64_t offset) {
   return (uint64_t{number} << kOffsetBits) | (offset + 1);
@@ -108,7 +109,22 @@ size_t Spill::scan() {
     if (number < kMaxFiles) counts_->files.store(number + 1);
     found += scan_file(number);
   }
+  counts_->own.store(counts_->files.load());
+  counts_->unchecked.store(found > 0 ? kChecks : 0);
   return found;
+}
+
+bool Spill::needs_check(size_t sample) const {
+  return counts_->unchecked.load() > 0 && places_[sample].load() >> kOffsetBits < counts_->own.load();
+}
+
+void Spill::note_check(size_t sample, bool is_same) {
+  if (is_same) {
+    counts_->unchecked.fetch_sub(1);  // those that several threads compare at once may make it negative
+    return;
+  }
+  uint64_t none = 0;
+  counts_->wrong.compare_exchange_strong(none, sample + 1);
 }
 
 size_t Spill::scan_file(uint32_t number) {
@@ -173,7 +189,7 @@ int Spill::file_for_writing() {
 }
 
 bool Spill::write(size_t sample, uint32_t form, std::span<const std::span<const uint8_t>> parts) {
-  if (failure_.load() != 0) return false;
+  if (failure_.load() != 0 || counts_->wrong.load() != 0) return false;
   if (places_[sample].load() != 0) return true;
   std::vector<uint8_t> record(sizeof(Head));
   for (const auto& part : parts) record.insert(record.end(), part.begin(), part.end());
@@ -217,7 +233,7 @@ bool Spill::read_at(int file, uint64_t offset, size_t sample, std::vector<uint8_
 
 bool Spill::read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form) {
   uint64_t place = places_[sample].load();
-  if (place == 0) return false;
+  if (place == 0 || counts_->wrong.load() != 0) return false;
   const int file = file_for_reading(static_cast<uint32_t>(place >> kOffsetBits));
   if (file == kFailed) return false;
   const uint64_t offset = (place & ((uint64_t{1} << kOffsetBits) - 1)) - 1;

@@ -20,9 +20,13 @@ namespace foreload {
 
 class Spill {
  public:
-  // What processes share: the number of the next file, and how many files and records were rejected.
+  // What processes share: the number of the next file; that of the first file which no earlier run wrote; how
+  // many files and records were rejected; how many records of earlier runs are still to be compared with the
+  // dataset; and 1 + the sample that was not the same.
   struct Counts {
-    std::atomic<uint32_t> files{0}, rejected{0};
+    std::atomic<uint32_t> files{0}, own{0}, rejected{0};
+    std::atomic<int32_t> unchecked{0};
+    std::atomic<uint64_t> wrong{0};
   };
 
   // `folder`: a descriptor, which is copied; `places`: where each sample's record is, shared by all
@@ -41,10 +45,17 @@ class Spill {
   bool read(size_t sample, std::vector<uint8_t>& buffer, size_t& size, uint32_t& form);
   // The errno of the failure; 0 if there was none.
   int failure() const { return failure_.load(); }
+  // Whether a record that was read is to be compared with the dataset, which may have changed since an
+  // earlier run wrote it: the first ones are, by whichever process reads them.
+  bool needs_check(size_t sample) const;
+  // Notes the result. After a difference, nothing is read or written any more, by any process.
+  void note_check(size_t sample, bool is_same);
+  // The sample that was not what the dataset gave; -1 if there was none.
+  int64_t wrong() const { return static_cast<int64_t>(counts_->wrong.load()) - 1; }
   // How many files and records were rejected so far, by any process.
   uint32_t rejected() const { return counts_->rejected.load(); }
   // Whether a sample was written, by any process; the record may turn out to be damaged.
-  bool holds(size_t sample) const { return places_[sample].load() != 0; }
+  bool holds(size_t sample) const { return counts_->wrong.load() == 0 && places_[sample].load() != 0; }
 
  private:
   struct Head;

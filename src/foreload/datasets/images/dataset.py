@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.unfinished import UnfinishedBatches
-from foreload.cache.fingerprint import stamp
+from foreload.cache.fingerprint import fingerprint_with, stamp
 from foreload.checks import Array, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
@@ -41,6 +40,12 @@ from foreload.transforms import ImageTransform
 __all__ = ["ImageDataset"]
 
 Transform = Callable[[Any], Any]
+
+# Attributes that change no sample.
+_NOT_IN_SAMPLES = (
+    *("_files", "_paths", "_remote", "shards", "_direct_io"),
+    *("_cache", "cache_size", "loading_mode", "_decoder", "finishes_on_device"),
+)
 
 # Images that are loaded at a time at the start, from files and from a server.
 _TOGETHER, _FETCHED_TOGETHER = 16, 256
@@ -309,12 +314,10 @@ class ImageDataset(
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Return a name of the present content of all files, for a spill folder."""
-        known = hashlib.sha256()
+        """Return a name of what a loader's cache keeps: of files, targets, and what subclasses add."""
         stamps = map(stamp, map(self.path, range(len(self)))) if self.shards is None else self.shards.stamps()
-        for part in stamps:
-            known.update(part.encode())
-        return known.hexdigest()
+        own = inherits(self, ImageDataset, "__getitem__", "prepare_sample", "read_encoded")
+        return fingerprint_with(self, stamps, without=[*_NOT_IN_SAMPLES, *(["transform"] if own else [])])
 
     def form_costs(self) -> Array:
         """Return what loading each image has cost; see :class:`foreload.protocol.ImageForms`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -17,6 +16,7 @@ from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.failure import remaining_positions
 from foreload.batch.read import read_samples
+from foreload.cache.fingerprint import fingerprint_with
 from foreload.checks import Array, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
@@ -36,6 +36,12 @@ from foreload.remote.fetch import Fetch, Range, Version
 from foreload.remote.url import is_remote, without_secrets
 
 __all__ = ["Shards", "TarDataset"]
+
+# Attributes that change no sample, or are in the stamps of the shards.
+_NOT_IN_SAMPLES = (
+    *("data_path", "shards", "_remotely", "_extents", "_files", "_members", "_remote", "_direct_io"),
+    *("loading_mode", "decisions", "_pressure", "_kept"),
+)
 
 
 class Shards:
@@ -315,14 +321,10 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         return self._remote is not None
 
     def fingerprint(self) -> str:
-        """Return a name of the present content of all shards, for a spill folder."""
-        how = (type(self).read, type(self).prepare_sample)
-        known = hashlib.sha256(
-            repr([getattr(method, "__code__", None) and method.__code__.co_code for method in how]).encode()
-        )
-        for part in self.shards.stamps():
-            known.update(part.encode())
-        return known.hexdigest()
+        """Return a name of what a loader's cache keeps: of shards, and what subclasses add."""
+        own = ("__getitem__", "prepare_sample", "prepare_samples", "read")
+        after = ["transform", "target_transform"] if inherits(self, TarDataset, *own) else []
+        return fingerprint_with(self, self.shards.stamps(), without=[*_NOT_IN_SAMPLES, *after])
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the index; the shards are opened again."""
