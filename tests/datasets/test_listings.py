@@ -112,7 +112,7 @@ def test_a_hidden_folder_itself_may_be_given(tmp_path: Path) -> None:
 
 def test_parquet_in_linked_folders_is_found(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    places = ["data/b/1.parquet", "elsewhere/2.parquet", "elsewhere/deep/3.parquet", "data/0.parquet", "4.parquet"]
+    places = ["data/b/1.PARQUET", "elsewhere/2.parquet", "elsewhere/deep/3.parquet", "data/0.parquet", "4.parquet"]
     for value, name in enumerate([*places, "elsewhere/_old/5.parquet", "elsewhere/.old/5.parquet"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"x": [value]}), tmp_path / name)

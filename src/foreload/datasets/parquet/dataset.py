@@ -275,7 +275,7 @@ def _list_files(data_path: Any) -> list[str]:
             raise FileNotFoundError(f"data_path: there is nothing at {str(path)!r}")
         if not path.is_dir():
             return [str(path)]
-        found = (os.path.relpath(file, path) for file in sorted_files(path) if file.endswith(".parquet"))
+        found = (os.path.relpath(file, path) for file in sorted_files(path, (".parquet",)))
         listed = sorted(str(path / file) for file in found if not file.startswith("_") and "/_" not in file)
         if not listed:
             raise FileNotFoundError(f"data_path: there is no *.parquet in {str(path)!r}")

@@ -191,13 +191,13 @@ def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
             yield [sample]
             place.samples += 1
             sample = {}
+        sample = sample or {"__key__": key}
         if field in sample:
             raise DecodeError(f"{place.shard}: sample {key!r} has two members {field!r}; write the shard again")
         if member.issparse():
             raise DecodeError(
                 f"{place.shard}: member {member.name!r} is stored with holes; write the shard without --sparse"
             )
-        sample = sample or {"__key__": key}
         sample[field] = _content(tar.fileobj, member)
         # (A global header may rename every member.)
         if isinstance(tar.fileobj, Blocks) and not tar.pax_headers:

@@ -186,7 +186,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                     continue
                 key, name = found
                 if not keys or keys[-1] != key:
-                    fields_of_sample: set[str] = set()
+                    fields_of_sample = {"__key__"}
                     keys.append(key)
                     first.append(len(names))
                     labels.append(-1)
