@@ -20,6 +20,7 @@ from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.loader_cache import LoaderCache
 from foreload.cache.store import SampleStore
+from foreload.checks import optional
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.errors import warn_user
@@ -157,6 +158,7 @@ class Epoch(_TorchNames, Iterator[Any]):
             except EmptyBatch:
                 self._mark_delivered(number)
                 failures.check()
+                self._check_ranks(number)
                 continue
             except Exception as error:  # which the loop gets in its place; not so if the loop was interrupted
                 self._mark_delivered(number)
@@ -171,6 +173,19 @@ class Epoch(_TorchNames, Iterator[Any]):
                 samples -= failures.count - failed
             self._loop.mark_delivered(samples)
             return batch
+
+    def _check_ranks(self, number: int) -> None:
+        """Call it for a batch that is left out.
+
+        Raises:
+            RuntimeError: other ranks have a batch in its place, and would wait for this one for ever.
+        """
+        if (optional(self._order.item_sampler, "num_replicas") or 1) > 1:
+            raise RuntimeError(
+                f"no sample of batch {number} could be loaded, so this rank would have a batch less than the others, "
+                "which would wait for it for ever: see loader.errors, take a larger batch_size, or let the dataset "
+                "return a substitute"
+            )
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         """Wait for a batch.
