@@ -36,5 +36,5 @@ def test_among_ranks_it_is_an_error(workers: int, sharing: str, on_error: Any) -
     else:
         how = {"group": (0, 2), "seed": 0}
     loader = fl.DataLoader(Bad(), batch_size=1, num_workers=workers, on_error=on_error, **how)
-    with pytest.raises(RuntimeError, match="no sample of batch .* this rank would have a batch less"):
+    with pytest.raises(RuntimeError, match=r"no sample of batch .* this rank would have a batch less"):
         list(loader)
