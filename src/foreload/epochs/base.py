@@ -183,8 +183,8 @@ class Epoch(_TorchNames, Iterator[Any]):
         if (optional(self._order.item_sampler, "num_replicas") or 1) > 1:
             raise RuntimeError(
                 f"no sample of batch {number} could be loaded, so this rank would have a batch less than the "
-                "others, which would wait for it for ever: see loader.errors, take a larger batch_size, or let the "
-                "dataset return a substitute"
+                "others, which would wait for it for ever: see loader.errors, take a larger batch_size, or let "
+                "the dataset return a substitute"
             )
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
