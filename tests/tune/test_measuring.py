@@ -185,7 +185,7 @@ def test_the_cost_of_a_sample_is_looked_at_before_and_after_others() -> None:
 
     dataset = Lazy(97)
     watch = StateWatch(dataset)
-    measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch)
+    measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch, [])
     assert watch.change == "seen"
 
 
@@ -231,7 +231,7 @@ def test_measuring_is_not_seen_in_shared_memory(calls: Any) -> None:
 def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_COST_SECONDS", 0.0)
     dataset = Rows(97)
-    seconds, _ = measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, StateWatch(dataset))
+    seconds, _ = measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, StateWatch(dataset), [])
     assert seconds > 0
 
 
@@ -247,5 +247,5 @@ def test_a_pause_of_the_machine_is_not_the_time_of_a_sample() -> None:
 
     dataset = Paused(10 * STRIDE)
     work = Workload(dataset, None, None, None, lambda *_: iter(()))
-    seconds, busy = measure._cost(work, len(dataset), StateWatch(dataset))
+    seconds, busy = measure._cost(work, len(dataset), StateWatch(dataset), [])
     assert busy <= seconds < 0.02

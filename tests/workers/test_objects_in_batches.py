@@ -317,3 +317,46 @@ def test_the_choice_of_the_tests_is_that_of_the_loader(choose: Callable[[int], N
     loader = fl.DataLoader(Holds(lambda: Box(1)), batch_size=3, collate_fn=list)
     list(loader)
     assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Records(Dataset[Any]):
+    """Gives what it holds, and takes long enough for processes to be worth it."""
+
+    def __init__(self, size: int) -> None:
+        self.records = [{"number": index, "loss": [0.0]} for index in range(size)]
+        self.rows = torch.zeros(size, 2)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Any:
+        sum(range(100_000))
+        return self.records[index]
+
+
+class OwnRows(Records):
+    def __getitem__(self, index: int) -> Any:
+        sum(range(100_000))
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("size", [8, 300])
+def test_what_the_dataset_gives_of_its_own_is_the_loops_too(size: int) -> None:
+    """A loop may note the loss of a sample in the sample, as it may in torch without workers."""
+    found = []
+    for kind in (fl.DataLoader, TorchDataLoader):
+        records, rows = Records(size), OwnRows(size)
+        for batch in kind(records, batch_size=4, collate_fn=list):
+            for record in batch:
+                record["seen"] = True
+                record["loss"][0] += 1
+        for row in kind(rows, batch_size=None):
+            row += 1
+        found.append((records.records, rows.rows.tolist()))
+    assert found[0] == found[1]
+
+
+def test_samples_of_which_copies_are_as_good_may_be_loaded_by_processes() -> None:
+    loader: Any = fl.DataLoader(Records(2000), 4, collate_fn=lambda batch: [each["number"] for each in batch])
+    assert next(iter(loader)) == [0, 1, 2, 3]
+    assert "goes on to hold" not in loader.stats()["workers"]["why"]

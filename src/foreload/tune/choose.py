@@ -16,6 +16,7 @@ from foreload.record.units import workers
 from foreload.tune.candidates import MAX_THREADS
 from foreload.tune.choice import Choice
 from foreload.tune.measure import (
+    GIVES_ITS_OWN,
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
     TOO_LONG,
@@ -62,14 +63,15 @@ def choose_workers(work: Workload) -> Choice:
     if not work.kinds:
         return unmeasured
     if size < _MIN_SAMPLES:
-        return replace(unmeasured, why=f"only {size} samples")
+        return replace(unmeasured, why=f"only {size} samples", is_final=not threads)
     if "fork" not in multiprocessing.get_all_start_methods():
         return replace(unmeasured, why="this system cannot fork, which measuring needs")
     began = time.monotonic()
     measured = measure_workers(work, cores)
     took = time.monotonic() - began
     if measured.state and not threads:
-        return replace(unmeasured, why=measured.state, seconds=took)
+        is_final = measured.state == GIVES_ITS_OWN
+        return replace(unmeasured, why=measured.state, seconds=took, is_final=is_final)
     if ("threads", 0) not in measured.rates:
         why = f"the samples could not be measured ({measured.trouble})"
         return replace(unmeasured, why=why, seconds=took)

@@ -22,6 +22,7 @@ from typing import Any
 from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, restore
 from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.given import gives_its_own
 from foreload.dataset_state.walk import find_open_file
 from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
@@ -32,6 +33,7 @@ from foreload.tune.candidates import Candidate, candidates_of, never_pays, secon
 from foreload.tune.workload import STRIDE, NotWanted, Turns, Workload
 
 __all__ = [
+    "GIVES_ITS_OWN",
     "MEMORY_SHARE",
     "TINY_SAMPLE_SECONDS",
     "TOO_LONG",
@@ -58,6 +60,7 @@ _IS_ESTIMATED = "is estimated"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
+GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
 _ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 _CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
 
@@ -182,7 +185,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     asked = _note_questions() if work.watched else []
-    seconds, busy = _cost(work, size, watch)
+    seconds, busy = _cost(work, size, watch, asked)
     state = state or _state(watch, asked)
     if state and "threads" not in work.kinds:
         yield _STATE, state
@@ -296,10 +299,11 @@ def _state(watch: StateWatch, asked: list[str]) -> str:
     return asked[0] if asked else "" if watch.change is None else _CHANGES.format(watch.change)
 
 
-def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
+def _cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]) -> tuple[float, float]:
     """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one.
 
-    The slowest one is left out: the machine may have paused meanwhile.
+    The slowest one is left out: the machine may have paused meanwhile. Why no copy of the dataset could load them
+    is added to ``reasons``.
     """
     started, busy = time.perf_counter(), _busy_seconds()
     dataset, collate = work.view, work.collate or (lambda samples: None)
@@ -308,7 +312,10 @@ def _cost(work: Workload, size: int, watch: StateWatch) -> tuple[float, float]:
         restore(flatten(batch))  # raises the error that comes of it if a process sends it
     done = 1
     watch.look()
-    if time.perf_counter() - started < _SLOW_SECONDS:
+    is_slow = time.perf_counter() - started > _SLOW_SECONDS
+    if not is_slow and gives_its_own(batch, collate([dataset[0]])):
+        reasons.append(GIVES_ITS_OWN)
+    if not is_slow:
         started, busy, done = time.perf_counter(), _busy_seconds(), 0
     taken, slowest = time.perf_counter() - started, 0.0
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):

@@ -105,7 +105,8 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
     if known_length(spec.dataset) is None:
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
-    return replace(_measured(spec, trial, user_code), is_open=True)
+    choice = _measured(spec, trial, user_code)
+    return replace(choice, is_open=not choice.is_final)
 
 
 def is_selected(spec: CrewSpec) -> bool:
@@ -186,9 +187,7 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
         return replace(known, seconds=0.0)
     if known is not None and known.count == 0:  # which is right for any code
         return replace(known, seconds=0.0, is_pure=False, made_of={})
-    own = _own_collate(spec)
-    if own is not None and not spec.batches.auto_collation:
-        own = partial(_collate_one, own)
+    own = _own_collate(spec) if spec.batches.auto_collation else partial(_collate_one, spec.batches.collate_fn)
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
     if choice.is_pure:
