@@ -231,7 +231,8 @@ def test_measuring_is_not_seen_in_shared_memory(calls: Any) -> None:
 def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_COST_SECONDS", 0.0)
     dataset = Rows(97)
-    seconds, _ = measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, StateWatch(dataset), [])
+    work = Workload(dataset, None, None, None, lambda *_: iter(()))
+    seconds, _ = measure._cost(work, 97, StateWatch(dataset), [])
     assert seconds > 0
 
 

@@ -287,3 +287,14 @@ def test_an_own_fingerprint_is_taken_at_its_word() -> None:
     assert fingerprint(ConcatDataset([Named(), TensorDataset(torch.zeros(1))])) != fingerprint(
         ConcatDataset([Named(), TensorDataset(torch.ones(1))])
     )
+
+
+def test_names_in_code_are_no_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = Wrapper(Held(logs=3))
+    known = fingerprint(dataset)
+    for name in ("parts", "logs", "index", "self", "dataset"):  # attributes, arguments, and globals
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    assert fingerprint(dataset) == known
+    assert fingerprint(Wrapper(Held(logs="logs"))) != fingerprint(Wrapper(Held(logs="log")))

@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from mmap import mmap
@@ -59,7 +59,7 @@ class ContentPickler(pickle.Pickler):
         if isinstance(thing, FunctionType):
             return self._of_function(thing)
         if isinstance(thing, ModuleType):
-            return str, (thing.__name__, _version(thing.__name__))
+            return str, (f"module {thing.__name__}", _version(thing.__name__))
         if isinstance(thing, (staticmethod, classmethod)):
             return str, (type(thing).__name__,), thing.__func__
         if isinstance(thing, property):
@@ -79,6 +79,8 @@ class ContentPickler(pickle.Pickler):
             return self.of_name(thing, reduced)
         make, arguments, *rest = reduced
         state, *items = rest or [None]
+        if isinstance(state, dict) and state.keys() <= _vars_of(thing).keys():
+            state = _unnamed(state)
         return make, arguments, (type(thing), state), *items[:2]
 
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -90,18 +92,18 @@ class ContentPickler(pickle.Pickler):
         """Return how an object is to be pickled that only gives a name, or an error of that name."""
         # What the user's own objects hold counts also if they refuse to be pickled.
         held = {} if _is_installed(_module_of(type(thing))) else _vars_of(thing)
-        return str, (_name_of(type(thing)), name), (type(thing), held)
+        return str, (_name_of(type(thing)), name), (type(thing), _unnamed(held))
 
     def _of_class(self, kind: type) -> Any:
         module = _module_of(kind)
         if _is_installed(module):
             return str, (_name_of(kind), _version(module))
         own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
-        return str, (_name_of(kind),), (kind.__bases__, type(kind), own)
+        return str, (_name_of(kind),), (kind.__bases__, type(kind), _unnamed(own))
 
     def _of_function(self, function: FunctionType) -> Any:
         cells = [_cell(each) for each in function.__closure__ or ()]
-        held = function.__defaults__, function.__kwdefaults__, cells, vars(function)
+        held = function.__defaults__, _unnamed(function.__kwdefaults__ or {}), cells, _unnamed(vars(function))
         module = function.__globals__.get("__name__") or ""
         if _is_installed(module):
             return str, (_name_of(function), _code(function.__code__)), (held, _version(module))
@@ -109,13 +111,11 @@ class ContentPickler(pickle.Pickler):
         found = {name: function.__globals__[name] for name in names if name in function.__globals__}
         modules = [part for part in found.values() if isinstance(part, ModuleType)]
         parts = [
-            (name, vars(part)[name])
+            _unnamed({name: vars(part)[name] for name in names if name in vars(part)})
             for part in modules
             if not _is_installed(part.__name__)
-            for name in names
-            if name in vars(part)
         ]
-        return str, (_name_of(function), _code(function.__code__)), (held, found, parts)
+        return str, (_name_of(function), _code(function.__code__)), (held, _unnamed(found), parts)
 
 
 class FilesPickler(ContentPickler):
@@ -199,6 +199,11 @@ def _vars_of(thing: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _unnamed(attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Return the names of attributes as one string, which is no name of a file, and their values."""
+    return repr(list(attributes)), list(attributes.values())
+
+
 def _mapped(array: Array) -> tuple[Any, ...] | None:
     """Return what part of which file an array shows; None if it shows none, or what is not written there."""
     if not isinstance(array, np.memmap) or array.mode == "c" or array.filename is None:
@@ -231,7 +236,7 @@ def _name_of(thing: Any) -> str:
 def _code(code: CodeType) -> tuple[Any, ...]:
     """Return what a function does, without its place in its file."""
     constants = tuple(map(_constant, code.co_consts))
-    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
+    return code.co_code, repr((code.co_names, code.co_varnames, code.co_freevars)), constants
 
 
 def _constant(value: Any) -> Any:
