@@ -11,19 +11,34 @@ run() { .venv/bin/python -m pytest "$@"; }
 # Many tests wait for processes of their own, so two for each core at a time keep the cores busy.
 parallel=(-n "$((2 * $(nproc)))")
 slow=(-m slow --hypothesis-profile=thorough)
-# Lightning, Accelerate and Transformers make a process half as large again, and each fork of it as much dearer: theirs are
-# processes of their own. Ray's tests run in one, since each that uses a cluster starts one.
+# A test process holds all tests that it is given and what they import, and the more it holds, the longer a fork of it
+# takes. So those that fork most have processes of their own, and Lightning, Accelerate and Transformers have some too.
+parts=(
+  "tests/workers tests/epochs tests/batch tests/order tests/tune tests/forks tests/record"
+  "tests/datasets tests/cache"
+)
+run_parts() {
+  local part ignored=()
+  for part in "${parts[@]}"; do
+    # shellcheck disable=SC2086
+    run "${parallel[@]}" $part "$@"
+    for folder in $part; do ignored+=("--ignore=$folder"); done
+  done
+  run "${parallel[@]}" "${ignored[@]}" "$@"
+}
+# Ray's tests run in one process, since each that uses a cluster starts one.
 apart=(--ignore=tests/ray --ignore=tests/frameworks)
 case "${1:-}" in
   --all)
-    run "${parallel[@]}" --hypothesis-profile=thorough "${apart[@]}"
+    run_parts --hypothesis-profile=thorough "${apart[@]}"
     run "${parallel[@]}" --hypothesis-profile=thorough tests/frameworks
     run "${slow[@]}" tests/ray
     ;;
   --slow)
-    run "${parallel[@]}" "${slow[@]}" "${apart[@]}" "${@:2}"
+    run_parts "${slow[@]}" "${apart[@]}" "${@:2}"
     run -n 2 "${slow[@]}" tests/frameworks "${@:2}"
     ;;
   --ray) run "${slow[@]}" tests/ray "${@:2}" ;;
+  "") run_parts -m "not slow" ;;
   *) run "${parallel[@]}" -m "not slow" "$@" ;;
 esac
