@@ -115,7 +115,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
     held = crew.held
     if held is None and crew.is_open and not spec.draws_at_once:
         held = HeldState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
-    pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
+    pool, owner = crew.process_pool(workers, spec.cursor.base_seed, held)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
     return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, deepens=deepens)

@@ -66,7 +66,7 @@ def choose_workers(work: Workload) -> Choice:
     began = time.monotonic()
     measured = measure_workers(work, cores)
     took = time.monotonic() - began
-    if measured.state and not threads:
+    if measured.state and not (threads and measured.rates):
         return replace(unmeasured, why=measured.state, seconds=took)
     if ("threads", 0) not in measured.rates:
         why = f"the samples could not be measured ({measured.trouble})"

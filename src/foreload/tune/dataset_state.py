@@ -5,63 +5,41 @@ Copies of a dataset are as good as the dataset only if they cannot go different 
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import io
-import logging
-import random
-import socket
 import sys
-import zlib
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-import numpy as np
-import torch
-
-from foreload._torch import tensor_version
 from foreload.checks import optional
+from foreload.tune.copies.digest import CONTAINERS, NOTHING, PLAIN, digest, generators, leaves
+from foreload.tune.copies.handles import is_open
 
 __all__ = [
+    "CHANGES",
+    "MOST_VALUES",
     "StateWatch",
     "changed",
-    "digest",
     "find_open_file",
     "is_installed",
+    "is_made",
     "made_of",
     "names_used",
     "snapshot",
     "walk",
 ]
 
-# The most values of a dataset that are compared, and the most bytes of one of its arrays.
-_MOST_VALUES = 20_000
-_MOST_BYTES = 1 << 20
+# Why copies of a dataset might load other samples.
+CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
+
+# The most values of a dataset that are compared.
+MOST_VALUES = 20_000
 
 # The most values that are looked at in each epoch.
 _MOST_PARTS = 2_000
-
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, tuple, frozenset, deque)
-
-# A number of ctypes; numbers, arrays and structures of its may lie in shared memory.
-_NUMBER: Any = ctypes.c_int.__base__
-
-
-@functools.cache  # and when it is first needed, since NumPy imports its generators then
-def _generators() -> tuple[Any, ...]:
-    return random.Random, np.random.Generator, np.random.RandomState, torch.Generator
-
-
-@functools.cache
-def _leaves() -> tuple[Any, ...]:
-    """Return the types that are compared as a whole, and loggers, whose state is in no sample."""
-    return *_PLAIN, *_generators(), torch.Tensor, np.ndarray, logging.Logger, ModuleType
 
 
 def snapshot(dataset: Any) -> dict[str, Any]:
@@ -87,16 +65,22 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     what a generator or an iterator gives that is made then depends on the samples before.
     """
     for name, value in before.items():
-        if value != _NOTHING and after.get(name, _NOTHING) != value:
+        if value != NOTHING and after.get(name, NOTHING) != value:
             return name
     for name, value in after.items():
-        if before.get(name, _NOTHING) == _NOTHING and value[0] == "generator":
+        if before.get(name, NOTHING) == NOTHING and value[0] == "generator":
             return name
     for name in after.keys() - before.keys():
         parent = name.rpartition(".")[0] if not name.endswith("]") else name.rpartition("[")[0]
-        if name.endswith("]") and before.get(parent) not in (None, _NOTHING):
+        if name.endswith("]") and before.get(parent) not in (None, NOTHING):
             return parent  # a container has more values
     return None
+
+
+def is_made(value: Any) -> bool:
+    """Whether a value may be made when it is first needed, as it does not depend on the samples before."""
+    kind: str = digest(value)[0]
+    return kind != "generator"
 
 
 class StateWatch:
@@ -138,7 +122,7 @@ class StateWatch:
         return found
 
 
-def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
+def find_open_file(dataset: Any, most: int = MOST_VALUES) -> str | None:
     """Return the name of an open file or connection, which forked processes would share; None if there is none.
 
     An iterator that has begun counts as open too: copies of it would all yield the same.
@@ -148,67 +132,7 @@ def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
     >>> find_open_file(lines); lines.file.close(); find_open_file(lines)
     'file'
     """
-    return next((name for name, value in walk(dataset, None, most) if _is_open(value)), None)
-
-
-def _is_open(value: Any) -> bool:
-    return _is_iterator(value) or _is_open_handle(value)
-
-
-def _is_iterator(value: Any) -> bool:
-    return isinstance(value, Iterator) and not (isinstance(value, io.IOBase) or _is_of_sqlite(value))
-
-
-def _is_of_sqlite(value: Any) -> bool:
-    module = sys.modules.get("sqlite3")  # if nobody has imported it, there is no connection
-    return module is not None and isinstance(value, (module.Connection, module.Cursor))
-
-
-def _is_open_handle(value: Any) -> bool:
-    if isinstance(value, io.IOBase):
-        return not (value.closed or isinstance(value, (io.BytesIO, io.StringIO)))
-    if isinstance(value, socket.socket) or _is_of_sqlite(value):
-        return True
-    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "netCDF4", "tables") and bool(value)
-
-
-_NOTHING = ("value", None)
-
-
-def digest(value: Any) -> Any:
-    """Return what is equal as long as a value is the same, and has not been changed."""
-    if isinstance(value, _PLAIN):
-        return "value", value
-    if isinstance(value, torch.Tensor):
-        return "tensor", id(value), tensor_version(value), _checksum(value)
-    if isinstance(value, np.ndarray):
-        return "array", id(value), value.shape, _checksum(value)
-    if isinstance(value, random.Random):
-        return "generator", hash(value.getstate())
-    if isinstance(value, torch.Generator):
-        return "generator", value.get_state().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return "generator", repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return "generator", repr(value.get_state(legacy=False))
-    if _is_iterator(value):
-        return "generator", id(value)
-    if isinstance(value, (ctypes.Array, ctypes.Structure, _NUMBER)):
-        return "array", zlib.crc32(bytes(value))
-    if isinstance(value, (bytearray, array)):
-        return "array", id(value), len(value), _checksum(memoryview(value))
-    if isinstance(value, _CONTAINERS):
-        return "container", type(value), len(value)
-    return "object", id(value)
-
-
-def _checksum(array: Any) -> int:
-    try:
-        data = np.asarray(array).reshape(-1)
-        step = max(1, data.nbytes // _MOST_BYTES)
-        return zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
-    except Exception:  # of a device, sparse, of objects ...
-        return 0
+    return next((name for name, value in walk(dataset, None, most) if is_open(value)), None)
 
 
 def made_of(*parts: Any) -> dict[str, Any]:
@@ -228,24 +152,24 @@ def made_of(*parts: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for position, part in enumerate(parts):
         found[str(position)] = type(part), id(part)
-        for name, value in walk(part, _holds_leaves, _MOST_PARTS):
-            if isinstance(value, _generators()):
+        for name, value in walk(part, _holdsleaves, _MOST_PARTS):
+            if isinstance(value, generators()):
                 found[f"{position}.{name}"] = type(value)
-            elif not isinstance(value, (*_leaves(), *_CONTAINERS)):
-                found[f"{position}.{name}"] = type(value), id(value), _is_open(value)
+            elif not isinstance(value, (*leaves(), *CONTAINERS)):
+                found[f"{position}.{name}"] = type(value), id(value), is_open(value)
     return found
 
 
-def _holds_leaves(value: Any) -> bool:
+def _holdsleaves(value: Any) -> bool:
     """Whether a container has only values that are compared as a whole, as far as one looks."""
-    if not isinstance(value, _CONTAINERS):
+    if not isinstance(value, CONTAINERS):
         return False
     values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
-    return all(issubclass(kind, _leaves()) for kind in set(map(type, values)))
+    return all(issubclass(kind, leaves()) for kind in set(map(type, values)))
 
 
 def walk(
-    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = _MOST_VALUES
+    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = MOST_VALUES
 ) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, directly or in containers and objects, with its name.
 
@@ -259,7 +183,7 @@ def walk(
     left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
     while left and len(seen) < most:
         name, value = left.popleft()
-        if id(value) in seen and not isinstance(value, _PLAIN):
+        if id(value) in seen and not isinstance(value, PLAIN):
             continue
         seen.add(id(value))
         if name:
@@ -274,14 +198,19 @@ def walk(
 
 
 def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
-    if _is_open(value):
+    if is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
-    if isinstance(value, _leaves()):
+    if isinstance(value, leaves()):
         return
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
     elif isinstance(value, functools.partial):
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
+    elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
+        owner = value.__self__
+        items = () if owner is None or isinstance(owner, ModuleType) else ((f"{name}.__self__", owner),)
+        if isinstance(value, MethodType):
+            items = (*items, (name, value.__func__))
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
@@ -306,7 +235,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
-        if isinstance(value, (*_PLAIN, list, dict, set)) and not name.startswith("__"):
+        if isinstance(value, (*PLAIN, list, dict, set)) and not name.startswith("__"):
             yield name, value
 
 

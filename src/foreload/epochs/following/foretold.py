@@ -10,11 +10,12 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 
 from foreload.order.epoch_order import EpochOrder
-from foreload.tune.dataset_state import find_open_file, walk
+from foreload.tune.copies.descriptors import cut_connections
+from foreload.tune.copies.shared import find_shared
+from foreload.tune.dataset_state import find_open_file
 from foreload.tune.fork import Fork, end_fork, start_fork
 from foreload.tune.unshare import unshare
 from foreload.workers import blas
@@ -27,9 +28,6 @@ _END_SECONDS = 0.2
 
 # The most values of a sampler that are looked at.
 _MOST_PARTS = 2_000
-
-# What processes share, and a copy would take part in.
-_SHARED = ("multiprocessing", "_multiprocessing", "ray", "redis", "zmq")
 
 # By which ranks wait for each other.
 _COLLECTIVES = (
@@ -132,7 +130,8 @@ def _send_batches(order: EpochOrder, into: int) -> None:
     torch.set_num_threads(1)
     blas.compute_alone()  # the threads that torch computes with did not survive the fork
     _forbid_collectives()
-    unshare(order.sampler)
+    cut_connections(into)
+    unshare()
     with suppress(Exception):  # whatever the sampler raises, it will raise again where it belongs
         for indices in order.foretell():
             send(into, pickle.dumps(indices, protocol=5))
@@ -155,9 +154,6 @@ def why_not_copied(sampler: Any) -> str | None:
         held = "itself"
     if held is not None:
         return f"it holds {held!r} open, or has begun to iterate over it"
-    for name, value in walk(sampler, None, _MOST_PARTS):
-        if type(value).__module__.partition(".")[0] in _SHARED:
-            return f"it shares {name!r} with other processes"
-        if isinstance(value, np.memmap) and value.mode not in ("r", "c"):
-            return f"it writes to the file of {name!r}"
+    if (name := find_shared(sampler, _MOST_PARTS)) is not None:
+        return f"it shares {name!r} with other processes or threads"
     return None

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from foreload.protocol import UserCode
-from foreload.tune.dataset_state import digest, walk
+from foreload.tune.copies.digest import digest
+from foreload.tune.dataset_state import walk
 
 __all__ = ["Seen", "Signs", "find_signs", "observe"]
 

@@ -1,0 +1,65 @@
+"""Settings of the program that samples may depend on, whatever they are made from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+import torch
+
+__all__ = ["Settings"]
+
+_DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _decimals() -> Any:
+    module = sys.modules.get("decimal")
+    if module is None:
+        return None
+    context = module.getcontext()
+    return [getattr(context, name) for name in _DECIMALS]
+
+
+def _folder() -> Any:
+    with suppress(OSError):  # it has been deleted
+        return os.getcwd()
+    return None
+
+
+_PRESENT: dict[str, Callable[[], Any]] = {
+    "os.environ": lambda: dict(getattr(os.environ, "_data", os.environ)),  # decoding all of it takes longer
+    "the current directory": _folder,
+    "torch's default dtype": torch.get_default_dtype,
+    "torch's default device": getattr(torch, "get_default_device", lambda: None),
+    "the context of decimals": _decimals,
+    "a context variable": copy_context,
+}
+
+
+class Settings:
+    """The settings as they are now.
+
+    >>> settings = Settings()
+    >>> os.environ["SCALE"] = "2"
+    >>> settings.changed()
+    'os.environ'
+    >>> del os.environ["SCALE"]; settings.changed()
+    """
+
+    def __init__(self) -> None:
+        self._before = [(name, present, present()) for name, present in _PRESENT.items()]
+
+    def changed(self) -> str | None:
+        """Return the name of what has been set since; None if nothing has."""
+        return next((name for name, present, before in self._before if not _is_equal(present(), before)), None)
+
+
+def _is_equal(value: Any, before: Any) -> bool:
+    try:
+        return bool(value == before)
+    except Exception:  # the comparison of a context variable's values may raise anything
+        return False
