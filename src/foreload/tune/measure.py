@@ -183,7 +183,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the fork; yield names and values, the rate of a candidate after each turn."""
     began = time.monotonic()
     size = len(work.view)
-    left = unshare()
+    left = unshare(with_locks=True)
     state = next((why for part in work.watched if (why := why_not_measured(part, left))), "")
     if state:
         yield _STATE, state

@@ -21,6 +21,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 # Foreload's own memory, which has its own rules; that of devices, and of the system's interfaces.
 _OTHERS = ("/memfd:foreload", "anon_inode:", "/dev/", "/proc/", "/sys/", "socket:")
+_LOCKS = "/dev/shm/sem."
 _PLAIN = ("/dev/shm/", "/dev/zero")
 
 
@@ -34,11 +35,14 @@ class _Mapping(NamedTuple):
     path: str
 
 
-def unshare() -> list[range]:
+def unshare(*, with_locks: bool) -> list[range]:
     """Let this process write to memory that it shares with others without their seeing it, and keep where it is.
 
     Tensors and arrays in shared memory, values and locks of ``multiprocessing``, and mapped files are the same
     objects as before. Nothing is copied before it is written to, if the file that it is part of is open.
+
+    Args:
+        with_locks: whether locks (events, semaphores) are no longer those of other processes either.
 
     Returns:
         The addresses of what is still shared.
@@ -46,6 +50,8 @@ def unshare() -> list[range]:
     open_files = None
     left = []
     for mapping in _shared_mappings():
+        if mapping.path.startswith(_LOCKS) and not with_locks:
+            continue
         if open_files is None:
             open_files = _open_files()
         if not _made_private(mapping, open_files.get(mapping.file)):

@@ -131,7 +131,7 @@ def _send_batches(order: EpochOrder, into: int) -> None:
     blas.compute_alone()  # the threads that torch computes with did not survive the fork
     _forbid_collectives()
     cut_connections(into)
-    unshare()
+    unshare(with_locks=True)
     with suppress(Exception):  # whatever the sampler raises, it will raise again where it belongs
         for indices in order.foretell():
             send(into, pickle.dumps(indices, protocol=5))

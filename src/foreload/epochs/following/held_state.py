@@ -47,6 +47,9 @@ _GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.Ra
 # What is not looked into: the state of a logger or a loader is in no sample.
 _OPAQUE = (ModuleType, logging.Logger, TorchDataLoader, *_GENERATORS)
 
+# The names by which code reads variables of the environment.
+_ENVIRONMENT = {"environ", "getenv"}
+
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
 
@@ -70,9 +73,10 @@ class HeldState:
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
-        self._settings = Settings()
         self._by_loading: str | None = None
+        self._reads_environment = False
         self._note()
+        self._settings = Settings(with_environment=self._reads_environment)
 
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
@@ -195,6 +199,7 @@ class HeldState:
         self._left += ((name, value) for value in (function.__defaults__, function.__kwdefaults__, vars(function)))
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._watch_cell(variable, cell)
+        self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
         used = [each for each in _globals_read(function.__code__) if each in known]
         self._watch_names(known, used)

@@ -30,8 +30,11 @@ def _folder() -> Any:
     return None
 
 
+def _environment() -> Any:
+    return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
+
+
 _PRESENT: dict[str, Callable[[], Any]] = {
-    "os.environ": lambda: dict(getattr(os.environ, "_data", os.environ)),  # decoding all of it takes longer
     "the current directory": _folder,
     "torch's default dtype": torch.get_default_dtype,
     "torch's default device": getattr(torch, "get_default_device", lambda: None),
@@ -43,15 +46,20 @@ _PRESENT: dict[str, Callable[[], Any]] = {
 class Settings:
     """The settings as they are now.
 
-    >>> settings = Settings()
+    Args:
+        with_environment: whether variables of the environment are among them. Libraries set some of these when
+            they are first used, so it is for code that reads them.
+
+    >>> settings = Settings(with_environment=True)
     >>> os.environ["SCALE"] = "2"
     >>> settings.changed()
     'os.environ'
     >>> del os.environ["SCALE"]; settings.changed()
     """
 
-    def __init__(self) -> None:
-        self._before = [(name, present, present()) for name, present in _PRESENT.items()]
+    def __init__(self, *, with_environment: bool) -> None:
+        watched = _PRESENT | ({"os.environ": _environment} if with_environment else {})
+        self._before = [(name, present, present()) for name, present in watched.items()]
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""

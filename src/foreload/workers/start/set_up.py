@@ -40,7 +40,7 @@ def set_up_process(worker: int, task: Any) -> None:
     blas.compute_alone()
     seed_worker(task.seed, worker)
     if task.held is not None:
-        unshare()
+        unshare(with_locks=False)
         own_positions(with_output=False)
     if task.is_hidden:
         start_nested_no_processes()
