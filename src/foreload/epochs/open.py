@@ -21,6 +21,7 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
 from foreload.protocol import EpochListener
+from foreload.tune.copies.shared import find_thread
 from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
@@ -30,6 +31,10 @@ __all__ = ["open_epoch"]
 
 # From this size on, copying a batch of rows ahead of its use pays for handing it over.
 _MIN_THREAD_BYTES = 1 << 20
+
+
+# The most values of a dataset that are looked at before each epoch.
+_MOST_PARTS = 2_000
 
 
 def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
@@ -104,6 +109,8 @@ def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
         return None
     if has_state(spec.dataset):
         return "the dataset has a state of its own, which follows the loop"
+    if (name := find_thread(spec.dataset, _MOST_PARTS)) is not None:
+        return f"{name!r} of the dataset is a running thread, which forked processes lack"
     order = spec.cursor.order
     why = why_not_copied(order.sampler) if order.may_follow else None
     return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"

@@ -15,7 +15,7 @@ from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodW
 from typing import Any
 
 from foreload.checks import optional
-from foreload.tune.copies.digest import CONTAINERS, NOTHING, PLAIN, digest, generators, leaves
+from foreload.tune.copies.digest import CONTAINERS, LRU_CACHE, NOTHING, PLAIN, digest, generators, leaves
 from foreload.tune.copies.handles import is_open
 
 __all__ = [
@@ -235,7 +235,8 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
-        if isinstance(value, (*PLAIN, list, dict, set)) and not name.startswith("__"):
+        is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
+        if not (is_code or hasattr(type(value), "__get__") or name.startswith(("__", "_abc_"))):
             yield name, value
 
 
@@ -257,8 +258,13 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     for base in kind.__mro__[:-1]:
         for member in vars(base).values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
-            if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
-                yield from _globals_used(function)
+            if base.__module__.partition(".")[0] == "torch":
+                continue
+            if isinstance(function, LRU_CACHE) and not is_installed(base.__module__):
+                yield f"{base.__name__}.{function.__name__}", function
+                function = function.__wrapped__
+            if isinstance(function, FunctionType):
+                yield from _held_by_function(f"{base.__name__}.{function.__name__}", function)
 
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:

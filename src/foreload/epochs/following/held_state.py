@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from foreload.checks import optional
 from foreload.epochs.following.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
 from foreload.epochs.following.settings import Settings
-from foreload.tune.copies.digest import contents, digest
+from foreload.tune.copies.digest import LRU_CACHE, contents, digest
 from foreload.tune.copies.handles import is_handle
 from foreload.tune.dataset_state import is_installed, names_used
 
@@ -45,7 +45,7 @@ _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 _GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState)
 
 # What is not looked into: the state of a logger or a loader is in no sample.
-_OPAQUE = (ModuleType, logging.Logger, TorchDataLoader, *_GENERATORS)
+_OPAQUE = (ModuleType, logging.Logger, TorchDataLoader)
 
 # The names by which code reads variables of the environment.
 _ENVIRONMENT = {"environ", "getenv"}
@@ -74,6 +74,7 @@ class HeldState:
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
         self._by_loading: str | None = None
+        self._is_first = True
         self._reads_environment = False
         self._note()
         self._settings = Settings(with_environment=self._reads_environment)
@@ -84,6 +85,7 @@ class HeldState:
 
     def _note(self) -> None:
         self._looks: list[Look] = []
+        self._generators: list[tuple[str, Any, Any]] = []
         seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
         while self._left and len(seen) < _MOST_OBJECTS:
@@ -104,14 +106,20 @@ class HeldState:
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
 
-        What was None, and is something now, was made when it was first needed. That each copy may do.
+        What was None, and is something now, was made when it was first needed. That each copy may do: with the
+        first batch all but numbers, later all but text and containers too, which may tell of the samples before.
         """
-        if self._by_loading is None and (name := self._changed()) is not None:
-            if all(look.is_filled() for look in self._looks if look.changed() is not None):
+        is_first, self._is_first = self._is_first, False
+        if self._by_loading is None and (name := self._changed() or self._drawn_from()) is not None:
+            changed = [look for look in self._looks if look.changed() is not None]
+            if changed and all(look.is_filled(with_plain=is_first) for look in changed):
                 self._note()
             else:
                 self._by_loading = name
         return self._by_loading
+
+    def _drawn_from(self) -> str | None:
+        return next((name for name, value, before in self._generators if digest(value) != before), None)
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -123,6 +131,12 @@ class HeldState:
         elif isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
             text = contents(value, _MOST_BYTES)
             self._add(name, lambda: contents(value, _MOST_BYTES) == text)
+        elif isinstance(value, _GENERATORS):
+            self._generators.append((name, value, digest(value)))
+        elif isinstance(value, LRU_CACHE):
+            if not is_installed(value.__module__):
+                self._add(name, partial(_is_as_full, value, value.cache_info().currsize))
+                self._left.append((name, value.__wrapped__))
         elif isinstance(value, weakref.ref):
             self._add_value(name, value)
         elif isinstance(value, FunctionType):
@@ -190,7 +204,7 @@ class HeldState:
         )
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
-            if isinstance(function, FunctionType):
+            if isinstance(function, (FunctionType, LRU_CACHE)):
                 self._left.append((function.__name__, function))
 
     def _watch_function(self, name: str, function: FunctionType) -> None:
@@ -209,6 +223,11 @@ class HeldState:
 
     def _watch_cell(self, variable: str, cell: Any) -> None:
         self._add_value(variable, lambda: optional(cell, "cell_contents"))
+
+
+def _is_as_full(function: Any, before: int) -> bool:
+    """Whether a function that keeps what it returns has kept no more, but for the first."""
+    return function.cache_info().currsize in (before, before or 1)
 
 
 def _slots_of(kind: type) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from operator import is_
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from foreload._torch import tensor_version
+from foreload.tune.copies.digest import CONTAINERS
 from foreload.tune.dataset_state import is_made
 
 __all__ = ["MISSING", "Attributes", "Contents", "Look", "Value", "Whole", "numbers_of"]
@@ -26,6 +27,8 @@ _SHORT = 2_000
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 
+_NUMBERS = (int, float, complex)
+
 MISSING = object()
 
 IsSame = Callable[[], bool]
@@ -37,8 +40,12 @@ class Look(Protocol):
     def changed(self) -> str | None:
         """Return the name of what is not the same as before; None if all is."""
 
-    def is_filled(self) -> bool:
-        """Whether all that has been changed was None or not there before."""
+    def is_filled(self, *, with_plain: bool) -> bool:
+        """Whether all that has been changed was None or not there before.
+
+        Args:
+            with_plain: whether it may be text or a container now; a number may count something.
+        """
 
 
 @dataclass
@@ -51,7 +58,7 @@ class Whole:
     def changed(self) -> str | None:
         return None if self.is_same() else self.name
 
-    def is_filled(self) -> bool:
+    def is_filled(self, *, with_plain: bool) -> bool:
         return False
 
 
@@ -64,12 +71,16 @@ class Value:
     def changed(self) -> str | None:
         return None if is_same(self._get(), self.before) else self.name
 
-    def is_filled(self) -> bool:
-        return _is_filled(self.before, self._get())
+    def is_filled(self, *, with_plain: bool) -> bool:
+        return _is_filled(self.before, self._get(), with_plain)
 
 
-def _is_filled(before: Any, value: Any) -> bool:
-    return is_same(value, before) or ((before is None or before is MISSING) and is_made(value))
+def _is_filled(before: Any, value: Any, with_plain: bool) -> bool:
+    if is_same(value, before):
+        return True
+    kinds = _NUMBERS if with_plain else (*_PLAIN, *CONTAINERS)
+    may_be = not isinstance(value, kinds)
+    return (before is None or before is MISSING) and may_be and is_made(value)
 
 
 class Attributes:
@@ -85,8 +96,8 @@ class Attributes:
             return None
         return next((name for name, before, value in self._pairs() if not is_same(value, before)), None)
 
-    def is_filled(self) -> bool:
-        return all(_is_filled(before, value) for _, before, value in self._pairs())
+    def is_filled(self, *, with_plain: bool) -> bool:
+        return all(_is_filled(before, value, with_plain) for _, before, value in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
         before = dict(zip(self._names, self._values, strict=True))
@@ -126,11 +137,11 @@ class Contents:
             return None if _are_items(value, before[0]) else self.name
         return None if all(map(_are_items, self._items(), before)) else self.name
 
-    def is_filled(self) -> bool:
+    def is_filled(self, *, with_plain: bool) -> bool:
         if len(self._value) != self._size or isinstance(self._value, set):
             return False
         return all(
-            len(one) == len(other) and all(map(_is_filled, other, one))
+            len(one) == len(other) and all(map(_is_filled, other, one, repeat(with_plain)))
             for one, other in zip(self._items(), self._before, strict=True)
         )
 

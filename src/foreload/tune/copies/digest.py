@@ -20,7 +20,7 @@ import torch
 from foreload._torch import tensor_version
 from foreload.tune.copies.handles import is_iterator
 
-__all__ = ["CONTAINERS", "NOTHING", "PLAIN", "contents", "digest", "generators", "leaves"]
+__all__ = ["CONTAINERS", "LRU_CACHE", "NOTHING", "PLAIN", "contents", "digest", "generators", "leaves"]
 
 # The most bytes of an array that are compared.
 _MOST_BYTES = 1 << 20
@@ -44,6 +44,9 @@ def leaves() -> tuple[Any, ...]:
 
 
 NOTHING = ("value", None)
+
+# What functions become that keep what they have returned, which is nothing until they are first called.
+LRU_CACHE: Any = functools._lru_cache_wrapper
 
 
 def digest(value: Any) -> Any:
@@ -70,6 +73,9 @@ def digest(value: Any) -> Any:
         return "array", id(value), len(value), _checksum(memoryview(value))
     if isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
         return "array", id(value), *contents(value)
+    if isinstance(value, LRU_CACHE):
+        size = value.cache_info().currsize
+        return ("container", type(value), size) if size else NOTHING
     if isinstance(value, CONTAINERS):
         return "container", type(value), len(value)
     return "object", id(value)

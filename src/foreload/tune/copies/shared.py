@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 import threading
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from foreload.tune.dataset_state import MOST_VALUES, walk
 
-__all__ = ["find_shared", "why_not_measured"]
+__all__ = ["find_shared", "find_thread", "why_not_measured"]
 
 # Packages whose objects are connections to other processes or threads; those of the part of multiprocessing that
 # only hold memory, or how processes are started, are none.
@@ -53,13 +54,22 @@ def _is_value(value: Any) -> bool:
 def _is_shared(value: Any) -> bool:
     if isinstance(value, type):
         return False
-    if isinstance(value, threading.Thread):
-        return value.is_alive()
-    return any(
+    return _is_running(value) or any(
         kind.__module__.partition(".")[0] in _PACKAGES and kind.__module__ not in _HARMLESS
         for kind in type(value).__mro__
         if isinstance(kind.__module__, str)
     )
+
+
+def find_thread(part: Any, most: int = MOST_VALUES) -> str | None:
+    """Return the name of a running thread that a dataset or sampler holds, which forks of this process lack."""
+    return next((name for name, value in walk(part, None, most) if _is_running(value)), None)
+
+
+def _is_running(value: Any) -> bool:
+    if isinstance(value, (set, frozenset)):  # which are not looked into, but pools keep their threads in one
+        return any(map(_is_running, islice((each for each in value if isinstance(each, threading.Thread)), 1)))
+    return isinstance(value, threading.Thread) and value.is_alive()
 
 
 def why_not_measured(part: Any, shared: list[range]) -> str | None:
