@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,11 @@ class Rare(Squares):
     """Changes something with one of its samples; ``shown`` is that in all later ones."""
 
     count = 0
+    places = np.zeros(3)
+
+    @functools.lru_cache(maxsize=8)
+    def kept(self, index: int) -> int:
+        return index
 
     def __init__(self, change: str) -> None:
         self.change = change
@@ -32,10 +39,12 @@ class Rare(Squares):
         self.file: Any = None
         self.handles: list[Any] = [None, None]
         self.names: set[str] = set()
+        self.random = random.Random(3)
 
     def shown(self) -> list[float]:
         tensors = float(self.tensor.sum()), float(self.large[RARE]), float(self.array.sum())
-        return [len(self.bad), self.table["a"], *tensors, type(self).count, len(self.names), SEEN]
+        others = float(self.places[0]), torch.get_default_dtype().itemsize, Rare.kept.cache_info().currsize > 0
+        return [len(self.bad), self.table["a"], *tensors, type(self).count, len(self.names), SEEN, *others]
 
     def __getitem__(self, index: int) -> Any:
         if index == RARE:
@@ -71,14 +80,28 @@ CHANGES: dict[str, Callable[[Rare, int], Any]] = {
     "global": see,
     "default": add,
     "failure": fail,
+    "generator": lambda dataset, index: dataset.table.update(a=dataset.random.random()),
+    "class array": lambda dataset, index: dataset.places.__iadd__(1),
+    "new number": lambda dataset, index: setattr(dataset, "late", dataset.bad.append(index)),
+    "default dtype": lambda dataset, index: torch.set_default_dtype(torch.float64),
+    "kept by a function": lambda dataset, index: dataset.kept(index),
     "iterator": lambda dataset, index: setattr(dataset, "file", iter([1, 2])),
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_before() -> None:
+def reset() -> None:
     Rare.count = globals()["SEEN"] = 0
+    Rare.places[:] = 0
+    Rare.kept.cache_clear()
+    torch.set_default_dtype(torch.float32)
     add.__defaults__[0].clear()  # type: ignore[index]
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    reset()
+    yield
+    reset()
 
 
 def epochs(loader: Any, number: int = 3) -> list[Any]:
@@ -106,7 +129,7 @@ def test_what_a_rare_sample_changes_stays(
     choose(count)
     found = []
     for kind in (TorchDataLoader, fl.DataLoader):
-        _as_before.__wrapped__()
+        reset()
         torch.manual_seed(3)
         given = {} if kind is TorchDataLoader and "persistent_workers" in options else options
         found.append(epochs(kind(Rare(change), batch_size=4, **given)))

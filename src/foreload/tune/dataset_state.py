@@ -24,6 +24,7 @@ __all__ = [
     "StateWatch",
     "changed",
     "find_open_file",
+    "imported_by",
     "is_installed",
     "is_made",
     "made_of",
@@ -274,7 +275,20 @@ def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
         if not isinstance(value, ModuleType):
             yield f"{known.get('__name__')}.{name}", value
         elif not is_installed(value.__name__):
-            yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
+            yield from _used_of(value, names)
+    for module in imported_by(function.__code__):
+        yield from _used_of(module, names)
+
+
+def _used_of(module: ModuleType, names: set[str]) -> Iterator[tuple[str, Any]]:
+    for own in names & vars(module).keys():
+        yield f"{module.__name__}.{own}", vars(module)[own]
+
+
+def imported_by(code: CodeType) -> list[ModuleType]:
+    """Return the modules of the user's that code itself imports."""
+    names = [name for name in sorted(names_used(code) & sys.modules.keys()) if not is_installed(name)]
+    return [module for name in names if isinstance(module := sys.modules[name], ModuleType)]
 
 
 def names_used(code: CodeType) -> set[str]:

@@ -27,7 +27,7 @@ from foreload.epochs.following.looks import MISSING, Attributes, Contents, Look,
 from foreload.epochs.following.settings import Settings
 from foreload.tune.copies.digest import LRU_CACHE, contents, digest
 from foreload.tune.copies.handles import is_handle
-from foreload.tune.dataset_state import is_installed, names_used
+from foreload.tune.dataset_state import imported_by, is_installed, names_used
 
 __all__ = ["HeldState"]
 
@@ -110,7 +110,9 @@ class HeldState:
         first batch all but numbers, later all but text and containers too, which may tell of the samples before.
         """
         is_first, self._is_first = self._is_first, False
-        if self._by_loading is None and (name := self._changed() or self._drawn_from()) is not None:
+        if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
+            self._settings = Settings(with_environment=self._reads_environment)
+        if self._by_loading is None and (name := self._changed() or self._apart()) is not None:
             changed = [look for look in self._looks if look.changed() is not None]
             if changed and all(look.is_filled(with_plain=is_first) for look in changed):
                 self._note()
@@ -118,8 +120,10 @@ class HeldState:
                 self._by_loading = name
         return self._by_loading
 
-    def _drawn_from(self) -> str | None:
-        return next((name for name, value, before in self._generators if digest(value) != before), None)
+    def _apart(self) -> str | None:
+        """Return the name of a generator that has been drawn from, or of a setting."""
+        drawn = (name for name, value, before in self._generators if digest(value) != before)
+        return next(drawn, None) or self._settings.changed()
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -217,7 +221,8 @@ class HeldState:
         known = function.__globals__
         used = [each for each in _globals_read(function.__code__) if each in known]
         self._watch_names(known, used)
-        for module in (known[each] for each in used if isinstance(known[each], ModuleType)):
+        modules = [known[each] for each in used if isinstance(known[each], ModuleType)]
+        for module in [*modules, *imported_by(function.__code__)]:
             if not is_installed(module.__name__):
                 self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, repeat
 from operator import is_
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +78,7 @@ class Value:
 def _is_filled(before: Any, value: Any, with_plain: bool) -> bool:
     if is_same(value, before):
         return True
-    kinds = _NUMBERS if with_plain else (*_PLAIN, *CONTAINERS)
+    kinds = _NUMBERS if with_plain else (*_PLAIN, *CONTAINERS, FunctionType)
     may_be = not isinstance(value, kinds)
     return (before is None or before is MISSING) and may_be and is_made(value)
 
