@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[Rare, int], Any]] = {
     "class array": lambda dataset, index: dataset.places.__iadd__(1),
     "new number": lambda dataset, index: setattr(dataset, "late", dataset.bad.append(index)),
     "default dtype": lambda dataset, index: torch.set_default_dtype(torch.float64),
-    "kept by a function": lambda dataset, index: dataset.kept(index),
+    "kept by a function": lambda dataset, index: [dataset.kept(each) for each in (index, -index)],
     "iterator": lambda dataset, index: setattr(dataset, "file", iter([1, 2])),
 }
 

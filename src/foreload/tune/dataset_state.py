@@ -16,7 +16,7 @@ from typing import Any
 
 from foreload.checks import optional
 from foreload.tune.copies.digest import CONTAINERS, LRU_CACHE, NOTHING, PLAIN, digest, generators, leaves
-from foreload.tune.copies.handles import is_open
+from foreload.tune.copies.handles import is_iterator, is_open
 
 __all__ = [
     "CHANGES",
@@ -209,7 +209,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         owner = value.__self__
-        items = () if owner is None or isinstance(owner, ModuleType) else ((f"{name}.__self__", owner),)
+        items = ((f"{name}.__self__", owner),) if _is_of_user(owner) else ()
         if isinstance(value, MethodType):
             items = (*items, (name, value.__func__))
     elif isinstance(value, FunctionType):
@@ -233,9 +233,21 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     yield from items
 
 
+def _is_of_user(owner: Any) -> bool:
+    """Whether what a method belongs to is of the user's making, or a plain container or iterator."""
+    module = type(owner).__module__
+    return (
+        is_iterator(owner)
+        or (module == "builtins" and not isinstance(owner, ModuleType))
+        or not is_installed(module)
+    )
+
+
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
+        if is_installed(kind.__module__) and not isinstance(value, (*PLAIN, list, dict, set)):
+            continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
         if not (is_code or hasattr(type(value), "__get__") or name.startswith(("__", "_abc_"))):
             yield name, value

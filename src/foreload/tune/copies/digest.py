@@ -46,7 +46,7 @@ def leaves() -> tuple[Any, ...]:
 NOTHING = ("value", None)
 
 # What functions become that keep what they have returned, which is nothing until they are first called.
-LRU_CACHE: Any = functools._lru_cache_wrapper
+LRU_CACHE: Any = type(functools.lru_cache(len))
 
 
 def digest(value: Any) -> Any:
