@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
+import decimal
+import io
 import itertools
+import mmap
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,13 +44,22 @@ class Holds(Squares):
         self.function = lambda x: x + 1
         self.number = multiprocessing.get_context("fork").Value(ctypes.c_int, 1)
         self.slotted = Slotted()
+        self.buffer = io.BytesIO(b"abc")
+        self.map = mmap.mmap(-1, 10)
+        self.behind = {"a": 1}
+        self.proxy = MappingProxyType(self.behind)
+        self.view = memoryview(self.bytes)
 
     def __getitem__(self, index: int) -> Any:
         further = self.inner.further.scale
         held = self.scale, self.inner.scale, further, sum(self.items), self.table["a"]["b"], self.shared
         numbers = float(self.tensor.sum()), float(self.array.sum()), float(self.large[0, 0]), sum(self.objects)
         others = sum(self.names), self.bytes[0], self.function(index), self.number.value, self.slotted.value
-        return torch.tensor([index, *held, *numbers, *others, hash(self.words[2500]) % 1000, FACTOR, Table.size])
+        memory = self.buffer.getvalue()[1], self.map[1], self.proxy["a"]
+        around = int(os.environ.get("SCALE", "0")), len(os.getcwd()), VARIABLE.get(), decimal.getcontext().prec
+        around = (*around, torch.get_default_dtype().itemsize)
+        words = hash(self.words[2500]) % 1000, FACTOR, Table.size
+        return torch.tensor([float(each) for each in (index, *held, *numbers, *others, *words, *memory, *around)])
 
     def set_epoch(self, epoch: int) -> None:
         self.scale = epoch
@@ -63,6 +77,8 @@ class Table:
 
 
 FACTOR = 1
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=1)
 
 
 def set_factor(dataset: Holds, value: int) -> None:
@@ -100,14 +116,28 @@ CHANGES: dict[str, Callable[[Holds, int], Any]] = {
     "function": set_function,
     "shared memory": set_value,
     "code": lambda dataset, value: setattr(Holds, "__len__", lambda self: SIZE),
+    "buffer": lambda dataset, value: dataset.buffer.getbuffer().__setitem__(1, value),
+    "map": lambda dataset, value: dataset.map.__setitem__(1, value),
+    "behind a proxy": lambda dataset, value: dataset.behind.update(a=value),
+    "behind a view": lambda dataset, value: dataset.view.__setitem__(0, value),
+    "environment": lambda dataset, value: os.environ.update(SCALE=str(value)),
+    "directory": lambda dataset, value: os.chdir("/tmp" if value % 2 else "/"),
+    "default dtype": lambda dataset, value: torch.set_default_dtype(torch.float64),
+    "context variable": lambda dataset, value: VARIABLE.set(value),
+    "decimals": lambda dataset, value: setattr(decimal.getcontext(), "prec", value + 10),
     "nothing": lambda dataset, value: None,
 }
 
 
 @pytest.fixture
 def _as_before() -> Iterator[None]:
-    length = Holds.__len__
+    length, folder, precision = Holds.__len__, os.getcwd(), decimal.getcontext().prec
     yield
+    os.environ.pop("SCALE", None)
+    os.chdir(folder)
+    torch.set_default_dtype(torch.float32)
+    VARIABLE.set(1)
+    decimal.getcontext().prec = precision
     Holds.shared = Table.size = globals()["FACTOR"] = 1
     Holds.__len__ = length  # type: ignore[method-assign]
 
@@ -115,6 +145,11 @@ def _as_before() -> Iterator[None]:
 def with_changes(loader: Any, change: str, moments: tuple[int, ...]) -> list[Any]:
     """Return the batches of epochs in which the dataset is changed at some steps, counted over all epochs."""
     Holds.shared = Table.size = globals()["FACTOR"] = 1
+    os.environ.pop("SCALE", None)
+    os.chdir("/")
+    torch.set_default_dtype(torch.float32)
+    VARIABLE.set(1)
+    decimal.getcontext().prec = 28
     torch.manual_seed(3)
     found = []
     steps = itertools.count()

@@ -5,44 +5,51 @@ from __future__ import annotations
 import ctypes
 import dis
 import functools
+import io
 import logging
+import mmap
+import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
-from operator import is_
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from foreload._torch import tensor_version
 from foreload.checks import optional
-from foreload.dataset_state.digest import digest
-from foreload.dataset_state.values import spread
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, is_installed, names_used
+from foreload.dataset_state.digest import contents, digest
+from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
+from foreload.dataset_state.settings import Settings
+from foreload.dataset_state.walk import LRU_CACHE, generators, imported_by, is_installed, names_used
 
 __all__ = ["CopiedState"]
 
 # The most objects that are looked at, and the values of a container that are looked into.
 _MOST_OBJECTS, _MOST_INNER = 2_000, 256
 
-# Containers and arrays up to these sizes are compared as a whole; of larger ones, values at so many places, or in
-# a file.
-_MOST_ITEMS, _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 100_000, 1 << 18, 1_024, 64
+# The values of a container of which it is looked at what they are.
+_MOST_ITEMS = 100_000
 
-# Larger lists are compared with less care for what is equal, but of another type.
-_SHORT = 2_000
+# The bytes of a file in memory that are compared.
+_MOST_BYTES = 1 << 14
+
+_PLAIN = (int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, deque, dict, set, frozenset)
+
+# What is not looked into: the state of a logger or a loader is in no sample.
+_OPAQUE = (ModuleType, logging.Logger, TorchDataLoader)
+
+# The names by which code reads variables of the environment.
+_ENVIRONMENT = {"environ", "getenv"}
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
-
-_MISSING = object()
-
-# Returns whether something is the same as before; what names it if not.
-_IsSame = Callable[[], bool]
 
 
 class CopiedState:
@@ -63,12 +70,25 @@ class CopiedState:
     """
 
     def __init__(self, *parts: Any) -> None:
-        self._looks: list[Callable[[], str | None]] = []
+        self._parts = parts
+        self._by_loading: str | None = None
+        self._is_first = True
+        self._reads_environment = False
+        self._note()
+        self._settings = Settings(with_environment=self._reads_environment)
+
+    def __reduce__(self) -> Any:
+        """Let a process that gets copies of the parts look at these."""
+        return CopiedState, self._parts
+
+    def _note(self) -> None:
+        self._looks: list[Look] = []
+        self._generators: list[tuple[str, Any, Any]] = []
         seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
-        self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in parts)
+        self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
-            if not isinstance(value, PLAIN) and id(value) not in seen:
+            if not isinstance(value, _PLAIN) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
         self._left.clear()
@@ -76,15 +96,51 @@ class CopiedState:
 
     def changed(self) -> str | None:
         """Return the name of what has been changed since; None if nothing has."""
-        return next((name for look in self._looks if (name := look()) is not None), None)
+        return self._changed() or self._settings.changed()
+
+    def _changed(self) -> str | None:
+        return next((name for look in self._looks if (name := look.changed()) is not None), None)
+
+    def changed_by_loading(self) -> str | None:
+        """Return the name of what loading has changed, once and for ever; None if nothing.
+
+        What was None, and is something now, was made when it was first needed. That each copy may do: with the
+        first batch all but numbers, later all but text and containers too, which may tell of the samples before.
+        """
+        is_first, self._is_first = self._is_first, False
+        if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
+            self._settings = Settings(with_environment=self._reads_environment)
+        if self._by_loading is None and (name := self._changed() or self._apart()) is not None:
+            changed = [look for look in self._looks if look.changed() is not None]
+            if changed and all(look.is_filled(with_plain=is_first) for look in changed):
+                self._note()
+            else:
+                self._by_loading = name
+        return self._by_loading
+
+    def _apart(self) -> str | None:
+        """Return the name of a generator that has been drawn from, or of a setting."""
+        drawn = (name for name, value, before in self._generators if digest(value) != before)
+        return next(drawn, None) or self._settings.changed()
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            for is_same in _numbers_of(value):
+            for is_same in numbers_of(value):
                 self._add(name, is_same)
         elif isinstance(value, (bytearray, array, _C_DATA)):
             before = digest(value)
             self._add(name, lambda: bool(digest(value) == before))
+        elif isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
+            text = contents(value, _MOST_BYTES)
+            self._add(name, lambda: contents(value, _MOST_BYTES) == text)
+        elif isinstance(value, generators()):
+            self._generators.append((name, value, digest(value)))
+        elif isinstance(value, LRU_CACHE):
+            if not is_installed(value.__module__):
+                self._add(name, partial(_is_as_full, value, value.cache_info().currsize))
+                self._left.append((name, value.__wrapped__))
+        elif isinstance(value, weakref.ref):
+            self._add_value(name, value)
         elif isinstance(value, FunctionType):
             self._watch_function(name, value)
         elif isinstance(value, MethodType):
@@ -93,19 +149,28 @@ class CopiedState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif not isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators())):
-            if isinstance(value, CONTAINERS) and _iterates_plainly(type(value)):
+        elif not (
+            handle_kind(value) or isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators()))
+        ):
+            if isinstance(value, MappingProxyType) or (
+                isinstance(value, _CONTAINERS) and _iterates_plainly(type(value))
+            ):
                 self._watch_container(name, value)
-            if type(value) not in CONTAINERS:
+            if type(value) not in (*_CONTAINERS, MappingProxyType):
                 self._watch_object(name, value)
 
-    def _add(self, name: str, is_same: _IsSame) -> None:
-        self._looks.append(lambda: None if is_same() else name)
+    def _add(self, name: str, is_same: Callable[[], bool]) -> None:
+        self._looks.append(Whole(name, is_same))
+
+    def _add_value(self, name: str, get: Callable[[], Any]) -> None:
+        look = Value(name, get)
+        self._looks.append(look)
+        self._left.append((name, look.before))
 
     def _watch_object(self, name: str, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
-            self._looks.append(_Attributes(own))
+            self._looks.append(Attributes(own))
             self._left += ((str(key), inner) for key, inner in own.items())
         slots = [slot for kind in type(value).__mro__ for slot in _slots_of(kind)]
         for slot in slots:
@@ -115,24 +180,20 @@ class CopiedState:
         self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
 
     def _watch_slot(self, value: Any, slot: str) -> None:
-        before = getattr(value, slot, _MISSING)
-        self._add(slot, lambda: _is_same(getattr(value, slot, _MISSING), before))
-        self._left.append((slot, before))
+        self._add_value(slot, lambda: getattr(value, slot, MISSING))
 
     def _watch_names(self, own: Mapping[str, Any], names: Iterable[str]) -> None:
         """Watch some variables of a module, or attributes of a class."""
         for name in names:
-            self._watch_name(own, name, own[name])
-
-    def _watch_name(self, own: Mapping[str, Any], name: str, before: Any) -> None:
-        self._add(name, lambda: _is_same(own.get(name, _MISSING), before))
-        self._left.append((name, before))
+            self._add_value(name, partial(own.get, name, MISSING))
 
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            self._add(name, _contents_of(value))
-        inside = list(islice(value.values() if isinstance(value, dict) else value, _MOST_ITEMS))
-        if not all(issubclass(kind, PLAIN) for kind in set(map(type, inside))):
+            self._looks.append(Contents(name, value))
+        inside = list(
+            islice(value.values() if isinstance(value, (dict, MappingProxyType)) else value, _MOST_ITEMS)
+        )
+        if not all(issubclass(kind, _PLAIN) for kind in set(map(type, inside))):
             self._left += ((name, part) for part in inside[:_MOST_INNER])
 
     def _watch_class(self, kind: type) -> None:
@@ -145,7 +206,7 @@ class CopiedState:
         )
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
-            if isinstance(function, FunctionType):
+            if isinstance(function, (FunctionType, LRU_CACHE)):
                 self._left.append((function.__name__, function))
 
     def _watch_function(self, name: str, function: FunctionType) -> None:
@@ -154,40 +215,22 @@ class CopiedState:
         self._left += ((name, value) for value in (function.__defaults__, function.__kwdefaults__, vars(function)))
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._watch_cell(variable, cell)
+        self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
         used = [each for each in _globals_read(function.__code__) if each in known]
         self._watch_names(known, used)
-        for module in (known[each] for each in used if isinstance(known[each], ModuleType)):
+        modules = [known[each] for each in used if isinstance(known[each], ModuleType)]
+        for module in [*modules, *imported_by(function.__code__)]:
             if not is_installed(module.__name__):
                 self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
 
     def _watch_cell(self, variable: str, cell: Any) -> None:
-        before = optional(cell, "cell_contents")
-        self._add(variable, lambda: _is_same(optional(cell, "cell_contents"), before))
-        self._left.append((variable, before))
+        self._add_value(variable, lambda: optional(cell, "cell_contents"))
 
 
-class _Attributes:
-    """Returns the name of an attribute that is not the same as before; None if all are."""
-
-    def __init__(self, own: dict[str, Any]) -> None:
-        self._own, self._names, self._values = own, list(own), list(own.values())
-
-    def __call__(self) -> str | None:
-        own = self._own
-        if list(own) == self._names and all(map(is_, own.values(), self._values)):
-            return None
-        before = dict(zip(self._names, self._values, strict=True))
-        names = [*before, *(name for name in own if name not in before)]
-        return next((n for n in names if not _is_same(own.get(n, _MISSING), before.get(n, _MISSING))), None)
-
-
-def _is_same(value: Any, before: Any) -> bool:
-    return value is before or (type(value) is type(before) and isinstance(value, PLAIN) and value == before)
-
-
-def _are_same(values: list[Any], before: list[Any]) -> bool:
-    return len(values) == len(before) and all(map(_is_same, values, before))
+def _is_as_full(function: Any, before: int) -> bool:
+    """Whether a function that keeps what it returns has kept no more, but for the first."""
+    return function.cache_info().currsize in (before, before or 1)
 
 
 def _slots_of(kind: type) -> list[str]:
@@ -197,68 +240,7 @@ def _slots_of(kind: type) -> list[str]:
 
 
 def _iterates_plainly(kind: type) -> bool:
-    return any(optional(kind, "__iter__") is known.__iter__ for known in CONTAINERS)
-
-
-def _contents_of(value: Any) -> _IsSame:
-    """Compare the values of a container, all of them if there are not too many."""
-    size = len(value)
-    if isinstance(value, set):
-        members = set(value) if size <= _MOST_ITEMS else None
-        return lambda: len(value) == size and (members is None or value == members)
-    if isinstance(value, dict):
-        keys, values = list(islice(value, _MOST_ITEMS)), list(islice(value.values(), _MOST_ITEMS))
-        return lambda: (
-            len(value) == size
-            and _are_items(list(islice(value, _MOST_ITEMS)), keys)
-            and _are_items(list(islice(value.values(), _MOST_ITEMS)), values)
-        )
-    if size <= _MOST_ITEMS:
-        items = list(value)
-        return lambda: len(value) == size and _are_items(value, items)
-    places = spread(size, _MOST_PLACES)
-    some = [value[place] for place in places]
-    return lambda: len(value) == size and _are_items([value[place] for place in places], some)
-
-
-def _are_items(values: Any, before: list[Any]) -> bool:
-    if len(before) > _SHORT:
-        try:
-            return bool((values if type(values) is list else list(values)) == before)
-        except Exception:  # a comparison of the user's objects may raise anything
-            return False
-    return all(map(is_, values, before)) or _are_same(list(values), before)
-
-
-def _numbers_of(value: Any) -> Iterator[_IsSame]:
-    """Compare the numbers of a tensor or an array, all of them unless they are many."""
-    numbers: Any = value
-    if isinstance(value, torch.Tensor):
-        version = tensor_version(value)
-        yield lambda: bool(tensor_version(value) == version)
-        try:
-            numbers = value.detach().numpy()
-        except (TypeError, RuntimeError):  # of a device, or a layout or dtype that NumPy does not have
-            return
-    if not numbers.size:
-        return
-    if numbers.dtype.hasobject:
-        if numbers.size <= _MOST_ITEMS:
-            items = numbers.ravel().tolist()
-            yield lambda: _are_items(numbers.ravel().tolist(), items)
-        return
-    in_file = isinstance(numbers, np.memmap) or isinstance(numbers.base, np.memmap)
-    if in_file and not numbers.flags.writeable:
-        return
-    if numbers.nbytes <= _MOST_BYTES and numbers.flags.c_contiguous and not in_file:
-        flat = numbers.reshape(-1).view(np.uint8)
-        before = flat.copy()
-        yield lambda: bool(np.array_equal(flat, before))
-        return
-    places = np.array(spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
-    at = np.unravel_index(places, numbers.shape)
-    some = numbers[at].tobytes()
-    yield lambda: bool(numbers[at].tobytes() == some)
+    return any(optional(kind, "__iter__") is known.__iter__ for known in _CONTAINERS)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,6 +6,8 @@ Copies of a dataset are as good as the dataset only if they cannot go different 
 from __future__ import annotations
 
 import ctypes
+import io
+import mmap
 import random
 import zlib
 from array import array
@@ -18,9 +20,12 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, leaves, walk
+from foreload.dataset_state.walk import CONTAINERS, LRU_CACHE, PLAIN, generators, leaves, walk
 
-__all__ = ["StateWatch", "changed", "digest", "made_of", "snapshot"]
+__all__ = ["CHANGES", "StateWatch", "changed", "contents", "digest", "is_made", "made_of", "snapshot"]
+
+# Why copies of a dataset might load other samples.
+CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
 
 # The most bytes of one array that are compared.
 _MOST_BYTES = 1 << 20
@@ -31,7 +36,7 @@ _MOST_PARTS = 2_000
 # A number of ctypes; numbers, arrays and structures of its may lie in shared memory.
 _NUMBER: Any = ctypes.c_int.__base__
 
-_NOTHING = ("value", None)
+NOTHING = ("value", None)
 
 
 def snapshot(dataset: Any) -> dict[str, Any]:
@@ -57,16 +62,22 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     what a generator or an iterator gives that is made then depends on the samples before.
     """
     for name, value in before.items():
-        if value != _NOTHING and after.get(name, _NOTHING) != value:
+        if value != NOTHING and after.get(name, NOTHING) != value:
             return name
     for name, value in after.items():
-        if before.get(name, _NOTHING) == _NOTHING and value[0] == "generator":
+        if before.get(name, NOTHING) == NOTHING and value[0] == "generator":
             return name
     for name in after.keys() - before.keys():
         parent = name.rpartition(".")[0] if not name.endswith("]") else name.rpartition("[")[0]
-        if name.endswith("]") and before.get(parent) not in (None, _NOTHING):
+        if name.endswith("]") and before.get(parent) not in (None, NOTHING):
             return parent  # a container has more values
     return None
+
+
+def is_made(value: Any) -> bool:
+    """Whether a value may be made when it is first needed, as it does not depend on the samples before."""
+    kind: str = digest(value)[0]
+    return kind != "generator"
 
 
 class StateWatch:
@@ -128,11 +139,33 @@ def digest(value: Any) -> Any:
         return "generator", id(value)
     if isinstance(value, (ctypes.Array, ctypes.Structure, _NUMBER)):
         return "array", zlib.crc32(bytes(value))
-    if isinstance(value, (bytearray, array)):
+    if isinstance(value, (bytearray, array, memoryview)):
         return "array", id(value), len(value), _checksum(memoryview(value))
+    if isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
+        return "array", id(value), *contents(value)
+    if isinstance(value, LRU_CACHE):
+        size = value.cache_info().currsize
+        return ("container", type(value), size) if size else NOTHING
     if isinstance(value, CONTAINERS):
         return "container", type(value), len(value)
     return "object", id(value)
+
+
+def contents(value: Any, most: int = _MOST_BYTES) -> tuple[Any, ...]:
+    """Return where a file in memory is at, and what tells if it is written to; nothing if it is closed.
+
+    Args:
+        value: a ``mmap``, ``BytesIO`` or ``StringIO``.
+        most: the most bytes that are looked at.
+    """
+    try:
+        if isinstance(value, io.StringIO):
+            return value.tell(), hash(value.getvalue())
+        with memoryview(value if isinstance(value, mmap.mmap) else value.getbuffer()) as data:
+            step = max(1, len(data) // most)
+            return value.tell(), len(data), zlib.crc32(bytes(data[::step]))
+    except (ValueError, BufferError):
+        return ()
 
 
 def _checksum(array: Any) -> int:

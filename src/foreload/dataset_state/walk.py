@@ -10,19 +10,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload.dataset_state.handles import is_open
+from foreload.dataset_state.handles import is_iterator, is_open
 
 __all__ = [
     "CONTAINERS",
+    "LRU_CACHE",
+    "MOST_VALUES",
     "PLAIN",
     "find_open_file",
     "generators",
+    "imported_by",
     "is_installed",
     "leaves",
     "names_used",
@@ -30,7 +33,10 @@ __all__ = [
 ]
 
 # The most values of a dataset that are looked at.
-_MOST_VALUES = 20_000
+MOST_VALUES = 20_000
+
+# What functions become that keep what they have returned, which is nothing until they are first called.
+LRU_CACHE: Any = type(functools.lru_cache(len))
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
@@ -48,7 +54,7 @@ def leaves() -> tuple[Any, ...]:
     return *PLAIN, *generators(), torch.Tensor, np.ndarray, logging.Logger, ModuleType
 
 
-def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
+def find_open_file(dataset: Any, most: int = MOST_VALUES) -> str | None:
     """Return the name of an open file or connection, which forked processes would share; None if there is none.
 
     An iterator that has begun counts as open too: copies of it would all yield the same.
@@ -62,7 +68,7 @@ def find_open_file(dataset: Any, most: int = _MOST_VALUES) -> str | None:
 
 
 def walk(
-    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = _MOST_VALUES
+    dataset: Any, is_opaque: Callable[[Any], bool] | None = None, most: int = MOST_VALUES
 ) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, directly or in containers and objects, with its name.
 
@@ -99,6 +105,11 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
     elif isinstance(value, functools.partial):
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
+    elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
+        owner = value.__self__
+        items = ((f"{name}.__self__", owner),) if _is_of_user(owner) else ()
+        if isinstance(value, MethodType):
+            items = (*items, (name, value.__func__))
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
@@ -120,10 +131,23 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     yield from items
 
 
+def _is_of_user(owner: Any) -> bool:
+    """Whether what a method belongs to is of the user's making, or a plain container or iterator."""
+    module = type(owner).__module__
+    return (
+        is_iterator(owner)
+        or (module == "builtins" and not isinstance(owner, ModuleType))
+        or not is_installed(module)
+    )
+
+
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
-        if isinstance(value, (*PLAIN, list, dict, set)) and not name.startswith("__"):
+        if is_installed(kind.__module__) and not isinstance(value, (*PLAIN, list, dict, set)):
+            continue
+        is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
+        if not (is_code or hasattr(type(value), "__get__") or name.startswith(("__", "_abc_"))):
             yield name, value
 
 
@@ -145,8 +169,13 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     for base in kind.__mro__[:-1]:
         for member in vars(base).values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
-            if isinstance(function, FunctionType) and base.__module__.partition(".")[0] != "torch":
-                yield from _globals_used(function)
+            if base.__module__.partition(".")[0] == "torch":
+                continue
+            if isinstance(function, LRU_CACHE) and not is_installed(base.__module__):
+                yield f"{base.__name__}.{function.__name__}", function
+                function = function.__wrapped__
+            if isinstance(function, FunctionType):
+                yield from _held_by_function(f"{base.__name__}.{function.__name__}", function)
 
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -156,7 +185,20 @@ def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
         if not isinstance(value, ModuleType):
             yield f"{known.get('__name__')}.{name}", value
         elif not is_installed(value.__name__):
-            yield from ((f"{value.__name__}.{own}", vars(value)[own]) for own in names & vars(value).keys())
+            yield from _used_of(value, names)
+    for module in imported_by(function.__code__):
+        yield from _used_of(module, names)
+
+
+def _used_of(module: ModuleType, names: set[str]) -> Iterator[tuple[str, Any]]:
+    for own in names & vars(module).keys():
+        yield f"{module.__name__}.{own}", vars(module)[own]
+
+
+def imported_by(code: CodeType) -> list[ModuleType]:
+    """Return the modules of the user's that code itself imports."""
+    names = [name for name in sorted(names_used(code) & sys.modules.keys()) if not is_installed(name)]
+    return [module for name in names if isinstance(module := sys.modules[name], ModuleType)]
 
 
 def names_used(code: CodeType) -> set[str]:

@@ -12,6 +12,7 @@ from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.cache.view import holds_values
 from foreload.checks import is_instance
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.shared import find_thread
 from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from foreload.workers.pool import WorkerPool
 
 __all__ = ["open_epoch"]
+
+
+# The most values of a dataset that are looked at before each epoch.
+_MOST_PARTS = 2_000
 
 
 def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
@@ -104,6 +109,8 @@ def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
         return None
     if has_state(spec.dataset):
         return "the dataset has a state of its own, which follows the loop"
+    if (name := find_thread(spec.dataset, _MOST_PARTS)) is not None:
+        return f"{name!r} of the dataset is a running thread, which forked processes lack"
     order = spec.cursor.order
     why = why_not_copied(order.sampler) if order.may_follow else None
     return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"
@@ -115,7 +122,7 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
     held = crew.held
     if held is None and crew.is_open and not spec.draws_at_once:
         held = CopiedState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
-    pool, owner = crew.process_pool(workers, spec.cursor.base_seed)
+    pool, owner = crew.process_pool(workers, spec.cursor.base_seed, held)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
     return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, deepens=deepens)

@@ -6,14 +6,13 @@ import gc
 import os
 import select
 import signal
-import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NamedTuple
 
+from foreload.forks.descriptors import own_positions
 from foreload.machine import open_process
 
 __all__ = ["Fork", "end_fork", "forked", "start_fork"]
@@ -119,27 +118,5 @@ def _run(run: Callable[[int], None], into: int) -> None:
         os.dup2(nowhere.fileno(), 2)
     if "foreload.cache.opt" in sys.modules:  # whose import takes a while, and without which there are no stores
         sys.modules["foreload.cache.opt"].leave_stores()
-    _own_file_positions()
+    own_positions(with_output=True)
     run(into)
-
-
-def _own_file_positions() -> None:
-    """Open all open files again: a fork shares their positions with its parent, which would read on elsewhere.
-
-    What is written to a log would be in it twice.
-    """
-    import fcntl  # which systems without forks do not have
-
-    folder = Path("/proc/self/fd")
-    if not folder.exists():
-        return
-    for number in map(int, os.listdir(folder)):
-        with suppress(OSError):  # it has been closed, or may not be opened
-            if not stat.S_ISREG(os.fstat(number).st_mode):
-                continue
-            how = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
-            is_output = how & os.O_ACCMODE == os.O_WRONLY
-            again = os.open(os.devnull if is_output else folder / str(number), how | os.O_CLOEXEC)
-            os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(again, number, inheritable=os.get_inheritable(number))
-            os.close(again)

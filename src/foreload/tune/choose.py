@@ -69,7 +69,7 @@ def choose_workers(work: Workload) -> Choice:
     began = time.monotonic()
     measured = measure_workers(work, cores)
     took = time.monotonic() - began
-    if measured.state and not threads:
+    if measured.state and not (threads and measured.rates):
         is_final = measured.state == GIVES_ITS_OWN
         return replace(unmeasured, why=measured.state, seconds=took, is_final=is_final)
     if ("threads", 0) not in measured.rates:

@@ -21,9 +21,11 @@ from typing import Any
 
 from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, restore
-from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import gives_its_own
+from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
+from foreload.forks.descriptors import READS_ON, Positions, cut_connections
 from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
@@ -62,7 +64,6 @@ _IS_ESTIMATED = "is estimated"
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
 GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
 _ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
-_CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
 
 # Nothing is tried in epochs shorter than this, and only what is not clear in those shorter than that: trying would
 # take longer than what is gained.
@@ -132,6 +133,7 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
 def _in_thread(into: int, work: Workload, cores: int) -> None:
     # The threads that torch computes with did not survive the fork, and the forked thread would wait for them. A
     # new thread starts new ones (OpenMP runtimes keep a team for each thread).
+    cut_connections(into)
     measuring = threading.Thread(target=_report, args=(into, work, cores))
     measuring.start()
     measuring.join()
@@ -177,16 +179,19 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     """Measure the candidates, in the fork; yield names and values, the rate of a candidate after each turn."""
     began = time.monotonic()
     size = len(work.view)
-    for part in work.watched:
-        unshare(part)
-    watch = StateWatch(*work.watched)
+    left = unshare(with_locks=True)
+    state = next((why for part in work.watched if (why := why_not_measured(part, left))), "")
+    if state:
+        yield _STATE, state
+        return
+    watch, positions = StateWatch(*work.watched), Positions()
     state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
     asked = _note_questions() if work.watched else []
     seconds, busy = _cost(work, size, watch, asked)
-    state = state or _state(watch, asked)
+    state = state or _state(watch, asked, positions)
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
@@ -206,7 +211,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             return
     yield ("threads", 0), alone.rate()
     watch.look()
-    state = state or _state(watch, asked)
+    state = state or _state(watch, asked, positions)
     if state:
         yield _STATE, state
         if "threads" not in work.kinds:
@@ -295,8 +300,13 @@ def _note_questions() -> list[str]:
     return asked
 
 
-def _state(watch: StateWatch, asked: list[str]) -> str:
-    return asked[0] if asked else "" if watch.change is None else _CHANGES.format(watch.change)
+def _state(watch: StateWatch, asked: list[str], positions: Positions) -> str:
+    if asked:
+        return asked[0]
+    if watch.change is not None:
+        return CHANGES.format(watch.change)
+    moved = positions.moved()
+    return "" if moved is None else READS_ON.format(moved)
 
 
 def _cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]) -> tuple[float, float]:

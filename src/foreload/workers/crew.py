@@ -22,7 +22,7 @@ from foreload.tune.interval import Observed
 from foreload.tune.within_epoch import Setting, Tuner
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
-from foreload.workers.spec import CrewSpec, Workers
+from foreload.workers.spec import CopyWatch, CrewSpec, Workers
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker_info import WorkerIdentity
 
@@ -198,12 +198,20 @@ class Crew:
             return pool, self._owner
         return self.pool, self._owner
 
-    def process_pool(self, spec: CrewSpec, seed: int) -> tuple[ProcessPool, PoolOwner | None]:
-        """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones."""
+    def process_pool(
+        self, spec: CrewSpec, seed: int, held: CopyWatch | None = None
+    ) -> tuple[ProcessPool, PoolOwner | None]:
+        """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones.
+
+        Args:
+            spec: the loader's needs.
+            seed: the base seed.
+            held: notices what loading changes in a worker's copy of the dataset, if nothing may.
+        """
         from foreload.workers.processes.pool import ProcessPool
 
         if not isinstance(self.pool, ProcessPool) or self.pool.closed or self._is_stuck(self.pool):
-            task = _task(spec, seed)
+            task = replace(_task(spec, seed), held=held)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             self._keep(spec, pool)
             return pool, self._owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from torch.utils.data import IterableDataset
 
@@ -14,7 +14,7 @@ from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import is_remote
 from foreload.checks import is_instance
 
-__all__ = ["CrewSpec", "Workers", "check_workers"]
+__all__ = ["CopyWatch", "CrewSpec", "Workers", "check_workers"]
 
 Workers = Literal["auto", "threads", "processes", "ray"]
 
@@ -34,6 +34,13 @@ def check_workers(workers: Any, num_workers: Any, multiprocessing_context: Any) 
         raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
     kind: Workers = workers
     return kind
+
+
+class CopyWatch(Protocol):
+    """Looks at what samples are made from."""
+
+    def changed_by_loading(self) -> str | None:
+        """Return the name of what loading has changed, once and for ever; None if nothing."""
 
 
 @dataclass(frozen=True)

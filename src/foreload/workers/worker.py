@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import pickle
 import signal
@@ -17,31 +16,24 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload._torch import (
-    allow_child_processes,
-    name_worker_process,
-    seed_worker,
-    set_process_worker_info,
-    set_worker_signal_handlers,
-    worker_info,
-)
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
 from foreload.batch.generators import KeyedGenerators
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import BEGUN, Progress, StatefulSamples, is_due
-from foreload.cache.budget import reuse_freed
 from foreload.cache.serialize import flatten, restore
+from foreload.dataset_state.digest import CHANGES
 from foreload.datasets.native import native_assembly
+from foreload.forks.descriptors import READS_ON, Positions
 from foreload.protocol import EpochListener
-from foreload.workers import compute
 from foreload.workers.processes.pipes import Inbox, send
 from foreload.workers.processes.slots import Returned, SharedHeader, Slots
-from foreload.workers.start.method import start_nested_no_processes
+from foreload.workers.spec import CopyWatch
+from foreload.workers.start.set_up import set_up_process
 from foreload.workers.surroundings import ProcessSurroundings
 
-__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "become_worker", "work"]
+__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
@@ -60,6 +52,7 @@ class WorkerTask:
         reuses: whether memory that samples free is kept for later samples.
         is_hidden: whether samples must not see that a worker loads them: its number was left to the loader, and
             the calling thread might have been chosen.
+        held: notices what loading changes in the worker's copy of the dataset, if nothing may.
     """
 
     spec: BatchSpec
@@ -69,6 +62,7 @@ class WorkerTask:
     seed: int
     reuses: bool = False
     is_hidden: bool = False
+    held: CopyWatch | None = None
 
 
 @dataclass
@@ -106,6 +100,7 @@ class Result:
         samples: the number of samples in a batch of a stream.
         failures: samples that failed and were left out or replaced.
         is_empty: whether no sample of the batch was left.
+        unfit: why the calling thread must load this batch and those after it instead; "": it need not.
     """
 
     number: int
@@ -117,6 +112,7 @@ class Result:
     samples: int = 0
     failures: list[SampleError] | None = None
     is_empty: bool = False
+    unfit: str = ""
 
     @property
     def is_end(self) -> bool:
@@ -169,7 +165,7 @@ def work(
     spans = lane[0].detach()
     own_lane = _native.Lane(spans, lane[1])
     os.close(spans)
-    _set_up_process(worker, task)
+    set_up_process(worker, task)
     state = WorkerState(worker, task, header, Slots(slots), own_lane)
     inbox = Inbox(jobs.fileno())
     header.started = time.process_time_ns()
@@ -183,32 +179,6 @@ def work(
         result = state.begin(message) if isinstance(message, Begin) else state.load(*message)
         if result is not None:
             send(results.fileno(), pickle.dumps(result, protocol=5))
-
-
-def _set_up_process(worker: int, task: WorkerTask) -> None:
-    """Make this process a worker as torch does."""
-    # What was there before stays shared with the parent until it is written to, which the collector would do.
-    gc.freeze()
-    set_worker_signal_handlers()
-    with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
-    name_worker_process()
-    become_worker(worker, task)
-
-
-def become_worker(worker: int, task: WorkerTask) -> None:
-    """Make this process worker number ``worker`` for the code of the user: memory, threads, seeds, its number."""
-    if task.reuses:
-        reuse_freed()
-    compute.use_one_thread()
-    seed_worker(task.seed, worker)
-    if task.is_hidden:
-        start_nested_no_processes()
-        allow_child_processes()
-        return
-    set_process_worker_info(
-        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
-    )
 
 
 class WorkerState:
@@ -226,6 +196,7 @@ class WorkerState:
         self._batches: Any = None  # makes a batch of indices, or the next batch of a stream
         self._source: StreamBatches | StatefulSamples | None = None  # has a state
         self._snapshots = 0
+        self._positions = Positions()  # of files that the loop has open too
         self._made = self._first = 0  # batches in this epoch, and its first job
         try:
             if task.init is not None:
@@ -295,10 +266,23 @@ class WorkerState:
         result = Result(number, error=self._failure)
         if self._failure is None:
             self._load(result, indices)
+        if self._task.held is not None:
+            self._check_unseen(result, self._task.held)
         if errors := self._task.spec.errors:
             result.failures = list(errors)
             errors.clear()
         return result
+
+    def _check_unseen(self, result: Result, held: CopyWatch) -> None:
+        """Note if the loop would see in this batch that a copy of the dataset has loaded it."""
+        moved = self._positions.moved()
+        name = held.changed_by_loading()
+        if name is not None:
+            result.unfit = CHANGES.format(name)
+        elif moved is not None:
+            result.unfit = READS_ON.format(moved)
+        elif result.error is not None:
+            result.unfit = result.error[1]  # whose traceback, and all that it refers to, are of this process
 
     def _load(self, result: Result, indices: Any) -> None:
         try:
@@ -321,6 +305,10 @@ class WorkerState:
             result.error = self._pickled(error)
             with suppress(Exception):  # the error may be that of the state
                 result.state = self._state()
+        except BaseException as error:  # of sys.exit() or the like
+            if self._task.held is None:
+                raise
+            result.unfit = f"a sample raises {type(error).__name__}"
 
 
 class _Position:

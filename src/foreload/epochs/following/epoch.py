@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from foreload.batch.assembly import count
+from foreload.batch.failure import EmptyBatch
 from foreload.cache.view import CachedView
 from foreload.dataset_state.copied import CopiedState
 from foreload.epochs.base import EpochSpec
@@ -20,12 +22,17 @@ from foreload.workers.pool import Answers, W, WorkerPool
 __all__ = ["FollowingEpoch"]
 
 
+class _TakenOver(Exception):
+    """The calling thread loads the next batch."""
+
+
 class FollowingEpoch(ProcessEpoch[W]):
     """Deals batches ahead of the loop such that it cannot tell that from the calling thread's loading.
 
     The order of a user's sampler is drawn a batch at a time, when the loop requests it. Ahead of that, workers
     load what is foretold; if the sampler then yields something else, that is thrown away. So it is if the loop
-    has changed the dataset, of which workers have a copy: the calling thread loads then.
+    has changed the dataset, of which workers have a copy, or if loading a batch has changed a worker's copy, or
+    failed there: the calling thread loads then.
 
     Args:
         spec: the loader as the epoch sees it.
@@ -55,6 +62,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         self._ahead: deque[int] = deque()  # jobs that are foretold, but not requested yet
         # Of jobs: their indices, and the places of those samples that were not in the cache.
         self._dealt: dict[int, tuple[Any, list[int]]] = {}
+        self._taken: dict[int, Any] = {}  # by its place, the indices of the batch that the loop is about to get
         self._pending: deque[tuple[int, Any]] = deque()  # drawn, for the calling thread
         super().__init__(spec, pool, **how)
         if self._foretold is not None:
@@ -66,7 +74,36 @@ class FollowingEpoch(ProcessEpoch[W]):
         if self._here is None and self._held is not None and (name := self._held.changed()) is not None:
             why = f"{name!r} of the dataset was set while worker processes loaded from copies of it"
             self._take_over(f"the calling thread loads, because {why}", 1)
-        return super()._next() if self._here is None else self._next_here(self._here)
+        if self._here is None:
+            with suppress(_TakenOver):
+                number, samples, take = super()._next()
+                return number, samples, take if self._held is None else partial(self._take_or_make, take, number)
+        assert self._here is not None
+        return self._next_here(self._here)
+
+    def _next_answered(self) -> int | None:
+        number = super()._next_answered()
+        if number is not None and self._held is not None and (why := self._answers[number].unfit):
+            self._take_over(f"the calling thread loads, because {why}", 1)
+            raise _TakenOver
+        if number is not None and self._held is not None:
+            self._taken[self._place(number)] = self._dealt[number][0]
+        return number
+
+    def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
+        """Take a batch from a worker, or make it here if it cannot be unpickled."""
+        indices, failures = self._taken.pop(number), len(self._errors)
+        try:
+            return take()
+        except EmptyBatch:
+            raise
+        except Exception as error:
+            del self._errors[failures:]
+            if self._here is None:
+                why = f"its samples cannot be sent between processes ({type(error).__name__}: {error})"
+                self._take_over(f"the calling thread loads, because {why}", 1)
+            assert self._here is not None
+            return self._make(self._here, indices, number)
 
     def _request(self) -> None:
         """Draw the batch that the loop requests, and deal what may be loaded ahead."""

@@ -10,9 +10,9 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from foreload.dataset_state.walk import find_open_file, walk
+from foreload.dataset_state.shared import find_shared
+from foreload.dataset_state.walk import find_open_file
+from foreload.forks.descriptors import cut_connections
 from foreload.forks.fork import Fork, end_fork, start_fork
 from foreload.forks.unshare import unshare
 from foreload.order.epoch_order import EpochOrder
@@ -26,9 +26,6 @@ _END_SECONDS = 0.2
 
 # The most values of a sampler that are looked at.
 _MOST_PARTS = 2_000
-
-# What processes share, and a copy would take part in.
-_SHARED = ("multiprocessing", "_multiprocessing", "ray", "redis", "zmq")
 
 # By which ranks wait for each other.
 _COLLECTIVES = (
@@ -130,7 +127,8 @@ def _packed(indices: Any) -> bytes:
 def _send_batches(order: EpochOrder, into: int) -> None:
     compute.use_one_thread()  # the threads that torch computes with did not survive the fork
     _forbid_collectives()
-    unshare(order.sampler)
+    cut_connections(into)
+    unshare(with_locks=True)
     with suppress(Exception):  # whatever the sampler raises, it will raise again where it belongs
         for indices in order.foretell():
             send(into, pickle.dumps(indices, protocol=5))
@@ -153,9 +151,6 @@ def why_not_copied(sampler: Any) -> str | None:
         held = "itself"
     if held is not None:
         return f"it holds {held!r} open, or has begun to iterate over it"
-    for name, value in walk(sampler, None, _MOST_PARTS):
-        if type(value).__module__.partition(".")[0] in _SHARED:
-            return f"it shares {name!r} with other processes"
-        if isinstance(value, np.memmap) and value.mode not in ("r", "c"):
-            return f"it writes to the file of {name!r}"
+    if (name := find_shared(sampler, _MOST_PARTS)) is not None:
+        return f"it shares {name!r} with other processes or threads"
     return None

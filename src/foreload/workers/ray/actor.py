@@ -23,7 +23,8 @@ from foreload.cache.store import SampleStore
 from foreload.checks import Array
 from foreload.workers.processes.slots import Returned
 from foreload.workers.ray.shipping import flatten_by_value, unpack
-from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask, become_worker
+from foreload.workers.start.set_up import become_worker
+from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask
 
 __all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
 

@@ -1,0 +1,53 @@
+"""Set-up of a worker as torch does it, and what makes one unseen."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from contextlib import suppress
+from typing import Any
+
+from foreload._torch import (
+    allow_child_processes,
+    name_worker_process,
+    seed_worker,
+    set_process_worker_info,
+    set_worker_signal_handlers,
+    worker_info,
+)
+from foreload.cache.budget import reuse_freed
+from foreload.forks.descriptors import own_positions
+from foreload.forks.unshare import unshare
+from foreload.workers import compute
+from foreload.workers.start.method import start_nested_no_processes
+
+__all__ = ["become_worker", "set_up_process"]
+
+
+def set_up_process(worker: int, task: Any) -> None:
+    """Make this process a worker as torch does."""
+    # What was there before stays shared with the parent until it is written to, which the collector would do.
+    gc.freeze()
+    set_worker_signal_handlers()
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
+    name_worker_process()
+    become_worker(worker, task)
+
+
+def become_worker(worker: int, task: Any) -> None:
+    """Make this process worker number ``worker`` for the code of the user: memory, threads, seeds, its number."""
+    if task.reuses:
+        reuse_freed()
+    compute.use_one_thread()
+    seed_worker(task.seed, worker)
+    if task.held is not None:
+        unshare(with_locks=False)
+        own_positions(with_output=False)
+    if task.is_hidden:
+        start_nested_no_processes()
+        allow_child_processes()
+        return
+    set_process_worker_info(
+        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
+    )
