@@ -121,3 +121,33 @@ def test_an_epoch_whose_workers_died_is_never_taken_for_finished(tmp_path: Path)
     assert state["epoch"] == 0
     again.load_state_dict(state)
     assert torch.cat(list(again)).tolist() == list(range(2, 8))
+
+
+class Stuck(IterableDataset[int]):
+    thread_safe = True
+
+    def __init__(self, release: threading.Event) -> None:
+        self.release = release
+
+    def __deepcopy__(self, memo: Any) -> Stuck:
+        return self
+
+    def __iter__(self) -> Iterator[int]:
+        self.release.wait(60)
+        yield 0
+
+
+def test_no_thread_that_is_stuck_is_waited_for() -> None:
+    release = threading.Event()
+    loader = fl.DataLoader(Stuck(release), batch_size=2, num_workers=2, workers="threads", timeout=0.5)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    before = {thread.name for thread in threading.enumerate() if thread.name.startswith("foreload-stream")}
+    del iterator
+    after = {thread.name for thread in threading.enumerate() if thread.name.startswith("foreload-stream")}
+    release.set()
+    assert before == after  # nobody has waited until one of them gave up
+    for thread in threading.enumerate():
+        if thread.name.startswith("foreload-stream"):
+            thread.join(20)

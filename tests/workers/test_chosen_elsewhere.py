@@ -129,3 +129,33 @@ def test_a_sampler_that_raises_at_once_leaves_a_state_that_can_be_loaded() -> No
     state = loader.state_dict()
     again: Any = fl.DataLoader(data, batch_size=2, num_workers=2, sampler=range(8))
     again.load_state_dict({**state, **{key: again.state_dict()[key] for key in ("sampler",) if key in state}})
+
+
+class Scaled(Dataset[int]):
+    factor = 1
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> int:
+        return index * self.factor
+
+
+def scale(worker: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    info.dataset.factor = 10
+
+
+@pytest.mark.parametrize("more", [{"num_workers": 2}, {}], ids=["two", "auto"])
+@pytest.mark.parametrize("view", [{}, {"cache": "1MiB"}, {"transform": int}], ids=["plain", "cache", "transform"])
+def test_a_child_loads_by_workers_that_were_asked_for(more: dict[str, Any], view: dict[str, Any]) -> None:
+    loader: Any = fl.DataLoader(Scaled(), batch_size=4, worker_init_fn=scale, **view, **more)
+    assert values(loader) == [10 * index for index in range(32)]
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(values(loader)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert answers.get() == [10 * index for index in range(32)]

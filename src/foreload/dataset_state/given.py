@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import datetime
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import torch
@@ -12,6 +15,20 @@ import torch
 from foreload.dataset_state.walk import PLAIN
 
 __all__ = ["gives_its_own"]
+
+# Which nobody can change, though a copy of one is another object.
+_CONSTANT = (
+    *PLAIN,
+    range,
+    np.generic,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    PurePath,
+    UUID,
+    torch.device,
+)
 
 
 def gives_its_own(first: Any, second: Any) -> bool:
@@ -24,13 +41,14 @@ def gives_its_own(first: Any, second: Any) -> bool:
     >>> gives_its_own(tensor[0], tensor[0]), gives_its_own(tensor[0].clone(), tensor[0].clone())
     (True, False)
     """
-    return not set(_marks(first)).isdisjoint(_marks(second))
+    return not set(_marks(first, set())).isdisjoint(_marks(second, set()))
 
 
-def _marks(value: Any) -> Iterator[tuple[str, int]]:
+def _marks(value: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
     """Yield what tells the changeable parts of a sample from those of another: where they are."""
-    if isinstance(value, PLAIN):
+    if isinstance(value, _CONSTANT) or id(value) in seen:
         return
+    seen.add(id(value))
     if isinstance(value, torch.Tensor):
         yield from _address(value)
     elif isinstance(value, np.ndarray):
@@ -38,12 +56,23 @@ def _marks(value: Any) -> Iterator[tuple[str, int]]:
             yield "memory", int(value.ctypes.data)
     elif isinstance(value, (tuple, frozenset)):
         for inner in value:
-            yield from _marks(inner)
+            yield from _marks(inner, seen)
     elif _is_copied(value):
         yield "object", id(value)
-        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, set)) else ()
-        for inner in inside:
-            yield from _marks(inner)
+        for inner in _inside(value):
+            yield from _marks(inner, seen)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, set)):
+        yield from value
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        for slot in [slots] if isinstance(slots, str) else slots:
+            yield getattr(value, slot, None)
 
 
 def _address(tensor: torch.Tensor) -> Iterator[tuple[str, int]]:

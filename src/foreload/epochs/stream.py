@@ -66,7 +66,6 @@ class _Worker:
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
         self._stopped = False
-        self.is_late = False  # the loop has waited in vain, so this thread may be stuck
         self.is_open = threading.Event()
         self.state: Any = None  # of the stream when the epoch begins
         self.thread = threading.Thread(
@@ -180,7 +179,8 @@ class StreamEpoch(Epoch):
             self._unheard = list(workers)
             spec.cursor.settle = weakref.WeakMethod(self._hear)
             self._readers = workers[spec.cursor.turn :] + workers[: spec.cursor.turn]
-        self._close = weakref.finalize(self, _stop, list(self._readers), self._process, spans)
+        self._is_late = threading.Event()  # the loop has waited in vain, so threads may be stuck
+        self._close = weakref.finalize(self, _stop, list(self._readers), self._process, spans, self._is_late)
 
     def _hear(self) -> None:
         """Note the state of each thread's stream at the beginning of the epoch."""
@@ -226,12 +226,12 @@ class StreamEpoch(Epoch):
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
             except queue.Empty:  # as in torch, the loop may request the same batch again
-                worker.is_late = True
+                self._is_late.set()
                 raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds") from None
-            worker.is_late = False
             self._check_open()
             if item is None:
                 continue
+            self._is_late.clear()
             if isinstance(item, _End):
                 position = self._readers.index(worker)
                 self._readers.pop(position)
@@ -264,11 +264,12 @@ class StreamEpoch(Epoch):
             self._readers = []
 
 
-def _stop(workers: list[_Worker], process: int, spans: Spans | None) -> None:
+def _stop(workers: list[_Worker], process: int, spans: Spans | None, is_late: threading.Event) -> None:
     if process != os.getpid():
         return  # after a fork, there are no threads, and locks that they held stay locked
     for worker in workers:
         worker.stop()
-    join([worker.thread for worker in workers if not worker.is_late])
+    if not is_late.is_set():
+        join([worker.thread for worker in workers])
     if spans is not None:
         spans.give_back(worker.lane for worker in workers if not worker.thread.is_alive())

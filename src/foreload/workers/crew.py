@@ -119,8 +119,7 @@ class Crew:
         Args:
             spec: the loader's needs.
             trial: begins to load with trial workers.
-            may_measure: whether loading can be measured now; if not, and a choice does not hold any more, the
-                calling thread loads.
+            may_measure: whether loading can be measured now.
         """
         if spec.workers == "ray" and spec.is_auto and not self.count:
             from foreload.workers.ray.cluster import count_cpus
@@ -133,11 +132,7 @@ class Crew:
         if self.choice is not None and is_own and not is_outdated(spec, self.choice):
             return
         self._chosen_in = os.getpid()
-        if self.choice is not None and not may_measure:
-            why = "the dataset has got other code" if is_own else "this is another process"
-            self.stand_down(f"the calling thread loads, because {why} since workers were chosen", None)
-            return
-        self.choice = select_workers(spec, trial)
+        self.choice = select_workers(spec, trial, may_measure=may_measure)
         if self.choice.count != spec.count:
             self.set_count(self.choice.count)
 

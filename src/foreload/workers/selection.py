@@ -78,12 +78,13 @@ def _held(part: Any) -> list[Any]:
 _chosen: dict[tuple[_Parts | None, Any], Choice] = {}
 
 
-def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
+def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> Choice:
     """Select the kind and number of workers as far as they are left to the loader.
 
     Args:
         spec: the loader's needs.
         trial: begins to load with trial workers.
+        may_measure: whether loading can be measured now; if it would have to be, the calling thread loads.
     """
     if spec.workers == "threads":
         return _remote(spec)
@@ -105,7 +106,7 @@ def select_workers(spec: CrewSpec, trial: Trial) -> Choice:
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
     if known_length(spec.dataset) is None:
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
-    choice = _measured(spec, trial, user_code)
+    choice = _measured(spec, trial if may_measure else None, user_code)
     return replace(choice, is_open=not choice.is_final)
 
 
@@ -168,8 +169,11 @@ def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
     return Choice("threads", 0, why)
 
 
-def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
-    """Return the fastest workers of those that load the same samples; measured once for a dataset and settings."""
+def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Choice:
+    """Return the fastest workers of those that load the same samples; measured once for a dataset and settings.
+
+    Without a trial, and not known yet, they are the calling thread.
+    """
     from foreload.tune.choose import choose_workers
 
     trouble = why_not_started(spec.context, _sent(spec))
@@ -187,6 +191,9 @@ def _measured(spec: CrewSpec, trial: Trial, user_code: str | None) -> Choice:
         return replace(known, seconds=0.0)
     if known is not None and known.count == 0:  # which is right for any code
         return replace(known, seconds=0.0, is_pure=False, made_of={})
+    if trial is None:
+        why = "its cache holds samples already, so loading cannot be measured; make another loader for that"
+        return Choice("threads", 0, why)
     own = _own_collate(spec) if spec.batches.auto_collation else partial(_collate_one, spec.batches.collate_fn)
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)

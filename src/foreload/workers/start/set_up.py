@@ -16,6 +16,7 @@ from foreload._torch import (
     worker_info,
 )
 from foreload.cache.budget import reuse_freed
+from foreload.cache.view import CachedView
 from foreload.forks.descriptors import own_positions
 from foreload.forks.unshare import unshare
 from foreload.workers import compute
@@ -48,6 +49,8 @@ def become_worker(worker: int, task: Any) -> None:
         start_nested_no_processes()
         allow_child_processes()
         return
+    # What worker_init_fn sets on its copy is for the dataset, not for the view of it.
+    dataset = task.dataset.seen if isinstance(task.dataset, CachedView) else task.dataset
     set_process_worker_info(
-        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=task.dataset)
+        worker_info(id=worker, num_workers=task.count, seed=task.seed + worker, dataset=dataset)
     )
