@@ -91,8 +91,8 @@ def content_hash(dataset: Any) -> str:
         # A hash of what was pickled so far would not do: the rest may differ, and part of it is not written yet.
         warn_user(
             f"ranks cannot tell whether they have the same dataset: {error!r}. So each has a cache of its own, "
-            "with its part of the budget; leave what cannot be pickled out of the dataset's state (__getstate__), and "
-            "out of the globals that its code names"
+            "with its part of the budget; leave what cannot be pickled out of the dataset's state (__getstate__), "
+            "and out of the globals that its code names"
         )
         return secrets.token_hex()
     return found.known.hexdigest()
