@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gc
 import pickle
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cachetools
@@ -217,16 +219,85 @@ def test_what_has_no_hash_is_not_cached() -> None:
 
 def test_equal_arguments_of_different_types_are_different() -> None:
     kind = fl.cached()(lambda argument: type(argument))
-    for argument in (1, 1.0, True, np.float32(1), 1 + 0j):
+    for argument in (1, 1.0, True, np.float32(1), 1 + 0j, Level.LOW):
         assert kind(argument) is type(argument)
+        assert kind(argument=argument) is type(argument)
+    kinds = fl.cached()(lambda arguments: [type(argument) for argument in arguments])
+    for argument in (1, 1.0, True, (1,), (1.0,)):
+        assert kinds((argument,)) == kinds(frozenset([argument])) == [type(argument)]
+    deep = fl.cached()(lambda arguments: type(arguments[0][0]))
+    assert [deep(((1,),)), deep(((1.0,),))] == [int, float]
+
+
+@pytest.mark.parametrize("name", [np.int64, np.array, torch.tensor])
+def test_a_number_is_one_argument_however_it_is_given(name: Any) -> None:
+    calls: list[Any] = []
+    note = fl.cached()(lambda x: calls.append(x))
+    for number in (3, name(3)):
+        note(number)
+        note(x=number)
+        note((number,))
+    assert calls == [3, 3, (3,)]
 
 
 def test_a_tensor_that_changes_is_another_argument() -> None:
-    total = fl.cached()(lambda tensor: int(tensor.sum()))
-    tensor = torch.arange(3)
-    assert total(tensor) == 3
+    tensor = torch.arange(3.0)
+    total = fl.cached()(lambda tensor: float(tensor.sum()))
+    first = fl.cached()(lambda tensors: total(*tensors))
+    nested = fl.cached()(lambda tensors: first(*tensors))
+    calls: list[Callable[[], float]] = [
+        lambda: total(tensor),
+        lambda: total(tensor=tensor),
+        lambda: first((tensor,)),
+        lambda: first(tensors=(tensor,)),
+        lambda: first(frozenset([tensor])),
+        lambda: nested(((tensor,),)),
+    ]
+    assert [call() for call in calls] == [3] * len(calls)
     tensor += 1
-    assert total(tensor) == 6
+    assert [call() for call in calls] == [6] * len(calls)
+
+
+class Level(enum.IntEnum):
+    """Numbers of a type of their own."""
+
+    LOW = 1
+
+
+def test_a_function_stays_one_when_it_is_a_method_too() -> None:
+    calls: list[Any] = []
+
+    @fl.cached()
+    def note(first: Any, second: Any = None) -> tuple[Any, ...]:
+        calls.append(first)
+        return first, second
+
+    @dataclasses.dataclass(frozen=True)
+    class Shifted:
+        shift: int = dataclasses.field(compare=False)
+
+        own = note
+
+    Shifted.later = note  # type: ignore[attr-defined]
+    one, other = Shifted(1), Shifted(2)
+    for _ in range(2):
+        assert note("a") == note(first="a") == ("a", None)
+        for each in (one, other):
+            for method in (each.own, each.later, partial(Shifted.own, each)):  # type: ignore[attr-defined]
+                assert method(3)[0] is each
+    assert calls == ["a", "a", one, other]
+    with pytest.raises(TypeError):
+        Shifted.own()  # type: ignore[call-arg]
+
+
+def test_methods_can_be_pickled() -> None:
+    named = Named("train", 5)
+    assert pickle.loads(pickle.dumps(named.load))(1) == pickle.loads(pickle.dumps(Named.load))(named, 1) == 6
+
+
+def test_a_method_that_is_taken_out_of_its_class_tells_instances_apart() -> None:
+    load = vars(Named)["load"]
+    assert [load(each, 1) for each in (Named("train"), Named("train", 5))] == [1, 6]
 
 
 def test_a_method_may_be_put_into_a_class_that_exists() -> None:

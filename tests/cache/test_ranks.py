@@ -255,6 +255,7 @@ def test_ranks_with_datasets_of_their_own_share_no_samples(workers: int, tmp_pat
         assert epochs == [[1000 * rank + index for index in range(60)]] * 3
         assert room == (1 << 20) // 2
         assert any("datasets of ranks on this machine differ" in message for message in messages)
+        assert any("globals that their code names" in message for message in messages)
 
 
 def load_in_turn(rank: int, world: int) -> Any:

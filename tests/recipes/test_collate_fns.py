@@ -194,6 +194,14 @@ def test_rows_are_padded_in_their_common_type(kind: str, labels: bool) -> None:
     assert sequences.double().tolist() == padded([torch.as_tensor(row).double() for row in rows], 0)
 
 
+@pytest.mark.parametrize("labels", [[[], []], [(), ()], [[], torch.tensor([], dtype=torch.int32)]], ids=str)
+def test_labels_of_no_tokens_at_all_are_whole_numbers(labels: list[Any]) -> None:
+    batch = Collate.padded_text_collate([{"input_ids": [], "labels": label} for label in labels])
+    assert (batch["labels"].dtype, batch["labels"].shape) == (torch.int64, (2, 0))
+    floats = Collate.padded_text_collate([{"input_ids": [], "labels": torch.zeros(0).half()}, ([], [])])
+    assert floats["labels"].dtype is torch.float16
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.complex64, torch.int32, torch.bfloat16])
 def test_what_is_not_per_token_is_collated_as_torch_does(dtype: torch.dtype) -> None:
     sides: list[Any] = [torch.tensor([1, 0, 1]).to(dtype), torch.tensor([0, 0, 1]).to(dtype)]

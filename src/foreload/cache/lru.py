@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import cachetools
+import numpy as np
 import torch
 from cachetools.keys import typedkey
 
@@ -160,26 +161,35 @@ def cached(
 
 
 class _Cached:
-    """A function with a cache, or a method with one for each instance."""
+    """A function with a cache, or a method with one for each instance.
+
+    Args:
+        function: what is cached.
+        maxsize: the largest number of results to keep.
+        kind: the class of the caches.
+        is_method: whether its first argument is an instance, however it is called.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], maxsize: float, kind: type[cachetools.Cache[Any, Any]]
+        self, function: Callable[..., Any], maxsize: float, kind: type[Classic], is_method: bool = False
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._kind = kind
         self._maxsize = maxsize
-        self._of_function: tuple[Classic, threading.Lock] | None = self._make()
+        self._of_function = None if is_method else self._make()
         self._of_instances: Instances[tuple[Classic, threading.Lock]] = Instances()
+        # What a class has that the function is put into.
+        self._method = None if is_method else _Cached(function, maxsize, kind, is_method=True)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        self._of_function = None  # it may have been put into a class that existed already
-        return MethodType(self, instance)
+        method = self if self._method is None else self._method
+        return method if instance is None else MethodType(method, instance)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._of_function = None  # a method has a cache for each instance
+        # One that is defined elsewhere may be called as a function too.
+        if self.__dict__.get("__qualname__") == f"{owner.__qualname__}.{name}":
+            self._of_function = self._method = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_function is not None:
@@ -189,11 +199,11 @@ class _Cached:
             caches = self._of_instances
             try:
                 entries, lock = caches.get(args[0]) or caches.put(args[0], self._make())
-            except TypeError:  # an instance that cannot be weakly referenced
+            except (TypeError, IndexError):  # an instance that cannot be weakly referenced, or is not given
                 return self._function(*args, **kwargs)
             arguments = args[1:]
         try:
-            name = typedkey(*(_plain(argument) for argument in arguments), **kwargs)
+            name = typedkey(*map(_plain, arguments), **{key: _plain(value) for key, value in kwargs.items()})
             hash(name)
         except TypeError:
             return self._function(*args, **kwargs)
@@ -215,8 +225,18 @@ class _Cached:
 
 
 def _plain(argument: Any) -> Any:
+    """Return what stands for an argument in the name of a result.
+
+    Raises:
+        TypeError: it is a tensor, or holds one: its hash stays the same if its elements change.
+    """
+    if isinstance(argument, (tuple, frozenset)):
+        parts = (typedkey(_plain(part)) for part in argument)
+        return type(argument), tuple(parts) if isinstance(argument, tuple) else frozenset(parts)
+    if not isinstance(argument, (torch.Tensor, np.generic, np.ndarray)):
+        return argument
     # A sampler may yield an index as a tensor or a numpy integer.
     position = position_of(argument)
     if position is None and isinstance(argument, torch.Tensor):
-        raise TypeError("a tensor's hash stays the same if its elements change")
+        raise TypeError("a tensor may change")
     return argument if position is None else position

@@ -123,7 +123,8 @@ class SharedStore:
             warn_user(
                 "the datasets of ranks on this machine differ, so they have caches of their own, each with its "
                 "part of the budget. If they are the same, leave what differs out of their pickled state "
-                "(__getstate__); with Cache(share=False), each rank's cache gets the whole budget"
+                "(__getstate__) and out of the globals that their code names, such as the rank; with "
+                "Cache(share=False), each rank's cache gets the whole budget"
             )
         return make(1 + len(others))
 

@@ -141,9 +141,10 @@ class CustomCollateFn:
             if not all(map(_is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
                 result[name] = default_collate(values)
                 continue
-            rows = _of_one_type([torch.as_tensor(value) for value in values])
-            if name == "labels" and not rows[0].is_floating_point():
-                rows = [row.to(torch.int64) for row in rows]
+            if name == "labels":
+                rows = _of_one_type([_labels(value) for value in values])
+            else:
+                rows = _of_one_type([torch.as_tensor(value) for value in values])
             result[name] = _padded(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
         return result
 
@@ -224,6 +225,13 @@ def _is_row(value: Any) -> bool:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.ndim == 1
     return isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, np.number)) for item in value)
+
+
+def _labels(value: Any) -> torch.Tensor:
+    """Return the labels of a sample's tokens as int64, or as the floats that they are; ``[]`` is int64."""
+    labels = torch.as_tensor(value)
+    is_bare = isinstance(value, (list, tuple)) and not value
+    return labels if labels.is_floating_point() and not is_bare else labels.to(torch.int64)
 
 
 def _of_one_type(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

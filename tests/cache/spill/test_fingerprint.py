@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable
 from functools import partial
+from os.path import splitext
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,18 @@ def test_files_that_come_go_or_move_are_seen(tmp_path: Path) -> None:
         found.append(fingerprint(dataset))
     (tmp_path / "data" / "spill").mkdir()
     (tmp_path / "data" / ".hidden").mkdir()
+    (tmp_path / "data" / "__pycache__").mkdir()
     without = partial(fingerprint, without=str(tmp_path / "data" / "spill"))
     before = without(dataset)
     (tmp_path / "data" / "spill" / "00000.spill").touch()
     (tmp_path / "data" / ".hidden" / "file").touch()
+    (tmp_path / "data" / "__pycache__" / "file").touch()
     assert without(dataset) == before
+    for name in (".hidden", "__pycache__"):  # named itself, beside what it is in
+        dataset = Held(root=str(tmp_path / "data"), own=str(tmp_path / "data" / name))
+        before = without(dataset)
+        (tmp_path / "data" / name / "other").touch()
+        assert without(dataset) != before
 
 
 def test_a_spill_folder_among_the_data_is_used_again(tmp_path: Path) -> None:
@@ -298,3 +306,42 @@ def test_names_in_code_are_no_names_of_files(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name / "file").touch()
     assert fingerprint(dataset) == known
     assert fingerprint(Wrapper(Held(logs="logs"))) != fingerprint(Wrapper(Held(logs="log")))
+
+
+class Split(Held):
+    """Splits by dots, itself and by what is installed."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.names[index].split("."), splitext("a.b"), [".", ".."]
+
+
+def test_dots_in_code_and_among_words_are_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = Split(names=[".", "..", "a."], counts={".": 3}, array=np.array([".", ".."]), given=splitext)
+    known = fingerprint(dataset)
+    for name in ("log", "rb", "r", "utf-8"):
+        (tmp_path / name).touch()
+    (tmp_path.parent / f"{tmp_path.name} too").touch()
+    assert fingerprint(dataset) == known
+
+
+ROOTS: dict[str, Callable[[], Any]] = {
+    "attribute": lambda: Held(root="."),
+    "attribute of a part": lambda: Held(parts=[Held(root=".")]),
+    "path": lambda: Held(roots=[Path(".")]),
+    "closure": lambda: (lambda root: Held(load=lambda index: Path(root, str(index))))("."),
+    "with a separator": lambda: Held(roots=["./"]),
+    "a word": lambda: Held(roots=["data"]),
+}
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_the_working_directory_counts_as_a_path_or_an_attribute(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    known = fingerprint(ROOTS[kind]())
+    assert fingerprint(ROOTS[kind]()) == known
+    (tmp_path / "data" / "image.png").touch()
+    assert fingerprint(ROOTS[kind]()) != known

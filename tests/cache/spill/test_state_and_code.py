@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
+import foreload as fl
 from foreload.cache.fingerprint import content_hash, fingerprint
 from tests.cache.spill.held import Held
 from tests.datasets.every_dataset import DATASETS, write
@@ -138,9 +140,108 @@ def test_values_count(kind: str) -> None:
         assert content_hash(Held(value=one)) != content_hash(Held(value=other))
 
 
+def plain(index: int, factor: int = 1) -> int:
+    return index * factor
+
+
+class Scale:
+    """A wrapper of a function, as functools makes one look."""
+
+    def __init__(self, function: Any, factor: int) -> None:
+        functools.update_wrapper(self, function)
+        self.factor = factor
+
+    def __call__(self, index: int) -> int:
+        return int(self.__wrapped__(index)) * self.factor  # type: ignore[attr-defined]
+
+
+class Stiff(Scale):
+    """Refuses to be pickled."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("no")
+
+
+def part_of(function: Any, factor: int) -> Any:
+    return functools.update_wrapper(functools.partial(function, factor=factor), function)
+
+
+@pytest.mark.parametrize("wrap", [Scale, Stiff, part_of])
+def test_what_a_wrapper_holds_beside_its_function_counts(wrap: Any) -> None:
+    def other(index: int, factor: int) -> int:
+        return index + factor
+
+    for found in (fingerprint, content_hash):
+        assert found(Held(of=wrap(plain, 2))) == found(Held(of=wrap(plain, 2)))
+        assert len({found(Held(of=wrap(*each))) for each in ((plain, 2), (plain, 3), (other, 2))}) == 3
+
+
+@pytest.mark.parametrize("keep", [functools.lru_cache, fl.cached(8)])
+def test_what_a_cache_keeps_does_not_count(keep: Any) -> None:
+    def found(factor: int, calls: int) -> str:
+        load = keep(eval(f"lambda index: index * {factor}"))
+        for index in range(calls):
+            load(index)
+        return fingerprint(Held(load=load))
+
+    assert found(2, 0) == found(2, 3) != found(3, 0)
+
+
+class Link:
+    """One of a chain."""
+
+    def __init__(self, following: Link | None) -> None:
+        self.following = following
+
+
+CHAIN: Any = None
+
+
+class Chained(Held):
+    """Names something too deep to be pickled."""
+
+    def __getitem__(self, index: int) -> Any:
+        return CHAIN
+
+
+def test_what_is_too_deep_to_compare_is_shared_with_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = None
+    for _ in range(3000):
+        first = Link(first)
+    assert content_hash(Chained()) == content_hash(Chained())
+    monkeypatch.setattr(sys.modules[__name__], "CHAIN", first)
+    with pytest.warns(UserWarning, match="cannot tell whether .* the same dataset: RecursionError"):
+        assert content_hash(Chained(rank=0)) != content_hash(Chained(rank=0))
+
+
+def test_of_memory_elsewhere_only_pieces_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces are chosen where a tensor is, which for the CPU is the same code."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    copied = []
+
+    def cpu(tensor: torch.Tensor) -> torch.Tensor:
+        copied.append(tensor.numel())
+        return tensor.to("cpu")
+
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    model = torch.zeros(1 << 24, device=device)
+    known = content_hash(Held(model=model))
+    assert known == content_hash(Held(model=model.to("cpu"))) == content_hash(Held(model=model.clone()))
+    model[-1] = 1
+    assert content_hash(Held(model=model)) != known
+    assert 0 < max(copied) <= 1 << 20
+
+
+def test_tensors_without_memory_count_by_their_shape() -> None:
+    one, other = (torch.empty(size, device="meta") for size in (3, 4))
+    known = content_hash(Held(value=one))
+    assert content_hash(Held(value=one.clone())) == known != content_hash(Held(value=other))
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
+import foreload as fl
 from foreload.cache.fingerprint import fingerprint
 from tests.cache.spill.test_state_and_code import HELPERS, MODULE, VALUES, built
 from tests.datasets.every_dataset import DATASETS

@@ -8,7 +8,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from mmap import mmap
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -66,7 +66,8 @@ class ContentPickler(pickle.Pickler):
             return str, ("property",), (thing.fget, thing.fset, thing.fdel)
         if isinstance(thing, MethodType):
             return str, ("method",), (thing.__func__, thing.__self__)
-        if "__wrapped__" in _vars_of(thing):
+        is_partial = isinstance(thing, partial)  # whose arguments count too
+        if "__wrapped__" in _vars_of(thing) and _is_installed(_module_of(type(thing))) and not is_partial:
             # Such as a function with a cache, which may hold samples.
             return str, (_name_of(type(thing)), "wraps"), thing.__wrapped__
         try:
@@ -80,7 +81,7 @@ class ContentPickler(pickle.Pickler):
         make, arguments, *rest = reduced
         state, *items = rest or [None]
         if isinstance(state, dict) and state.keys() <= _vars_of(thing).keys():
-            state = _unnamed(state)
+            state = self.held(state)
         return make, arguments, (type(thing), state), *items[:2]
 
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -92,30 +93,35 @@ class ContentPickler(pickle.Pickler):
         """Return how an object is to be pickled that only gives a name, or an error of that name."""
         # What the user's own objects hold counts also if they refuse to be pickled.
         held = {} if _is_installed(_module_of(type(thing))) else _vars_of(thing)
-        return str, (_name_of(type(thing)), name), (type(thing), _unnamed(held))
+        return str, (_name_of(type(thing)), name), (type(thing), self.held(held))
+
+    def held(self, attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """Return the names of attributes as one string, which is no name of a file, and their values."""
+        return repr(list(attributes)), list(attributes.values())
 
     def _of_class(self, kind: type) -> Any:
         module = _module_of(kind)
         if _is_installed(module):
             return str, (_name_of(kind), _version(module))
         own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
-        return str, (_name_of(kind),), (kind.__bases__, type(kind), _unnamed(own))
+        return str, (_name_of(kind),), (kind.__bases__, type(kind), self.held(own))
 
     def _of_function(self, function: FunctionType) -> Any:
-        cells = [_cell(each) for each in function.__closure__ or ()]
-        held = function.__defaults__, _unnamed(function.__kwdefaults__ or {}), cells, _unnamed(vars(function))
+        code = function.__code__
+        cells = dict(zip(code.co_freevars, map(_cell, function.__closure__ or ()), strict=True))
+        held = function.__defaults__, *map(self.held, (function.__kwdefaults__ or {}, cells, vars(function)))
         module = function.__globals__.get("__name__") or ""
-        if _is_installed(module):
-            return str, (_name_of(function), _code(function.__code__)), (held, _version(module))
-        names = sorted(set(_names(function.__code__)))
+        if _is_installed(module):  # the words of whose code name no file of the dataset
+            return str, (_name_of(function), repr(_code(code))), (held, _version(module))
+        names = sorted(set(_names(code)))
         found = {name: function.__globals__[name] for name in names if name in function.__globals__}
         modules = [part for part in found.values() if isinstance(part, ModuleType)]
         parts = [
-            _unnamed({name: vars(part)[name] for name in names if name in vars(part)})
+            self.held({name: vars(part)[name] for name in names if name in vars(part)})
             for part in modules
             if not _is_installed(part.__name__)
         ]
-        return str, (_name_of(function), _code(function.__code__)), (held, _unnamed(found), parts)
+        return str, (_name_of(function), _code(code)), (held, self.held(found), parts)
 
 
 class FilesPickler(ContentPickler):
@@ -140,6 +146,7 @@ class FilesPickler(ContentPickler):
         elif kind is bytes and len(thing) <= _MAX_NAME:
             self._files.note(os.fsdecode(thing))
         elif isinstance(thing, PurePath):
+            self._files.note(os.fspath(thing), is_path=True)
             return kind.__name__, os.fspath(thing)
         return super().persistent_id(thing)
 
@@ -163,6 +170,13 @@ class FilesPickler(ContentPickler):
                 if isinstance(path := getattr(thing, attribute, None), str):
                     self._files.note(path)
         return super().of_name(thing, name)
+
+    def held(self, attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """Return the names of attributes as one string, which is no name of a file, and their values."""
+        for value in attributes.values():
+            if isinstance(value, str):
+                self._files.note(value, is_path=True)
+        return super().held(attributes)
 
     def _note_strings(self, array: Array) -> None:
         if array.dtype.names:
@@ -197,11 +211,6 @@ def _vars_of(thing: Any) -> dict[str, Any]:
     """Return an object's attributes; none if it has no dict of them."""
     found = getattr(thing, "__dict__", None)
     return found if isinstance(found, dict) else {}
-
-
-def _unnamed(attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Return the names of attributes as one string, which is no name of a file, and their values."""
-    return repr(list(attributes)), list(attributes.values())
 
 
 def _mapped(array: Array) -> tuple[Any, ...] | None:

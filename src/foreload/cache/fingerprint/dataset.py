@@ -6,7 +6,6 @@ import hashlib
 import pickle
 import secrets
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,8 @@ def content_hash(dataset: Any) -> str:
     """Return a hash by which processes of one run tell whether they have the same dataset.
 
     It is of state and code, without files, so it takes little time: of large arrays and tensors, samples count,
-    and of more than 64 MiB in all, the beginning. What cannot be pickled counts by its class.
+    and of more than 64 MiB in all, the beginning. What cannot be pickled counts by its class. For what cannot be
+    compared, it is another one each time.
 
     >>> content_hash(range(3)) == content_hash(range(3)), content_hash(range(3)) == content_hash(range(1, 4))
     (True, False)
@@ -83,8 +83,18 @@ def content_hash(dataset: Any) -> str:
     False
     """
     found = _Hash()
-    with suppress(_Enough):
+    try:
         _SamplingPickler(found, protocol=5, buffer_callback=found.add_buffer).dump(dataset)
+    except _Enough:
+        pass
+    except Exception as error:  # a user's object may raise anything
+        # A hash of what was pickled so far would not do: the rest may differ, and part of it is not written yet.
+        warn_user(
+            f"ranks cannot tell whether they have the same dataset: {error!r}. So each has a cache of its own, "
+            "with its part of the budget; leave what cannot be pickled out of the dataset's state (__getstate__), "
+            "and out of the globals that its code names"
+        )
+        return secrets.token_hex()
     return found.known.hexdigest()
 
 
@@ -113,13 +123,15 @@ class _Hash:
         self.write(_sampled(np.frombuffer(buffer.raw(), np.uint8)))
 
 
-def _sampled(data: Array) -> bytes:
+def _sampled(data: Array | torch.Tensor) -> bytes:
     """Return the length and the bytes of a buffer, or of pieces from its beginning to its end."""
     length = len(data).to_bytes(8, "little")
-    if len(data) <= _PIECES * _PIECE:
-        return length + data.tobytes()
-    starts = np.linspace(0, len(data) - _PIECE, _PIECES).astype(np.int64)
-    return length + b"".join(data[start : start + _PIECE].tobytes() for start in starts)
+    if len(data) > _PIECES * _PIECE:
+        starts = np.linspace(0, len(data) - _PIECE, _PIECES).astype(np.int64).tolist()
+        pieces: list[Any] = [data[start : start + _PIECE] for start in starts]
+        # From another device, they are copied at once.
+        data = torch.cat(pieces) if isinstance(data, torch.Tensor) else np.concatenate(pieces)
+    return length + (data.cpu().numpy() if isinstance(data, torch.Tensor) else data).tobytes()
 
 
 class _SamplingPickler(ContentPickler):
@@ -128,11 +140,12 @@ class _SamplingPickler(ContentPickler):
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Return the layout of a tensor, and samples of its memory."""
         place = tensor.shape, tensor.stride(), tensor.storage_offset()
-        return repr((tensor.dtype, *place, tensor.is_conj(), tensor.is_neg())), _sampled(_memory_of(tensor))
+        memory = b"" if tensor.is_meta else _sampled(_memory_of(tensor))
+        return repr((tensor.dtype, *place, tensor.is_conj(), tensor.is_neg())), memory
 
 
-def _memory_of(tensor: torch.Tensor) -> Array:
-    """Return the memory that a tensor is in, or a copy of its elements if it is not in this process's own."""
-    if tensor.device.type != "cpu":
+def _memory_of(tensor: torch.Tensor) -> Array | torch.Tensor:
+    """Return the memory that a tensor is in, or a copy of its elements where that cannot be had."""
+    if tensor.device.type not in ("cpu", "cuda"):
         return bytes_of(tensor)
-    return np.asarray(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

@@ -45,7 +45,7 @@ def check_stamp(path: str, known: str) -> None:
 class NamedFiles:
     """Collects strings, and stamps the files among them, and all files in the folders among them.
 
-    Hidden folders, and what Python compiles, are left out of folders.
+    Hidden folders, and what Python compiles, are left out of folders, unless they are named themselves.
 
     Args:
         without: a folder that is left out, whatever its names are.
@@ -71,8 +71,15 @@ class NamedFiles:
             about = os.stat(without)  # type: ignore[arg-type]
             self._seen.add((about.st_dev, about.st_ino))
 
-    def note(self, string: str) -> None:
-        """Add a string, which may name a file or a folder."""
+    def note(self, string: str, is_path: bool = False) -> None:
+        """Add a string, which may name a file or a folder.
+
+        Args:
+            string: the string.
+            is_path: whether ``.`` and ``..`` are folders here, where other strings may be mere words.
+        """
+        if string in (os.curdir, os.pardir) and not is_path:
+            return
         if string.startswith("/"):
             first, known = string.lstrip("/").partition("/")[0], self._first["/"]
         else:
@@ -87,7 +94,8 @@ class NamedFiles:
             TooManyFiles: there are too many in the folders.
         """
         for path in sorted(self._known):  # a folder comes before what is in it
-            if path.rpartition("/")[0] in self._listed:
+            folder, _, name = path.rpartition("/")
+            if folder in self._listed and not _is_left_out(name):
                 continue
             try:
                 about = os.stat(path)
@@ -118,8 +126,12 @@ class NamedFiles:
                     continue
                 if not stat.S_ISDIR(about.st_mode):
                     yield f"{path} {about.st_size} {about.st_mtime_ns}"
-                elif not name.startswith(".") and name != "__pycache__":
+                elif not _is_left_out(name):
                     waiting.append((path, about))
+
+
+def _is_left_out(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
 
 
 def _names_in(folder: str) -> set[str]:
