@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch.utils.data import Dataset
 from foreload.cache.serialize import serialize
 
 SIZE = 120
+
+
+_counting = threading.Lock()
 
 
 class Counted(Dataset[Any]):
@@ -24,7 +28,8 @@ class Counted(Dataset[Any]):
         return self.size
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        self.calls[index] += 1
+        with _counting:  # threads that load one sample at once would count one call
+            self.calls[index] += 1
         return torch.full((self.floats,), float(index)), index
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,9 @@ def sample_of(index: int, generation: int = 0) -> dict[str, Any]:
     }
 
 
+_counting = threading.Lock()
+
+
 class Varied(Dataset[Any]):
     """Counts its calls, over all processes."""
 
@@ -44,7 +48,8 @@ class Varied(Dataset[Any]):
         return self.size
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        self.calls[index] += 1
+        with _counting:  # threads that load one sample at once would count one call
+            self.calls[index] += 1
         return sample_of(index, self.generation)
 
 
