@@ -63,6 +63,7 @@ def described(collate: Callable[[Any], Any], samples: list[Any]) -> tuple[Any, .
     return (*facts, tuple(whole.shape), strides, values)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("size", SIDES)
 @pytest.mark.parametrize("form", ODD)

@@ -61,6 +61,7 @@ def lists(loader: Any) -> list[Any]:
     return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("kind", [Broken, BrokenTogether])
 def test_samples_are_left_out_or_replaced_and_recorded(workers: str, kind: Any) -> None:

@@ -55,6 +55,7 @@ class KeepingMemory(Keeping):
         return batch, labels, torch.stack([row[0] for row in self.kept])
 
 
+@pytest.mark.sampled(2)
 @every_kind
 @pytest.mark.parametrize("make", [Keeping, KeepingMemory])
 def test_a_collate_fn_may_keep_its_batches(kind: str, make: Any) -> None:

@@ -22,6 +22,7 @@ ORDERS: dict[str, Callable[[Dataset[Any], torch.Generator | None], dict[str, Any
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_samples_are_right(workers: str) -> None:
     dataset = Counted()

@@ -55,7 +55,7 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
     return got, states
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("workers", "policy"),
     [
@@ -120,7 +120,7 @@ class Even(Varied):
         return torch.full((99,), index)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(3)
 @every_policy
 @pytest.mark.parametrize("capacity", [0, 1, 40, SIZE])
 @pytest.mark.filterwarnings("ignore:.*budget")

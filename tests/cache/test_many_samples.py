@@ -56,6 +56,7 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_memory_does_not_grow_with_the_dataset(shuffle: bool, workers: int) -> None:
@@ -197,6 +198,7 @@ def cached(rank: int, ranks: int, **options: Any) -> tuple[list[Any], list[int],
     return batches, np.diff(hits).tolist(), loader
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options", [{"policy": "lru"}, {"policy": "opt"}, {"policy": "fixed"}, {"route": True}], ids=str
 )

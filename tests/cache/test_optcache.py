@@ -30,7 +30,7 @@ def run(dataset: Any, generator: torch.Generator, epochs: int = EPOCHS, **argume
     return foretold.run(DataLoader, dataset, generator, epochs, **{"batch_size": 8, **arguments})
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [

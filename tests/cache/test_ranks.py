@@ -174,6 +174,7 @@ def item() -> int:
     return int(counts["used"] // counts["samples"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("machines", "kept", "options"),
     [(4, N // 8, {}), (2, N // 4, {}), (1, N // 2, {}), (1, N // 8, {"share": False})],

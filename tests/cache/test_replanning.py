@@ -38,7 +38,7 @@ def replayed(make: Make, epochs: int, seed: int, **arguments: Any) -> list[int]:
     return [index for _ in range(epochs) for batch in loader for index in batch.tolist()]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("epochs", [1, 4, 11])
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kind: str, epochs: int) -> None:
@@ -51,7 +51,7 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
     assert is_best(dataset, accesses)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [

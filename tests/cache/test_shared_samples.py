@@ -37,6 +37,7 @@ def stress(store: SampleStore, seed: int, count: int) -> None:
         assert (sample == index).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", ["all", "recent", "members", "accesses"])
 @pytest.mark.parametrize("budget", [50_000, 400_000])
 def test_threads_and_processes_never_take_more_than_the_budget(rule: str, budget: int) -> None:

@@ -255,6 +255,7 @@ def change(value: Any, random: random.Random) -> Any:
     return [*value[:at], change(value[at], random), *value[at + 1 :]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_changed_documents_make_states_that_browsers_read(document: dict[str, Any], seed: int) -> None:
     rng = random.Random(seed)

@@ -125,6 +125,7 @@ REQUESTS: dict[str, tuple[Callable[[Page], bytes], set[int]]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_odd_requests_are_refused_as_the_clients_fault(page: Page, kind: str) -> None:
     request, statuses = REQUESTS[kind]
@@ -191,6 +192,7 @@ def test_what_fields_ask_for_together_is_limited(wish: dict[str, Any], words: st
         arguments(wish)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "wish",
     [

@@ -82,6 +82,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("what", OPEN)
 @pytest.mark.parametrize(
     ("place", "name"),

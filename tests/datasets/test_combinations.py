@@ -65,7 +65,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", DATASETS)
 @settings(max_examples=20)

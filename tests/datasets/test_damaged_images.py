@@ -50,7 +50,7 @@ def damaged(name: str) -> Iterator[tuple[str, bytes]]:
         yield from ((kind, version) for version in sorted(versions))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_gives_pillows_pixels_or_an_error(name: str) -> None:
     for kind, data in damaged(name):
@@ -78,7 +78,7 @@ def crop_of(array: np.ndarray, transform: transforms.ImageTransform, seed: int) 
     return out.view(3, *transform.size)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_crops_of_damaged_files_are_those_of_pillows_pixels(name: str, tmp_path: Path) -> None:
     for number, (kind, data) in enumerate(damaged(name)):

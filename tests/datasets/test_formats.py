@@ -167,6 +167,7 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("damage", sorted(DAMAGED))
 @pytest.mark.parametrize("how", sorted(LOADERS))
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, damage: str, how: str) -> None:

@@ -240,6 +240,7 @@ def test_a_folder_with_a_damaged_manifest_is_not_packed_into(tmp_path: Path, con
     assert (target / "pack.json").read_bytes() == content
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("language", ["json", "yaml"])
 @pytest.mark.parametrize(
     "content",

@@ -70,6 +70,7 @@ class Oracle:
             self.kept.popitem(last=False)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", [fl.ImageDataset, fl.HighPerformanceDataset])
 @pytest.mark.parametrize("size", [1, 5, 16])
 @pytest.mark.parametrize("name", ["resize", "train", "train, fast", "python"])

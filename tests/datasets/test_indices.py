@@ -73,7 +73,7 @@ def outcome(kind: Any, dataset: Any, **arguments: Any) -> Any:
         return type(error)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_indices_mean_what_they_mean_in_torch(dataset: str, subset: str) -> None:

@@ -35,6 +35,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", LoadingMode)
 def test_it_trains_in_every_loader(file: Path, mode: LoadingMode) -> None:
     before = Records.loads

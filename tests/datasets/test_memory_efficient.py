@@ -84,6 +84,7 @@ def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
     assert isinstance(fl.MemoryEfficientDataset(path).dataset, fl.ImageDataset)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["images", "files", "lines.txt", "rows.h5", "shards"])
 @pytest.mark.parametrize("mode", list(fl.LoadingMode))
 def test_a_subclass_of_it_is_asked_for_its_samples(tmp_path: Path, kind: str, mode: fl.LoadingMode) -> None:

@@ -91,6 +91,7 @@ SAID: dict[str, bytes] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 def test_an_image_is_turned_as_pillow_turns_it(said: bytes, tmp_path: Path) -> None:

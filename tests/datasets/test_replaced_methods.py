@@ -92,6 +92,7 @@ def ways(dataset: Any) -> Iterator[tuple[str, list[int], Any]]:
     yield "stream", order, fl.DataLoader(fl.Stream(dataset, shuffle=False), batch_size=BATCH)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_batches_are_of_the_samples_of_the_subclass(folder: Path, name: str, method: str) -> None:
     kind, make = DATASETS[name]

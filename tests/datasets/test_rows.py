@@ -98,7 +98,7 @@ def same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and np.array_equal(ours, theirs)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("kind", [*GATHERED, "plain"])
 def test_batches_are_those_of_the_dataset_itself(kind: str, shuffle: bool) -> None:

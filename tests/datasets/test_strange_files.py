@@ -200,6 +200,7 @@ def named(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cache", [None, "64MiB"])
 @pytest.mark.parametrize("workers", ["", "threads", "processes"])
 @pytest.mark.parametrize("transform", [shrink, transforms.resize(8)])

@@ -39,7 +39,7 @@ def test_depth_is_the_number_of_batches_ahead_of_the_loop(use: Use, depth: int) 
     assert copied == [min(2 * number, number + depth) for number in range(1, 11)]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("switches", [False, True])
 @pytest.mark.parametrize("page_locked", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -79,6 +79,7 @@ class Hasty(FakeDevice):
         return True
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Unrecorded, Unawaited, Hasty])
 @pytest.mark.parametrize("page_locked", [False, True])
 def test_the_simulated_device_would_notice(use: Use, kind: type[FakeDevice], page_locked: bool) -> None:

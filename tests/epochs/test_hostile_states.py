@@ -155,6 +155,7 @@ def repacked(text: str, change: Callable[[Any], Any]) -> str:
     return base64.b64encode(zlib.compress(json.dumps(states).encode())).decode()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_changed_states_of_generators_are_refused(seed: int) -> None:
     rng, good = random.Random(seed), sampler_states(Own())

@@ -70,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", sorted(CASES))
 @every_kind
 @pytest.mark.parametrize("workers", [0, 1, 3, pytest.param(2, marks=pytest.mark.slow)])

@@ -70,6 +70,7 @@ def batches_with_retries(loader: Any, path: Path) -> tuple[list[list[int]], int]
             path.touch()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dataset", [Held, HeldStream])
 @every_kind
 def test_a_late_batch_comes_when_it_is_requested_again(kind: str, dataset: Any, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_a_late_batch_comes_when_it_is_requested_again(kind: str, dataset: Any, 
     assert late >= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_a_late_batch_is_not_lost_from_a_state(kind: str, persistent: bool, tmp_path: Path) -> None:

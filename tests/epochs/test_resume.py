@@ -27,7 +27,7 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("order", "workers"), cases(ORDERS, ("seed", "generator")))
 def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
     seed_all(1)

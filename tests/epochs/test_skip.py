@@ -195,6 +195,7 @@ class Stream(IterableDataset[int]):
         return iter(range(SIZE) if info is None else range(info.id, SIZE, info.num_workers))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
 @pytest.mark.parametrize("workers", WORKERS)
 def test_steps_of_a_stream(workers: str) -> None:

@@ -19,7 +19,7 @@ from tests.epochs.stateful_orders import cases
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no state_dict")
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
 def test_a_state_in_an_epoch_is_exact(kind: str, workers: str) -> None:
     for stop in (0, 1, 3):
@@ -64,6 +64,7 @@ def test_a_state_before_an_epoch_is_exact(kind: str, workers: str) -> None:
     assert list(again) == expected
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS], ("here", "threads", "processes")))
 def test_all_batches_but_the_end_seen(kind: str, workers: str) -> None:
     loader = make(kind, workers)

@@ -56,6 +56,7 @@ def test_names_of_this_machine_are_answered(server: Any, host: str) -> None:
     assert b"foreload_samples_total" in body
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "host",
     [

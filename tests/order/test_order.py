@@ -169,7 +169,7 @@ def test_a_loop_that_is_left_early_leaves_the_users_generator_where_torch_does(
     assert_same(make, 1, workers, stop=stop)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stop", [None, 2])
 @pytest.mark.parametrize("kind", ["random", "more", "subset", "list"])
 def test_worker_processes_are_asked_as_far_ahead_as_torchs(kind: str, stop: int | None) -> None:
@@ -218,7 +218,7 @@ class TypesOfBatches(Types):
         return [(type(indices).__name__, int(index)) for index in indices]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", sorted(BATCHES))
 @pytest.mark.parametrize("workers", [0, 2, "auto"])
 def test_whatever_can_be_iterated_is_a_batch(form: str, workers: Any) -> None:

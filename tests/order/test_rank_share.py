@@ -149,6 +149,7 @@ def test_frameworks_see_the_order_of_all_ranks(as_rank: Ranks) -> None:
     assert sorted(index for batch in loader.batch_sampler for index in batch) == list(range(10))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (3, 1), (1, 4)])
 def test_other_ranks_go_on_with_what_is_left(as_rank: Ranks, before: int, after: int, workers: Any) -> None:

@@ -254,6 +254,7 @@ LONG_WORKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("work", LONG_WORKS, ids=lambda work: work.__name__)
 def test_long_work_is_shown_and_counts_to_its_total(
     work: Callable[[Path], None], terminal: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

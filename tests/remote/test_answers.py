@@ -38,7 +38,7 @@ def answering(status: int, **headers: str) -> Callable[[Handler], bool]:
     return fault
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize(
     ("status", "kind", "message"),

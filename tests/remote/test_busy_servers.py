@@ -111,6 +111,7 @@ def test_a_busy_server_says_when_to_come_back(
     assert len(server.asked) < 12
 
 
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize("told", ["3600", "99999999999999999999", "Fri, 01 Jan 2100 00:00:00 GMT"])
 def test_a_busy_server_that_says_to_come_back_much_later(told: str, reader: str, folder: Path, serve: Any) -> None:

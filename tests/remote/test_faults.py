@@ -103,7 +103,7 @@ def test_a_server_that_is_far_away(latency: float, folder: Path, serve: Any) -> 
     assert right(samples(fl.DataLoader(dataset, 16, shuffle=True)))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("status", "kind", "message"),
     [

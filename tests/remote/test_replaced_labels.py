@@ -100,6 +100,7 @@ def test_a_kept_index_of_a_server_without_validators(shard: Path, serve: Any, tm
         assert samples_of(dataset) == list(fl.TarDataset(folder / "a.tar"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lie", ["404", "empty", "text", "an index of another shard", "a list as pack.json"])
 def test_what_lies_beside_a_shard(lie: str, shard: Path, serve: Any, tmp_path: Path) -> None:
     server = serve(tmp_path)

@@ -45,7 +45,7 @@ SILENT: dict[str, tuple[Validators, bool]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("validators", with_slow(VALIDATORS, ["strong, ignores If-Match", "a date"]))
 def test_a_shard_that_is_replaced_after_opening(change: str, validators: str, shard: Path, serve: Any) -> None:
@@ -63,6 +63,7 @@ def test_a_shard_that_is_replaced_after_opening(change: str, validators: str, sh
     assert samples_of(fl.TarDataset(server.url("a.tar"))) == list(fl.TarDataset(shard))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("validators", with_slow(SILENT, ["none"]))
 def test_a_server_that_gives_no_validator(change: str, validators: str, shard: Path, serve: Any) -> None:
@@ -247,6 +248,7 @@ def test_the_answer_is_longer_than_the_range(shard: Path, serve: Any, impatient:
         dataset[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lie", ["another range", "no range", "no total", "multipart"])
 def test_a_range_that_was_not_asked_for(lie: str, shard: Path, serve: Any, impatient: None) -> None:
     server = serve(shard.parent)

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "i
 # Orders and lengths.
 
 
+@pytest.mark.sampled(10)
 @every_kind
 @pytest.mark.parametrize("size", [0, 1, 7, 8])
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -73,6 +74,7 @@ def test_shuffling_is_different_each_epoch_and_the_same_after_a_seed(make: Any) 
     assert [flat(loader), flat(loader)] == first
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_a_generator_makes_the_order_and_the_base_seed(make: Any) -> None:
     orders, states = [], []
@@ -176,6 +178,7 @@ def worker_and_dataset(samples: Any) -> Any:
     return None if info is None else (info.num_workers, info.dataset.size)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_collate_fn_gets_the_samples_and_knows_its_worker(make: Any) -> None:
     assert list(make(Numbers(7), batch_size=3, collate_fn=tuple)) == [(0, 1, 2), (3, 4, 5), (6,)]
@@ -186,6 +189,7 @@ def test_collate_fn_gets_the_samples_and_knows_its_worker(make: Any) -> None:
         assert list(make(Numbers(4), batch_size=2, collate_fn=worker_and_dataset)) == list(stock)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_combined_datasets(make: Any) -> None:
     torch.manual_seed(0)

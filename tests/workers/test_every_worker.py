@@ -93,6 +93,7 @@ class Own(Numbers):
         return self.calls
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [KINDS["stock"], KINDS["processes"]], ids=["stock", "processes"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_persistent_workers_keep_their_dataset_and_others_begin_anew(make: Any, persistent: bool) -> None:
@@ -135,6 +136,7 @@ def test_epochs_may_be_left_at_any_time_and_begun_anew(make: Any) -> None:
     assert flat(loader) == list(range(100))
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_two_epochs_may_be_open_at_once(make: Any) -> None:
     loader = make(Numbers(12), batch_size=2)

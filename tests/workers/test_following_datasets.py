@@ -165,7 +165,7 @@ def with_changes(loader: Any, change: str, moments: tuple[int, ...]) -> list[Any
     return found
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("count", COUNTS)
@@ -192,7 +192,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("change", ["attribute", "item", "tensor"])
 @pytest.mark.parametrize("count", COUNTS)
@@ -282,6 +282,7 @@ def test_what_is_applied_to_samples_may_be_changed(kind: str, count: int, choose
     assert found == [index * index * (index // 4 + 1) for index in range(SIZE)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("moments", [(0,), (2, 3), (7,), (100,)])
 def test_the_cache_keeps_what_was_loaded_when_the_loop_requested_it(

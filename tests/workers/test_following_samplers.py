@@ -190,7 +190,7 @@ def seen(loader: Any, act: Act, *, draws: bool = True) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", COUNTS)
@@ -202,6 +202,7 @@ def test_samplers_follow_the_loop(order: str, count: int, choose: Callable[[int]
     assert seen(fl.DataLoader(Squares(), **make()), act, draws=draws) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", ["torch_draw 7", "level", "batches", "stateful"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_loops_that_end_early_go_on_with_the_samplers_own_state(
@@ -252,6 +253,7 @@ def test_samplers_that_do_not_follow_the_loop_are_loaded_for_ahead(
     assert loader.stats()["workers"]["count"] == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("order", ["torch_draw 7", "level", "shuffle"])
 def test_states_are_the_same_whoever_loads(order: str, count: int, choose: Callable[[int], None]) -> None:

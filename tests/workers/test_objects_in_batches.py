@@ -137,6 +137,7 @@ class Holds(Dataset[Any]):
         return self.rows[index]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 3, "collate_fn": list}], ids=str)
 @pytest.mark.parametrize("name", MADE)
@@ -276,6 +277,7 @@ class Slow(Dataset[Any]):
         return index
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Locked, Demanding])
 @pytest.mark.parametrize("options", [{"batch_size": 40}, {"batch_size": None}], ids=str)
 def test_batches_that_processes_cannot_send_are_made_by_the_calling_thread(

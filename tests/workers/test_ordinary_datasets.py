@@ -65,7 +65,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DETERMINISTIC)
 @pytest.mark.parametrize(
     ("ours", "stocks"),
@@ -277,6 +277,7 @@ def test_a_list_of_anything_is_not_known() -> None:
     assert loader.stats()["workers"]["kind"] == "processes"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", ["auto", "threads", "processes"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_loops_generators_are_never_drawn_from(workers: Any, num_workers: int, folder: Path) -> None:

@@ -246,6 +246,7 @@ def test_epochs_begin_while_other_threads_are_busy() -> None:
             thread.join()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [0, 1, 5, 11])
 def test_a_stream_that_ends_early_leaves_the_others_their_share(size: int) -> None:
     loader = fl.DataLoader(

@@ -50,6 +50,7 @@ def other_items(self: Any, indices: list[int]) -> Any:
     return [torch.tensor(index + 50) for index in indices]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [TensorDataset, Subset, ConcatDataset, StackDataset])
 @pytest.mark.parametrize("name", ["__getitem__", "__getitems__"])
@@ -188,6 +189,7 @@ def outcome(loader: Any) -> str:
         return type(error).__name__
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("first", [False, True])
 def test_functions_that_are_added_for_types(kind: Any, first: bool, monkeypatch: pytest.MonkeyPatch) -> None:

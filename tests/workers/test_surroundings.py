@@ -46,6 +46,7 @@ class ContextStream(IterableDataset[Any]):
         return (Context()[index] for index in range(4))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS, ids=["none", "threads", "processes"])
 @pytest.mark.parametrize("dataset", [Context(), ContextStream()], ids=["map", "stream"])
 def test_the_loops_context_holds_in_worker_threads(kind: dict[str, Any], dataset: Any) -> None:

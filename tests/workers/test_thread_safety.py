@@ -271,7 +271,7 @@ class Forwarding:
         raise self.error(name)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [

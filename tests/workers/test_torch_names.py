@@ -91,6 +91,7 @@ def test_get_iterator_begins_an_epoch_and_may_be_replaced(options: dict[str, Any
     assert begun == [1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PERSISTENT)
 def test_persistent_workers_are_ended_by_torchs_own_name_for_it(name: str) -> None:
     loader: Any = fl.DataLoader(Numbers(), batch_size=4, persistent_workers=True, **WORKERS[name])
@@ -201,6 +202,7 @@ def test_the_sampler_is_reached_as_in_torch() -> None:
     assert [batch.tolist() for batch in loader] == [[3, 4], [5]]
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_torchs_profiler_shows_the_time_that_the_loop_waits(options: dict[str, Any]) -> None:
     counts = []
@@ -242,6 +244,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("is_used", [False, True])
 def test_a_loader_may_be_built_of_what_another_lists(options: dict[str, Any], is_used: bool) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -71,6 +70,7 @@ def loaded(dataset: Any, folder: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transform", [shade, fl.transforms.resize(8, mean=(0, 0, 0), std=(1 / 255,) * 3)])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_changed_pictures_and_targets_are_seen_in_every_wrapper(
@@ -98,6 +98,10 @@ def structured(path: Path) -> Any:
     return rows
 
 
+def pandas() -> Any:
+    return pytest.importorskip("pandas")
+
+
 HOLDERS: dict[str, Callable[[Path], Any]] = {
     "str": str,
     "Path": lambda path: path,
@@ -111,9 +115,9 @@ HOLDERS: dict[str, Callable[[Path], Any]] = {
     "bytes array": lambda path: np.array([b"a", os.fsencode(path)]),
     "objects": lambda path: np.array([None, str(path)], object),
     "structured": structured,
-    "frame": lambda path: pd.DataFrame({"path": ["a", str(path)], "label": [0, 1]}),
-    "categories": lambda path: pd.DataFrame({"path": pd.Categorical(["a", str(path)])}),
-    "arrow strings": lambda path: pd.Series(["a", str(path)], dtype="string[pyarrow]"),
+    "frame": lambda path: pandas().DataFrame({"path": ["a", str(path)], "label": [0, 1]}),
+    "categories": lambda path: pandas().DataFrame({"path": pandas().Categorical(["a", str(path)])}),
+    "arrow strings": lambda path: pandas().Series(["a", str(path)], dtype="string[pyarrow]"),
     "table": lambda path: pa.table({"path": ["a", str(path)], "label": [0, 1]}),
     "object": lambda path: Held(inner=Held(path=str(path))),
     "partial": lambda path: partial(open, str(path)),

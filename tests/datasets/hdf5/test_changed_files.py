@@ -71,7 +71,7 @@ def test_a_file_that_is_written_to_in_the_middle_of_an_epoch_is_noticed(
 FAR, MIDDLE = "far.h5", "middle.h5"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "file"),
     [

@@ -101,7 +101,7 @@ def test_rows_are_those_of_h5py(
     ours.close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "layout", [{}, {"chunks": (16, 6, 5), **GZIP}, {"chunks": (7, 4, 5), "compression": "lzf"}]
 )

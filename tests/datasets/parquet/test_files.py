@@ -202,7 +202,7 @@ def outcome(load: Callable[[], Any]) -> Any:
         return str(error)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 @pytest.mark.parametrize("damage", ["flip", "zeros", "missing", "more"])

@@ -61,6 +61,7 @@ def test_threads_that_want_the_same_group_decode_it_once(parquet: Path, decoded:
     assert decoded == [(0, 0)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["auto", "none", "threads", "processes"])
 def test_the_planned_cache_keeps_rows_and_reads_the_rest_by_groups(
     parquet: Path, how: str, decoded: list[Any]

@@ -71,6 +71,7 @@ class Sharing(Dataset[Any]):
         return index, random.random(), float(np.random.rand()), torch.rand(2).tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrap", [lambda ahead: ahead, lambda ahead: Subset(ahead, range(29, -1, -1))])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "threads"), (2, "processes")])
 def test_loaders_that_share_it_draw_what_each_draws_alone(wrap: Any, workers: int, kind: Any) -> None:

@@ -111,6 +111,7 @@ def url_of(tmp_path: Path) -> Iterator[Callable[[Path], str]]:
         thread.join()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", with_slow(SHARDS, FAST))
 def test_headers_of_all_forms(name: str, url_of: Any, tmp_path: Path) -> None:
     shard = tmp_path / "a.tar"
@@ -204,6 +205,7 @@ ENDS: dict[str, tuple[bytes, str | None]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("end", ENDS)
 def test_reading_stops_at_the_end_marker(end: str, url_of: Any, tmp_path: Path) -> None:
     behind, said = ENDS[end]

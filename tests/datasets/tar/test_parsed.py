@@ -131,6 +131,7 @@ def test_damage_is_told_as_tarfile_finds_it(
     assert plain == packed
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("at", [0, 124, 136, 148, 156, 257, 345, 511])
 @pytest.mark.parametrize("value", [0, 1, 32, 45, 48, 56, 76, 120, 128, 255])
 @pytest.mark.parametrize("fixed", [False, True])

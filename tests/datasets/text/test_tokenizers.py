@@ -254,6 +254,7 @@ def letters(tmp_path: Path) -> Path:
     return write(tmp_path / "letters.txt", "a b c d\na\n\n")
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("most", [2, 3, 4, 6, 9])
 @pytest.mark.parametrize("pad_side", ["left", "right"])
 @pytest.mark.parametrize("cut_side", ["left", "right"])
