@@ -24,6 +24,10 @@ from tests.cache.spill.held import COUNT, Held
 from tests.datasets.every_dataset import DATASETS, write
 
 
+def pandas() -> Any:
+    return pytest.importorskip("pandas")
+
+
 def shade(image: Any) -> int:
     return int(np.asarray(image)[0, 0, 0])
 
@@ -98,14 +102,10 @@ def structured(path: Path) -> Any:
     return rows
 
 
-def pandas() -> Any:
-    return pytest.importorskip("pandas")
-
-
 HOLDERS: dict[str, Callable[[Path], Any]] = {
     "str": str,
     "Path": lambda path: path,
-    "bytes": lambda path: os.fsencode(path),
+    "bytes": os.fsencode,
     "dict": lambda path: {"train": {0: str(path)}},
     "key": lambda path: {str(path): 1},
     "dicts": lambda path: [{"image": str(path), "label": 3}],
@@ -142,9 +142,7 @@ def linked(folder: Path) -> Path:
     return link
 
 
-class Stubborn:
-    """Refuses to be pickled."""
-
+class Stubborn:  # it refuses to be pickled
     def __init__(self, path: Path) -> None:
         self.path = str(path)
 
