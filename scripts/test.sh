@@ -18,13 +18,14 @@ parts=(
   "tests/datasets tests/cache"
 )
 run_parts() {
-  local part ignored=()
+  local part ignored=() status=0
   for part in "${parts[@]}"; do
     # shellcheck disable=SC2086
-    run "${parallel[@]}" $part "$@"
+    run "${parallel[@]}" $part "$@" || status=$?
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
-  run "${parallel[@]}" "${ignored[@]}" "$@"
+  run "${parallel[@]}" "${ignored[@]}" "$@" || status=$?
+  return "$status"
 }
 # Ray's tests run in one process, since each that uses a cluster starts one.
 apart=(--ignore=tests/ray --ignore=tests/frameworks)

@@ -224,7 +224,7 @@ STUCK = """
 def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str, workers: str) -> None:
     loop = f"for batch in fl.DataLoader({dataset}(), num_workers=1, workers={workers!r}): break"
     process = run(STUCK + f"    {loop}\n    print('left')\n")
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=100)
     assert (process.returncode, output, errors) == (0, "left\n", "")
 
 

@@ -72,8 +72,8 @@ class RowSources {
     foreload::check_indices(indices.data(), count, rows_);
     for (size_t i = 0; i < sources_.size(); ++i) {
       const auto& [address, width] = sources_[i];
-      foreload::gather_by(threads, reinterpret_cast<const void*>(address), rows_, width, indices.data(), count,
-                          reinterpret_cast<void*>(outs.at(i)));
+      foreload::gather_by(threads, reinterpret_cast<const void*>(address), rows_, width, indices.data(),
+                          count, reinterpret_cast<void*>(outs.at(i)));
     }
   }
 
@@ -102,7 +102,8 @@ void bind_gather(nb::module_& module) {
       .def(nb::init<int64_t, std::vector<std::pair<uintptr_t, size_t>>>(), nb::arg("rows"),
            nb::arg("sources"))
       .def("gather", &RowSources::gather, nb::arg("indices"), nb::arg("outs"), nb::arg("threads") = 1,
-           "Copy the rows to these addresses, one for each source, which must have room; large batches by up to "
+           "Copy the rows to these addresses, one for each source, which must have room; large batches by up "
+           "to "
            "so many threads.");
   nb::class_<GatherJob, foreload::Job>(module, "GatherJob", "A batch of rows of tensors.")
       .def(nb::init<std::vector<Rows>, const Indices&, std::vector<OutRows>, size_t>(), nb::arg("sources"),

@@ -76,7 +76,8 @@ void gather_by(size_t threads, const void* source, int64_t rows, size_t row_byte
   const size_t parts = std::min({threads, count * row_bytes / kBytesEach, count});
   const auto part = [&](size_t number) {
     const size_t begin = count * number / parts, end = count * (number + 1) / parts;
-    gather(source, rows, row_bytes, indices + begin, end - begin, static_cast<char*>(out) + begin * row_bytes);
+    gather(source, rows, row_bytes, indices + begin, end - begin,
+           static_cast<char*>(out) + begin * row_bytes);
   };
   if (parts < 2) return gather(source, rows, row_bytes, indices, count, out);
   std::vector<std::thread> others;

@@ -13,7 +13,8 @@ void check_indices(const int64_t* indices, size_t count, int64_t rows);
 void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* indices, size_t count,
             void* out);
 
-// The same by up to `threads` threads, of which the calling one is the first, if there is enough to copy for each.
+// The same by up to `threads` threads, of which the calling one is the first, if there is enough to copy for
+// each.
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out);
 
