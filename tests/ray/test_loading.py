@@ -37,8 +37,9 @@ def test_batches_are_those_of_the_calling_thread() -> None:
         for _ in range(2):
             assert plain(loader) == plain(expected)
         assert len(set(pids(loader))) == 2
-        # (Both nodes are on this machine.)
-        assert {worker.node for worker in loader.crew.pool.workers} == {ray.util.get_node_ip_address()}
+        # (Both nodes are on this machine. A worker may still be starting, while another one does all the work.)
+        nodes = {worker.node for worker in loader.crew.pool.workers}
+        assert nodes - {""} == {ray.util.get_node_ip_address()}
     assert loader.stats()["workers"]["kind"] == "ray"
     assert "2 Ray workers" in str(loader.report())
 
