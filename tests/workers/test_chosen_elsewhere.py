@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 import foreload as fl
+from foreload.machine import granted_cores
 
 
 def busy(index: int) -> int:
@@ -96,7 +97,7 @@ def test_a_stream_with_a_worker_init_fn_is_read_once(size: int | None) -> None:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("write", ["numpy", "torch", "data"])
-@pytest.mark.parametrize("wrap", ["dataset", "subset", "list"])
+@pytest.mark.parametrize("wrap", ["dataset", "subset", "list", "cached"])
 @pytest.mark.parametrize("batch_size", [2, 16])
 def test_large_batches_show_what_the_loop_has_just_written(wrap: str, write: str, batch_size: int) -> None:
     """As in torch without workers, whatever the size of a batch."""
@@ -104,7 +105,11 @@ def test_large_batches_show_what_the_loop_has_just_written(wrap: str, write: str
     for kind in (fl.DataLoader, TorchDataLoader):
         array = np.zeros((64, 128, 1024), np.float32)
         tensor = torch.from_numpy(array)
-        whole: Any = TensorDataset(tensor) if wrap != "list" else [(row,) for row in tensor]
+        if wrap == "cached":  # which shares what is in shared memory already
+            tensor = tensor.share_memory_()
+            array = tensor.numpy()
+        rows = {"list": [(row,) for row in tensor], "cached": fl.CachedDataset((tensor,))}
+        whole: Any = rows.get(wrap, TensorDataset(tensor))
         data = torch.utils.data.Subset(whole, range(64)) if wrap == "subset" else whole
         seen = []
         for step, (batch,) in enumerate(kind(data, batch_size=batch_size)):
@@ -113,6 +118,15 @@ def test_large_batches_show_what_the_loop_has_just_written(wrap: str, write: str
             target[:, 5, 7] = step + 1
         found.append(seen)
     assert found[0] == found[1]
+
+
+def test_the_choice_says_who_loads_values_in_memory() -> None:
+    for data in (fl.CachedDataset(torch.zeros(64, 1 << 16)), TensorDataset(torch.zeros(64, 1 << 16))):
+        for how, count in (({}, 0), ({"workers": "threads"}, granted_cores())):
+            loader: Any = fl.DataLoader(data, batch_size=8, **how)
+            list(loader)
+            assert loader.stats()["workers"]["count"] == count
+            assert (loader.stats()["workers"]["depth"] > 0) == (count > 0)
 
 
 class FailsAtFirst(Sampler[int]):

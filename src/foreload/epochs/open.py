@@ -70,8 +70,6 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
         assembly = _sample_assembly(spec, crew, buffers, 0 if is_inline else count)
-    if isinstance(assembly, TensorAssembly) and workers.is_auto:
-        is_inline = True  # the next batch has what the loop has just written to the tensors
     if is_inline:
         return _gather_or_inline(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)

@@ -23,8 +23,10 @@ from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
+from foreload.datasets.tensors import TensorAssembly
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
+from foreload.protocol import Assembly
 from foreload.tune.choice import Choice
 from foreload.tune.costs import WorkerKind
 from foreload.tune.workload import Workload
@@ -88,7 +90,8 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
     """
     if spec.workers == "threads":
         return _remote(spec)
-    is_native = _is_native(spec)
+    assembly = _native_assembly(spec)
+    is_native = assembly is not None
     user_code = find_user_code(spec.dataset, spec.batches, is_native=is_native)
     if spec.count == 0 and not spec.is_auto:
         return Choice("threads", 0, "as requested")
@@ -100,7 +103,7 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
         return _for_stream(spec, user_code)
     if user_code is None and is_remote(spec.dataset):
         return _remote(spec)
-    if user_code is None and spec.is_auto and spec.batches.transform is None and holds_values(spec.dataset):
+    if user_code is None and spec.is_auto and _is_in_memory(spec, assembly):
         return Choice("threads", 0, "the samples are in memory already, where the loop may change them")
     if user_code is None and (is_native or not spec.is_auto):
         return Choice("threads", spec.count, _native_why(spec) if is_native else "threads may share the dataset")
@@ -130,13 +133,17 @@ def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
         return made_of(*_watched(spec)) != choice.made_of
     if choice.kind != "threads" or choice.count == 0:
         return False
-    return find_user_code(spec.dataset, spec.batches, is_native=_is_native(spec)) is not None
+    is_native = _native_assembly(spec) is not None
+    return find_user_code(spec.dataset, spec.batches, is_native=is_native) is not None
 
 
-def _is_native(spec: CrewSpec) -> bool:
-    if spec.is_stream:
-        return False
-    return native_assembly(spec.batches, spec.dataset, (0, 0), Buffers()) is not None
+def _native_assembly(spec: CrewSpec) -> Assembly | None:
+    return None if spec.is_stream else native_assembly(spec.batches, spec.dataset, (0, 0), Buffers())
+
+
+def _is_in_memory(spec: CrewSpec, assembly: Assembly | None) -> bool:
+    """Whether samples are values in memory, of which the next batch has what the loop writes to them."""
+    return isinstance(assembly, TensorAssembly) or (spec.batches.transform is None and holds_values(spec.dataset))
 
 
 def _native_why(spec: CrewSpec) -> str:
