@@ -8,76 +8,147 @@ namespace foreload {
 
 namespace {
 
-inline float larger(float a, float b) {
+// The larger and the smaller, in a form that compilers turn into one instruction.
+inline int16_t larger(int16_t a, int16_t b) {
   return a > b ? a : b;
 }
-inline float smaller(float a, float b) {
+inline int16_t smaller(int16_t a, int16_t b) {
   return a < b ? a : b;
 }
-inline float grey(float red, float green, float blue) {
-  return 0.299F * red + 0.587F * green + 0.114F * blue;
+// Sums and differences in 16 bits, which hold them: see the comments below.
+inline int16_t sum(int16_t a, int16_t b) {
+  return static_cast<int16_t>(static_cast<uint16_t>(a) + static_cast<uint16_t>(b));
+}
+inline int16_t difference(int16_t a, int16_t b) {
+  return static_cast<int16_t>(static_cast<uint16_t>(a) - static_cast<uint16_t>(b));
+}
+inline int16_t clamp(int16_t value, int16_t most) {
+  return smaller(larger(value, 0), most);
 }
 
-// The nearest number of a byte.
-inline float rounded(float value) {
-  return static_cast<float>(static_cast<int32_t>(smaller(larger(value, 0.0F), 255.0F) + 0.5F));
+// a * b / 2^15, rounded.
+inline int16_t product(int16_t a, int16_t b) {
+  return static_cast<int16_t>((((static_cast<int32_t>(a) * b) >> 14) + 1) >> 1);
 }
 
-// So many pixels are kept as floats through all steps, in the first-level cache.
-constexpr size_t kChunk = 512;
+// A byte has 7 bits of fraction here, so that its product with a factor in fractions of 2^(bits + 8) is in
+// fractions of 2^bits.
+constexpr int kByteBits = 7;
 
-struct Pixels {
-  alignas(64) float red[kChunk];
-  alignas(64) float green[kChunk];
-  alignas(64) float blue[kChunk];
+inline int16_t fraction(float value, int bits) {
+  const float scaled = value * static_cast<float>(1 << bits);
+  return static_cast<int16_t>(scaled < 0 ? scaled - 0.5F : scaled + 0.5F);
+}
+
+// A factor as an integer, with as many bits of fraction as products with bytes have room for.
+struct Factor {
+  explicit Factor(float value) {
+    // From 64 on, the products of 4 and more are 255 all the same.
+    const float factor = value < 63 ? value : 63;
+    int bits = kByteBits;
+    while ((factor > 1 ? factor : 1) * static_cast<float>(1 << (bits + 8)) > 32767) --bits;
+    number = fraction(factor, bits + 8);
+    rest = fraction(1 - factor, bits + 8);
+    whole = static_cast<int16_t>(1 << (15 - bits));
+  }
+
+  int16_t number = 0, rest = 0;  // the factor, and 1 less the factor
+  int16_t whole = 0;             // the product with it is the nearest whole number
 };
 
-void load(const uint8_t* __restrict from, size_t count, float* __restrict to) {
-  for (size_t i = 0; i < count; ++i) to[i] = from[i];
+// So many pixels are kept as 16-bit numbers through all steps, in the first-level cache.
+constexpr size_t kChunk = 1024;
+
+struct Pixels {
+  alignas(64) int16_t red[kChunk];
+  alignas(64) int16_t green[kChunk];
+  alignas(64) int16_t blue[kChunk];
+};
+
+void load(const uint8_t* __restrict from, size_t count, int16_t* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<int16_t>(from[i] << kByteBits);
 }
 
-void store(const float* __restrict from, size_t count, uint8_t* __restrict to) {
-  for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(static_cast<int32_t>(from[i]));
+void store(const int16_t* __restrict from, size_t count, uint8_t* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(from[i] >> kByteBits);
 }
 
-void scale(float* values, size_t count, float factor, float bias) {
-  for (size_t i = 0; i < count; ++i) values[i] = rounded(factor * values[i] + bias);
+// The byte factor * value + bias. The sum is at most 255 * factor in size, since a bias moves towards a value
+// from 0 to 255.
+inline int16_t scaled(int16_t value, int16_t number, int16_t bias, int16_t whole) {
+  return static_cast<int16_t>(clamp(product(sum(product(value, number), bias), whole), 255) << kByteBits);
 }
 
-void saturate(Pixels& pixels, size_t count, float factor) {
+void scale(int16_t* values, size_t count, const Factor factor, int16_t bias) {
+  for (size_t i = 0; i < count; ++i) values[i] = scaled(values[i], factor.number, bias, factor.whole);
+}
+
+inline uint16_t part(int16_t value, uint16_t weight) {
+  return static_cast<uint16_t>((static_cast<uint32_t>(static_cast<uint16_t>(value << 1)) * weight) >> 16);
+}
+
+inline int16_t grey(int16_t red, int16_t green, int16_t blue) {
+  // 0.299, 0.587 and 0.114 of 2^16
+  const auto twice = static_cast<uint16_t>(part(red, 19595) + part(green, 38470) + part(blue, 7471));
+  return static_cast<int16_t>(twice >> 1);
+}
+
+void saturate(Pixels& pixels, size_t count, const Factor factor) {
   for (size_t i = 0; i < count; ++i) {
-    const float r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
-    const float bias = (1 - factor) * grey(r, g, b);
-    pixels.red[i] = rounded(factor * r + bias);
-    pixels.green[i] = rounded(factor * g + bias);
-    pixels.blue[i] = rounded(factor * b + bias);
+    const int16_t r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
+    const int16_t bias = product(grey(r, g, b), factor.rest);
+    pixels.red[i] = scaled(r, factor.number, bias, factor.whole);
+    pixels.green[i] = scaled(g, factor.number, bias, factor.whole);
+    pixels.blue[i] = scaled(b, factor.number, bias, factor.whole);
   }
 }
 
-// A value less what its colour lacks of the largest one, at most the chroma.
-inline float less(float value, float lacks, float chroma) {
-  return rounded(value - smaller(larger(lacks, 0.0F), chroma));
+// Numbers of the hue have so many bits of fraction: six times the largest chroma fits.
+constexpr int kHueBits = 4;
+
+// A value less what its colour lacks of the largest one, at most the chroma; a byte.
+inline int16_t less(int16_t value, int16_t lacks, int16_t chroma) {
+  constexpr int16_t kHalf = 1 << (kHueBits - 1);
+  const int16_t whole = static_cast<int16_t>(sum(difference(value, clamp(lacks, chroma)), kHalf) >> kHueBits);
+  return static_cast<int16_t>(whole << kByteBits);
 }
 
-inline float size(float value) {
-  return larger(value, -value);
+inline int16_t size(int16_t value) {
+  return larger(value, difference(0, value));
 }
 
 // By the usual formulas, with all that is divided by the chroma multiplied by it instead.
 void turn(Pixels& pixels, size_t count, float by) {
+  constexpr int kFewer = kByteBits - kHueBits;
+  const int16_t sixths = fraction(6 * by, 15 - kFewer);
   for (size_t i = 0; i < count; ++i) {
-    const float r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
-    const float value = larger(r, larger(g, b));
-    const float chroma = value - smaller(r, smaller(g, b));
-    const float near_red = g - b, near_green = b - r + 2 * chroma, near_blue = r - g - 2 * chroma;
+    const auto r = static_cast<int16_t>(pixels.red[i] >> kFewer);
+    const auto g = static_cast<int16_t>(pixels.green[i] >> kFewer);
+    const auto b = static_cast<int16_t>(pixels.blue[i] >> kFewer);
+    const int16_t value = larger(r, larger(g, b));
+    const int16_t chroma = difference(value, smaller(r, smaller(g, b)));
+    const int16_t two = sum(chroma, chroma), three = sum(two, chroma), six = sum(three, three);
+    const int16_t near_red = difference(g, b);
+    const int16_t near_green = sum(difference(b, r), two), near_blue = difference(difference(r, g), two);
     // The hue in sixths of a circle from red, which is -6 to 6, and then -3 to 3.
-    const float turned = (value == r ? near_red : value == g ? near_green : near_blue) + 6 * by * chroma;
-    const float below = turned > 3 * chroma ? turned - 6 * chroma : turned;
-    const float hue = below < -3 * chroma ? below + 6 * chroma : below;
-    pixels.red[i] = less(value, size(hue) - chroma, chroma);
-    pixels.green[i] = less(value, 2 * chroma - size(hue + chroma), chroma);
-    pixels.blue[i] = less(value, 2 * chroma - size(hue - chroma), chroma);
+    const int16_t near = value == r ? near_red : value == g ? near_green : near_blue;
+    const int16_t turned = sum(near, product(static_cast<int16_t>(chroma << kFewer), sixths));
+    const int16_t below = turned > three ? difference(turned, six) : turned;
+    const int16_t hue = below < difference(0, three) ? sum(below, six) : below;
+    pixels.red[i] = less(value, difference(size(hue), chroma), chroma);
+    pixels.green[i] = less(value, difference(two, size(sum(hue, chroma))), chroma);
+    pixels.blue[i] = less(value, difference(two, size(difference(hue, chroma))), chroma);
   }
+}
+
+void take(const ColorStep& step, Pixels& pixels, size_t count) {
+  if (step.change == ColorChange::turn) return turn(pixels, count, step.factor);
+  const Factor factor(step.factor);
+  if (step.change == ColorChange::saturate) return saturate(pixels, count, factor);
+  const int16_t bias = product(static_cast<int16_t>(step.mean << kByteBits), factor.rest);
+  scale(pixels.red, count, factor, bias);
+  scale(pixels.green, count, factor, bias);
+  scale(pixels.blue, count, factor, bias);
 }
 
 void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
@@ -89,37 +160,33 @@ void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const Col
     load(r, here, pixels.red);
     load(g, here, pixels.green);
     load(b, here, pixels.blue);
-    for (const ColorStep* step = steps; step != steps + steps_count; ++step) {
-      switch (step->change) {
-        case ColorChange::scale:
-          scale(pixels.red, here, step->factor, step->bias);
-          scale(pixels.green, here, step->factor, step->bias);
-          scale(pixels.blue, here, step->factor, step->bias);
-          break;
-        case ColorChange::saturate:
-          saturate(pixels, here, step->factor);
-          break;
-        case ColorChange::turn:
-          turn(pixels, here, step->factor);
-          break;
-      }
-    }
+    for (const ColorStep* step = steps; step != steps + steps_count; ++step) take(*step, pixels, here);
     store(pixels.red, here, r);
     store(pixels.green, here, g);
     store(pixels.blue, here, b);
   }
 }
 
-double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count) {
-  // Integers: their sum does not depend on the order.
-  uint64_t total = 0;
-  for (size_t start = 0; start < count; start += 4096) {
-    const size_t end = count - start < 4096 ? count : start + 4096;
-    uint32_t sum = 0;
-    for (size_t i = start; i < end; ++i) sum += 299U * red[i] + 587U * green[i] + 114U * blue[i];
-    total += sum;
+uint64_t total(const uint8_t* values, size_t count) {
+  // 64 sums side by side, of so few bytes that 16 bits hold them.
+  constexpr size_t kSums = 64, kRounds = 257;
+  uint64_t all = 0;
+  size_t i = 0;
+  while (count - i >= kSums) {
+    alignas(64) uint16_t sums[kSums] = {};
+    const size_t rounds = (count - i) / kSums < kRounds ? (count - i) / kSums : kRounds;
+    for (size_t round = 0; round < rounds; ++round, i += kSums) {
+      for (size_t j = 0; j < kSums; ++j) sums[j] = static_cast<uint16_t>(sums[j] + values[i + j]);
+    }
+    for (const uint16_t part : sums) all += part;
   }
-  return static_cast<double>(total) / 1000.0;
+  for (; i < count; ++i) all += values[i];
+  return all;
+}
+
+double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count) {
+  return static_cast<double>(299 * total(red, count) + 587 * total(green, count) + 114 * total(blue, count)) /
+         1000.0;
 }
 
 void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count,
@@ -137,7 +204,7 @@ void spread(const uint16_t* __restrict sums, size_t count, uint8_t* __restrict o
   }
 }
 
-inline uint8_t clamp(int32_t value) {
+inline uint8_t byte(int32_t value) {
   return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
@@ -146,9 +213,9 @@ void to_rgb(const uint8_t* __restrict luma, const uint8_t* __restrict blue, cons
   constexpr int32_t kHalf = 1 << 15;
   for (size_t i = 0; i < count; ++i) {
     const int32_t y = luma[i], b = blue[i] - 128, r = red[i] - 128;
-    out[3 * i] = clamp(y + ((91881 * r + kHalf) >> 16));
-    out[3 * i + 1] = clamp(y + ((-22554 * b - 46802 * r + kHalf) >> 16));
-    out[3 * i + 2] = clamp(y + ((116130 * b + kHalf) >> 16));
+    out[3 * i] = byte(y + ((91881 * r + kHalf) >> 16));
+    out[3 * i + 1] = byte(y + ((-22554 * b - 46802 * r + kHalf) >> 16));
+    out[3 * i + 2] = byte(y + ((116130 * b + kHalf) >> 16));
   }
 }
 

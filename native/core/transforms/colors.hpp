@@ -9,18 +9,20 @@ namespace foreload {
 
 // A step of jitter.
 enum class ColorChange : uint8_t {
-  scale,     // value * factor + bias, for every value
+  scale,     // moves every value `factor` times as far from the mean
   saturate,  // blends each pixel with its luma: a factor of 0 is grey, 1 the pixel
   turn,      // turns the hue by `factor` of a full circle, -0.5 to 0.5
 };
 
 struct ColorStep {
   ColorChange change;
-  float factor, bias;
+  float factor;
+  uint8_t mean;
 };
 
 struct ColorKernels {
-  // Takes `steps` on `count` pixels; values are rounded to bytes after each.
+  // Takes `steps` on `count` pixels; values are bytes after each, at most 1 from
+  // what real numbers give (2 for factors above 8; those above 63 count as 63).
   void (*change)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
                  size_t steps_count);
   // Returns the sum of the luma (ITU-R 601-2, as in Pillow's "L") of `count` pixels.

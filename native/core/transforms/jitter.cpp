@@ -32,7 +32,7 @@ void apply_jitter(const Jitter& jitter, Random& random, uint8_t* planes, size_t 
     if (step == 1 && jitter.contrast > 0) {
       take();
       const double mean = std::floor(colors.luma(red, green, blue, count) / static_cast<double>(count) + 0.5);
-      waiting[length++] = {ColorChange::scale, contrast, (1 - contrast) * static_cast<float>(mean)};
+      waiting[length++] = {ColorChange::scale, contrast, static_cast<uint8_t>(mean)};
     }
     if (step == 2 && jitter.saturation > 0) waiting[length++] = {ColorChange::saturate, saturation, 0};
     if (step == 3 && jitter.hue > 0) waiting[length++] = {ColorChange::turn, turn, 0};
