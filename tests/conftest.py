@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from tests import leftovers, programs
+from tests import huge_pages, leftovers, programs
 
 # The same examples every time, and no clock; more of them with --hypothesis-profile=thorough.
 settings.register_profile("foreload", deadline=None, derandomize=True, database=None, max_examples=25)
@@ -59,10 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what has been imported out of garbage collections, of which tests make thousands."""
+    """Make what has been imported cheap for garbage collections and forks, of which tests make thousands."""
     gc.enable()
     gc.collect()
     gc.freeze()
+    huge_pages.collapse()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -143,7 +143,7 @@ def _works(trio: Trio, *places: int) -> bool:
     expected = _drawn(trio)
     states.key(7, 1, 2)
     unchanged = not states.changed()
-    same = all(_drawn(trio) == _drawn(known) for _ in range(700))
+    same = all(_drawn(trio) == _drawn(known) and _words(trio) == _words(known) for _ in range(3))
     changed = states.changed()
     states.restore()
     return unchanged and same and changed and _drawn(trio) == expected
@@ -152,6 +152,12 @@ def _works(trio: Trio, *places: int) -> bool:
 def _drawn(trio: Trio) -> tuple[Any, ...]:
     normals = torch.randn((), generator=trio.torch), torch.randn((), dtype=torch.double, generator=trio.torch)
     return trio.python.random(), trio.numpy.rand(), trio.numpy.randn(), *(float(value) for value in normals)
+
+
+def _words(trio: Trio) -> tuple[Any, ...]:
+    """Draw as many words as a state has, so that its next ones are made."""
+    words = torch.randint(1 << 31, (_WORDS,), generator=trio.torch)
+    return trio.python.getrandbits(32 * _WORDS), trio.numpy.bytes(_WORD_BYTES), words.tolist()
 
 
 class _SlowStates:
