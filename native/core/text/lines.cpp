@@ -16,7 +16,7 @@ namespace foreload {
 
 namespace {
 
-constexpr size_t kBlock = 1 << 18;
+constexpr size_t kReadBlock = 1 << 18;
 constexpr uint64_t kChunk = 32 << 20;
 // A longer line that holds only white space counts as a sample.
 constexpr uint64_t kBlank = 8;
@@ -24,7 +24,7 @@ constexpr uint64_t kBlank = 8;
 // Calls visit(place, bytes) for one block after the other of [begin, end).
 template <typename Visit>
 void each_block(int file, const std::string& path, uint64_t begin, uint64_t end, const Visit& visit) {
-  std::vector<uint8_t> block(static_cast<size_t>(std::min<uint64_t>(kBlock, end - begin)));
+  std::vector<uint8_t> block(static_cast<size_t>(std::min<uint64_t>(kReadBlock, end - begin)));
   for (uint64_t place = begin; place < end; place += block.size()) {
     const auto size = static_cast<size_t>(std::min<uint64_t>(block.size(), end - place));
     read_at(file, path, place, block.data(), size);
