@@ -10,11 +10,20 @@ import logging
 import mmap
 import weakref
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from operator import is_
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -26,7 +35,15 @@ from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import LRU_CACHE, generators, imported_by, is_installed, names_used
+from foreload.dataset_state.walk import (
+    LRU_CACHE,
+    generators,
+    is_installed,
+    is_of_user,
+    modules_used,
+    names_used,
+    variables_of,
+)
 
 __all__ = ["CopiedState"]
 
@@ -43,7 +60,7 @@ _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 
 # What is not looked into: the state of a logger or a loader is in no sample.
-_OPAQUE = (ModuleType, logging.Logger, TorchDataLoader)
+_OPAQUE = (logging.Logger, TorchDataLoader)
 
 # The names by which code reads variables of the environment.
 _ENVIRONMENT = {"environ", "getenv"}
@@ -127,6 +144,12 @@ class CopiedState:
         if isinstance(value, (torch.Tensor, np.ndarray)):
             for is_same in numbers_of(value):
                 self._add(name, is_same)
+            if type(value) not in (torch.Tensor, np.ndarray):
+                self._watch_attributes(value)
+            if isinstance(value, np.ndarray) and value.dtype.hasobject:
+                self._left += ((name, part) for part in islice(value.flat, _MOST_INNER))
+        elif isinstance(value, ModuleType):
+            self._watch_names(vars(value), variables_of(value))
         elif isinstance(value, (bytearray, array, _C_DATA)):
             before = digest(value)
             self._add(name, lambda: bool(digest(value) == before))
@@ -145,13 +168,13 @@ class CopiedState:
             self._watch_function(name, value)
         elif isinstance(value, MethodType):
             self._left += [(name, value.__self__), (name, value.__func__)]
+        elif isinstance(value, (BuiltinMethodType, MethodWrapperType)):
+            self._left += [(name, value.__self__)] if is_of_user(value.__self__) else []
         elif isinstance(value, functools.partial):
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif not (
-            handle_kind(value) or isinstance(value, (ModuleType, logging.Logger, TorchDataLoader, *generators()))
-        ):
+        elif not (handle_kind(value) or isinstance(value, _OPAQUE)):
             if isinstance(value, MappingProxyType) or (
                 isinstance(value, _CONTAINERS) and _iterates_plainly(type(value))
             ):
@@ -165,18 +188,24 @@ class CopiedState:
     def _add_value(self, name: str, get: Callable[[], Any]) -> None:
         look = Value(name, get)
         self._looks.append(look)
-        self._left.append((name, look.before))
+        if not isinstance(look.before, ModuleType):  # of one that code names, only what it names there counts
+            self._left.append((name, look.before))
 
-    def _watch_object(self, name: str, value: Any) -> None:
+    def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
             self._looks.append(Attributes(own))
             self._left += ((str(key), inner) for key, inner in own.items())
+
+    def _watch_object(self, name: str, value: Any) -> None:
+        self._watch_attributes(value)
         slots = [slot for kind in type(value).__mro__ for slot in _slots_of(kind)]
         for slot in slots:
             self._watch_slot(value, slot)
-        # A table of pandas keeps its columns where no attribute of Python's shows them.
-        self._left += ((name, part) for part in optional(optional(value, "_mgr"), "arrays") or ())
+        # A table of pandas keeps its columns and names where no attribute of Python's shows them.
+        if columns := _columns_of(value):
+            self._add(name, lambda: len(now := _columns_of(value)) == len(columns) and all(map(is_, now, columns)))
+            self._left += ((name, part) for part in columns)
         self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
 
     def _watch_slot(self, value: Any, slot: str) -> None:
@@ -193,8 +222,11 @@ class CopiedState:
         inside = list(
             islice(value.values() if isinstance(value, (dict, MappingProxyType)) else value, _MOST_ITEMS)
         )
+        if isinstance(value, dict):
+            inside += islice(value, _MOST_ITEMS)
         if not all(issubclass(kind, _PLAIN) for kind in set(map(type, inside))):
-            self._left += ((name, part) for part in inside[:_MOST_INNER])
+            held = (part for part in inside if not isinstance(part, _PLAIN))
+            self._left += ((name, part) for part in islice(held, _MOST_INNER))
 
     def _watch_class(self, kind: type) -> None:
         if is_installed(kind.__module__):
@@ -219,13 +251,16 @@ class CopiedState:
         known = function.__globals__
         used = [each for each in _globals_read(function.__code__) if each in known]
         self._watch_names(known, used)
-        modules = [known[each] for each in used if isinstance(known[each], ModuleType)]
-        for module in [*modules, *imported_by(function.__code__)]:
-            if not is_installed(module.__name__):
-                self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
+        for module in modules_used(function):
+            self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
 
     def _watch_cell(self, variable: str, cell: Any) -> None:
         self._add_value(variable, lambda: optional(cell, "cell_contents"))
+
+
+def _columns_of(table: Any) -> list[Any]:
+    manager = optional(table, "_mgr")
+    return [*(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
 
 
 def _is_as_full(function: Any, before: int) -> bool:
@@ -240,7 +275,7 @@ def _slots_of(kind: type) -> list[str]:
 
 
 def _iterates_plainly(kind: type) -> bool:
-    return any(optional(kind, "__iter__") is known.__iter__ for known in _CONTAINERS)
+    return any(optional(kind, "__iter__") is known.__iter__ for known in (*_CONTAINERS, OrderedDict))
 
 
 @functools.lru_cache(maxsize=4096)

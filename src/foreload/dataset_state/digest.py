@@ -11,6 +11,7 @@ import mmap
 import random
 import zlib
 from array import array
+from collections import OrderedDict
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
+from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import CONTAINERS, LRU_CACHE, PLAIN, generators, leaves, walk
 
 __all__ = ["CHANGES", "StateWatch", "changed", "contents", "digest", "is_made", "made_of", "snapshot"]
@@ -29,6 +31,9 @@ CHANGES = "loading samples changes {!r}, which copies of the dataset would not s
 
 # The most bytes of one array that are compared.
 _MOST_BYTES = 1 << 20
+
+# The most bytes of one array that are added up.
+_MOST_SUMMED = 1 << 26
 
 # The most values that are looked at in each epoch.
 _MOST_PARTS = 2_000
@@ -103,6 +108,7 @@ class StateWatch:
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
         self._last = self._snapshots()
+        self._settings: Settings | None = None
         self.change: str | None = None
 
     def look(self) -> None:
@@ -110,6 +116,9 @@ class StateWatch:
         present = self._snapshots()
         self.change = self.change or changed(self._last, present)
         self._last = present
+        if self._settings is None:  # libraries set some when they are first used
+            self._settings = Settings(with_environment=True)
+        self.change = self.change or self._settings.changed()
 
     def _snapshots(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -132,7 +141,11 @@ def digest(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return "generator", value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):
-        return "generator", repr(value.bit_generator.state)
+        return digest(value.bit_generator)
+    if isinstance(value, np.random.BitGenerator):
+        return "generator", repr(value.state), getattr(value.seed_seq, "n_children_spawned", 0)
+    if isinstance(value, np.random.SeedSequence):
+        return "generator", value.n_children_spawned
     if isinstance(value, np.random.RandomState):
         return "generator", repr(value.get_state(legacy=False))
     if is_iterator(value):
@@ -146,6 +159,8 @@ def digest(value: Any) -> Any:
     if isinstance(value, LRU_CACHE):
         size = value.cache_info().currsize
         return ("container", type(value), size) if size else NOTHING
+    if isinstance(value, OrderedDict):
+        return "container", type(value), len(value), hash(tuple(map(id, value)))
     if isinstance(value, CONTAINERS):
         return "container", type(value), len(value)
     return "object", id(value)
@@ -172,9 +187,18 @@ def _checksum(array: Any) -> int:
     try:
         data = np.asarray(array).reshape(-1)
         step = max(1, data.nbytes // _MOST_BYTES)
-        return zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
+        checksum = zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
+        return checksum if step == 1 else checksum + _sum(data)
     except Exception:  # of a device, sparse, of objects ...
         return 0
+
+
+def _sum(data: Any) -> int:
+    """Return a sum over all bytes of an array, which takes a tenth of a checksum's time; 0 if it is very large."""
+    if data.nbytes > _MOST_SUMMED or isinstance(data, np.memmap):
+        return 0
+    numbers = np.ascontiguousarray(data).view(np.uint8)
+    return int(np.add.reduce(numbers[: numbers.size // 8 * 8].view(np.uint64)))
 
 
 def made_of(*parts: Any) -> dict[str, Any]:

@@ -165,8 +165,8 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
     """Compare the numbers of a tensor or an array, all of them unless they are many."""
     numbers: Any = value
     if isinstance(value, torch.Tensor):
-        version = tensor_version(value)
-        yield lambda: bool(tensor_version(value) == version)
+        version, place = tensor_version(value), _place(value)
+        yield lambda: bool(tensor_version(value) == version and _place(value) == place)
         try:
             numbers = value.detach().numpy()
         except (TypeError, RuntimeError):  # of a device, or a layout or dtype that NumPy does not have
@@ -190,6 +190,14 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
     at = np.unravel_index(places, numbers.shape)
     some = numbers[at].tobytes()
     yield lambda: bool(numbers[at].tobytes() == some)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where a tensor's memory is, which is elsewhere when its ``data`` has been set."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # of a layout without memory of its own
+        return 0
 
 
 def _spread(size: int, most: int) -> list[int]:

@@ -30,6 +30,10 @@ def _folder() -> Any:
     return None
 
 
+def _autocast() -> Any:
+    return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+
+
 def _environment() -> Any:
     return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
 
@@ -38,6 +42,9 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
     "torch's default dtype": torch.get_default_dtype,
     "torch's default device": getattr(torch, "get_default_device", lambda: None),
+    "torch's gradient mode": torch.is_grad_enabled,
+    "torch's inference mode": torch.is_inference_mode_enabled,
+    "torch's autocast": _autocast,
     "the context of decimals": _decimals,
     "a context variable": copy_context,
 }

@@ -27,8 +27,11 @@ __all__ = [
     "generators",
     "imported_by",
     "is_installed",
+    "is_of_user",
     "leaves",
+    "modules_used",
     "names_used",
+    "variables_of",
     "walk",
 ]
 
@@ -44,8 +47,9 @@ CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 
 @functools.cache  # and when it is first needed, since NumPy imports its generators then
 def generators() -> tuple[Any, ...]:
-    """Return the types of random generators."""
-    return random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+    """Return the types of random generators, and of what they are made from, which is drawn from too."""
+    numpys = np.random.Generator, np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence
+    return random.Random, *numpys, torch.Generator
 
 
 @functools.cache
@@ -99,6 +103,8 @@ def walk(
 def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if is_open(value):
         return  # reading changes where it is at, which does not matter if each copy opens its own
+    if isinstance(value, ModuleType):
+        yield from ((f"{name}.{attribute}", inner) for attribute, inner in variables_of(value).items())
     if isinstance(value, leaves()):
         return
     if isinstance(value, dict):
@@ -107,7 +113,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         owner = value.__self__
-        items = ((f"{name}.__self__", owner),) if _is_of_user(owner) else ()
+        items = ((f"{name}.__self__", owner),) if is_of_user(owner) else ()
         if isinstance(value, MethodType):
             items = (*items, (name, value.__func__))
     elif isinstance(value, FunctionType):
@@ -131,11 +137,24 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     yield from items
 
 
-def _is_of_user(owner: Any) -> bool:
-    """Whether what a method belongs to is of the user's making, or a plain container or iterator."""
+def variables_of(module: ModuleType) -> dict[str, Any]:
+    """Return the values in a module of the user's, such as settings, but not its code."""
+    if is_installed(module.__name__):
+        return {}
+    code = type, FunctionType, BuiltinMethodType, ModuleType
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not (name.startswith("__") or isinstance(value, code))
+    }
+
+
+def is_of_user(owner: Any) -> bool:
+    """Whether what a method belongs to is of the user's making, or a plain container, iterator or generator."""
     module = type(owner).__module__
     return (
         is_iterator(owner)
+        or isinstance(owner, generators())
         or (module == "builtins" and not isinstance(owner, ModuleType))
         or not is_installed(module)
     )
@@ -181,18 +200,26 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known, names = function.__globals__, names_used(function.__code__)
     for name in names & known.keys():
-        value = known[name]
-        if not isinstance(value, ModuleType):
-            yield f"{known.get('__name__')}.{name}", value
-        elif not is_installed(value.__name__):
-            yield from _used_of(value, names)
-    for module in imported_by(function.__code__):
-        yield from _used_of(module, names)
+        if not isinstance(known[name], ModuleType):
+            yield f"{known.get('__name__')}.{name}", known[name]
+    for module in modules_used(function):
+        for name in names & vars(module).keys():
+            if not isinstance(vars(module)[name], ModuleType):
+                yield f"{module.__name__}.{name}", vars(module)[name]
 
 
-def _used_of(module: ModuleType, names: set[str]) -> Iterator[tuple[str, Any]]:
-    for own in names & vars(module).keys():
-        yield f"{module.__name__}.{own}", vars(module)[own]
+def modules_used(function: FunctionType) -> list[ModuleType]:
+    """Return the modules of the user's that a function names or imports, and those that it names within them."""
+    code, known = function.__code__, function.__globals__
+    names = names_used(code)
+    found: list[ModuleType] = []
+    left = [*(known[name] for name in names & known.keys()), *imported_by(code)]
+    while left:
+        module = left.pop()
+        if isinstance(module, ModuleType) and module not in found and not is_installed(module.__name__):
+            found.append(module)
+            left += [vars(module)[name] for name in names & vars(module).keys()]
+    return found
 
 
 def imported_by(code: CodeType) -> list[ModuleType]:

@@ -70,10 +70,14 @@ class StatefulSource(EpochSource[T_co]):
         iterator's) ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
         A map-style dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the
         data, or a state of the dataset, their number must be the same.
+        An empty dict is nothing to go on from, as in torchdata's loader: the next iteration is a new epoch.
 
         Raises:
             ValueError: the state is not one of a loader like this one; the message names the field.
         """
+        if isinstance(state_dict, dict) and not state_dict:  # of a checkpoint from before the loader had a state
+            self._cursor = self._moving = self._place = None
+            return
         if not self._auto_workers:
             self.choose_workers()  # nothing is measured, and workers with a copy each have states of their own
         spec = self._order_spec()

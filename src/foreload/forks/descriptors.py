@@ -29,7 +29,7 @@ def _open_files() -> Iterator[tuple[int, os.stat_result]]:
 
 
 def own_positions(*, with_output: bool) -> None:
-    """Open all regular files again: a fork shares their positions with its parent, which would read on elsewhere.
+    """Open files and folders again: a fork shares their positions with its parent, which would read on elsewhere.
 
     Args:
         with_output: whether files that are open for writing only, such as logs, are replaced by nothing; otherwise
@@ -39,7 +39,7 @@ def own_positions(*, with_output: bool) -> None:
 
     for number, about in list(_open_files()):
         with suppress(OSError):  # it may not be opened
-            if not stat.S_ISREG(about.st_mode):
+            if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
                 continue
             how = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
             is_output = how & os.O_ACCMODE == os.O_WRONLY
