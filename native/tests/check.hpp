@@ -1,6 +1,7 @@
 // Checks that print where they failed, and end the test.
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 
@@ -24,3 +25,12 @@
     }                                                     \
     CHECK(thrown);                                        \
   } while (false)
+
+// How often to do what a single thread does: less often under TSan, which takes long and finds nothing there.
+constexpr size_t rounds_alone(size_t rounds) {
+#ifdef __SANITIZE_THREAD__
+  return (rounds + 9) / 10;
+#else
+  return rounds;
+#endif
+}

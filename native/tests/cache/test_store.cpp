@@ -258,19 +258,19 @@ void test_limit() {
 // The same requests hit and miss, whether each sample has an entry or not, and every hit gives its own
 // sample.
 void test_hashed_is_the_same(Rule rule, size_t most) {
-  constexpr size_t kSamples = 3000;
+  constexpr size_t kSamples = 3000, kTimes = rounds_alone(60'000);
   const auto dense = SampleStore::create(kSamples, 400'000, 0, most);
   const auto hashed = SampleStore::create(kMany, 400'000, 0, most, true);
   std::mt19937 random(4);
   for (const auto& store : {dense, hashed}) store->follow(rule);
-  for (int i = 0; i < 60'000; ++i) {
+  for (size_t i = 0; i < kTimes; ++i) {
     const size_t sample = random() % kSamples;
     const bool fails = random() % 16 == 0;
     CHECK(load(*dense, sample, fails) == load(*hashed, sample, fails));
     CHECK(dense->contains(sample) == hashed->contains(sample));
-    if (i % 20'000 == 19'999) {
+    if (i % (kTimes / 3) == kTimes / 3 - 1) {
       for (const auto& store : {dense, hashed})
-        store->limit(0), store->limit(400'000 - static_cast<size_t>(i));
+        store->limit(0), store->limit(400'000 - i * (60'000 / kTimes));
     }
   }
   const auto one = dense->counts(), other = hashed->counts();
@@ -280,7 +280,6 @@ void test_hashed_is_the_same(Rule rule, size_t most) {
   CHECK_THROWS(hashed->follow(members), value);
 }
 
-// Entries are used again: many more samples come and go than there are entries.
 // Those samples are kept, and no others, that a router gives to these ranks.
 void test_owned(bool hashed) {
   const size_t samples = hashed ? 1'000'000 : 3000;
@@ -309,14 +308,16 @@ void test_owned(bool hashed) {
   CHECK_THROWS(store->follow(key, Owned::kMostRanks + 1, own, 1, 50), value);
 }
 
+// Entries are used again: many more samples come and go than there are entries.
 void test_entries_are_used_again() {
+  constexpr size_t kTimes = rounds_alone(300'000);
   const auto store = SampleStore::create(kMany, 30'000, 0, 4, true);
   store->follow(Rule::recent);
-  for (size_t i = 0; i < 300'000; ++i) {
+  for (size_t i = 0; i < kTimes; ++i) {
     CHECK(!load(*store, i * 977));
     CHECK(load(*store, i * 977));
   }
-  CHECK(store->counts().samples == 4 && store->counts().hits == 300'000);
+  CHECK(store->counts().samples == 4 && store->counts().hits == kTimes);
 }
 
 void test_another_process() {

@@ -251,7 +251,7 @@ void check_crops_above_the_damage() {
 
 // test_damage [ROUNDS]
 int main(int count, char** arguments) {
-  const int rounds = count > 1 ? std::atoi(arguments[1]) : 12;
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : static_cast<int>(rounds_alone(12));
   for (const auto& kind : jpegs::kinds()) {
     const Bytes sound = jpegs::encode(100, 75, kind, 3);
     check(sound);
