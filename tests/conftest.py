@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
@@ -38,9 +39,20 @@ leftovers.adopt_orphans()
 multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--alike",
+        default="0/1",
+        metavar="SHARE/OF",
+        help="of the cases that `sampled` leaves to the slow tests, run share number SHARE of OF (all by default)",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before slow tests are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave all but some cases of tests marked as ``sampled`` to the slow tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave all but some cases of tests marked as ``sampled`` to the slow tests, or a share of those cases."""
+    share, of = map(int, config.getoption("--alike").split("/"))
+    left_out: list[pytest.Item] = []
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
@@ -54,8 +66,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             best = max(range(len(cases)), key=lambda case: len(values[case] - seen))
             seen |= values[best]
             del cases[best]
-        for item in cases:
+        first = zlib.crc32(cases[0].nodeid.partition("[")[0].encode()) if cases else 0
+        for number, item in enumerate(cases, first):
             item.add_marker("slow")
+            if number % of != share % of:
+                left_out.append(item)
+    if left_out:
+        without = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in without]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:
