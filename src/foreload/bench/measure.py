@@ -92,13 +92,14 @@ class Child:
     def warm_up(self) -> None:
         """Run an epoch that is not timed, and measure its memory, which would slow down a timed one."""
         done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(done,))
-        watcher.start()
+        # (Ctrl-C may come while it starts, and nobody would wait for it then.)
+        watcher = threading.Thread(target=self._watch, args=(done,), daemon=True)
         try:
+            watcher.start()
             self.epoch(0)
         finally:
             done.set()
-            watcher.join()
+        watcher.join()
 
     def _watch(self, done: threading.Event) -> None:
         while True:
