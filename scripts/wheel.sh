@@ -32,22 +32,23 @@ for python in "$@"; do
     without_torch=yes
     continue
   fi
-  if ! wheel=$(fitting "$python"); then
+  # (Debian's interpreters have no pip of their own.)
+  clean=$PWD/build/clean-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  "$python" -m venv --clear "$clean"
+  if ! wheel=$(fitting "$clean/bin/python"); then
     echo "==> wheel for $("$python" -V)"
-    "$python" -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir build/wheels "$sdist"
+    "$clean/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir build/wheels "$sdist"
     if [ "$(uname)" = Linux ]; then
       PATH=$PWD/$tools/bin:$PATH "$tools/bin/python" -m auditwheel repair --wheel-dir dist build/wheels/foreload-*.whl
     else
       cp build/wheels/foreload-*.whl dist
     fi
     rm build/wheels/foreload-*.whl
-    wheel=$(fitting "$python")
+    wheel=$(fitting "$clean/bin/python")
     [ "$(uname)" != Linux ] || "$tools/bin/python" -m auditwheel show "dist/$wheel"
   fi
 
   echo "==> $wheel with $("$python" -V)"
-  clean=$PWD/build/clean-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-  "$python" -m venv --clear "$clean"
   pip() { PATH=$clean/bin "$clean/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@"; }
   if [ -n "$without_torch" ]; then
     pip numpy pillow

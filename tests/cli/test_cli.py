@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,7 +55,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert len(list((tmp_path / "i").glob("class_*/*.jpg"))) == 7
     assert "i: 7 files, " in result.stdout
-    assert "MiB" in result.stdout
+    assert re.search(r" \d+ KiB$", result.stdout)
 
 
 @pytest.mark.sampled(6)
@@ -62,7 +64,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
     [
         (["synth", "{}/new"], "--images"),
         (["synth", "{}/new", "--images", 0], "images"),
-        (["synth", "{}/new", "--images", -3], "images"),
+        (["synth", "{}/new", "--images", "many"], "'--images': must be a whole number of at least 1, got 'many'"),
         (["synth", "{}/new", "--tensors", "5"], "ROWS,COLUMNS"),
         (["synth", "{}/new", "--tensors", "5,0"], "positive"),
         (["synth", "{}/used", "--images", 1], "--force"),
@@ -70,10 +72,14 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["bench", "{}/none"], "does not exist"),
         (["bench", "--json", "{}/none/file"], "--json {}/none/file cannot be written"),
         (["bench", "--num-workers", 0], "--num-workers"),
+        (["serve", "--port", 99999], "'--port': must be a whole number from 0 to 65535, got '99999'"),
         (["plan", "{}/none"], "DIR_OR_N must be a folder of images or a number of samples"),
         (["plan", 10, "--budget", "3q"], "--budget must be bytes"),
         (["pack", "{}/none", "{}/new"], "SRC"),
-        (["pack", "{}/used", "{}/new", "--shard-size", "3q"], "--shard-size must be bytes"),
+        (
+            ["pack", "{}/used", "{}/new", "--shard-size", "3q"],
+            "--shard-size must be a size of at least 1 byte, such as 1GiB, got '3q'",
+        ),
         (["pack", "{}/used", "{}/new", "--shard-size", "0"], "--shard-size must be a size of at least 1 byte"),
         (["pack", "{}/used", "{}/new", "--shard-size", "50%"], "--shard-size must be a size of at least 1 byte"),
         (["pack", "{}/used/file", "{}/new"], "SRC: '{}/used/file' is a file"),
@@ -105,6 +111,31 @@ def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words
     assert "data_path" not in result.stderr
     assert (tmp_path / "used" / "file").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "shards", "used"]
+
+
+_COMPARE = """
+from foreload.bench.contestants import TENSOR_CONTESTANTS, Work
+from foreload.bench.measure import compare
+
+compare(TENSOR_CONTESTANTS[:1], Work(rows=2000, columns=4), 999, lambda: print("an epoch", flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_contestants_without_their_tracebacks() -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-c", _COMPARE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "an epoch\n"
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    _, errors = running.communicate(timeout=60)
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")
 
 
 @pytest.mark.slow

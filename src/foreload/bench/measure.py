@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import psutil
@@ -38,6 +39,19 @@ class Result(NamedTuple):
         return statistics.median(self.samples_per_second)
 
 
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C, as do processes that start meanwhile: they get it too, but are ended by this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 class Child:
     """A process that runs epochs of one contestant on request; an idle one if ``name`` is empty.
 
@@ -49,12 +63,13 @@ class Child:
 
     def __init__(self, name: str, work: Work) -> None:
         self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "foreload.bench.measure", name, json.dumps(work)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with _ignoring_interrupts():
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "foreload.bench.measure", name, json.dumps(work)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         self.memory = 0
 
     def epoch(self, seed: int, batches: int | None = None) -> dict[str, Any]:
@@ -77,13 +92,14 @@ class Child:
     def warm_up(self) -> None:
         """Run an epoch that is not timed, and measure its memory, which would slow down a timed one."""
         done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(done,))
-        watcher.start()
+        # (Ctrl-C may come while it starts, and nobody would wait for it then.)
+        watcher = threading.Thread(target=self._watch, args=(done,), daemon=True)
         try:
+            watcher.start()
             self.epoch(0)
         finally:
             done.set()
-            watcher.join()
+        watcher.join()
 
     def _watch(self, done: threading.Event) -> None:
         while True:
@@ -92,8 +108,10 @@ class Child:
             if done.wait(0.1):
                 return
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, *, now: bool = False) -> None:
+        """End the process, after the epoch that it runs unless ``now``."""
+        if now:
+            self._process.terminate()
         self._process.communicate()
 
 
@@ -122,7 +140,7 @@ def compare(
             rounds.append(epochs)
     finally:
         for child in [*children, idle]:
-            child.close()
+            child.close(now=sys.exc_info()[0] is not None)
     results = []
     for position, (contestant, child) in enumerate(zip(contestants, children, strict=True)):
         mine = [epochs[position] for epochs in rounds]

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 
-__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "typed"]
+__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "paragraphs", "typed", "whole"]
 
 
 @contextmanager
@@ -54,6 +55,26 @@ def pair(name: str, text: str) -> tuple[int, int]:
     if min(rows, columns) < 1:
         raise typer.BadParameter(f"{name} must be positive, got {text!r}")
     return rows, columns
+
+
+def whole(least: int, most: int | None = None) -> dict[str, Any]:
+    """Return what makes a ``typer.Option`` take a whole number, and name what was typed if it is none.
+
+    >>> whole(1)["parser"]("3")
+    3
+    """
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def parse(text: str | int) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise typer.BadParameter(f"must be a whole number {limits}, got {str(text)!r}")
+        return number
+
+    return {"parser": parse, "metavar": "N"}
 
 
 def check_writable(**paths: Path | None) -> None:
@@ -101,3 +122,12 @@ def examples(*lines: str) -> str:
     ['Examples:', '', 'foreload doctor', '', 'foreload doctor /data']
     """
     return "\n\n".join(("Examples:", *lines))
+
+
+def paragraphs(text: str | None) -> str:
+    r"""Return a docstring as a command's help, each paragraph in one line, which is broken to fit the terminal.
+
+    >>> paragraphs("Do it.\n\n    In\n    time.")
+    'Do it.\n\nIn time.'
+    """
+    return "\n\n".join(" ".join(lines.split()) for lines in (text or "").split("\n\n"))

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 import foreload
-from foreload.cli.arguments import check_plot, check_writable, examples, given, pair, typed
+from foreload.cli.arguments import check_plot, check_writable, examples, given, pair, paragraphs, typed, whole
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
-from foreload.record.units import quantity
+from foreload.record.units import quantity, size
 
 __all__ = ["app"]
 
@@ -47,12 +47,12 @@ def common(
 def synth(
     folder: Annotated[Path, typer.Argument(help="The folder to write to.", metavar="DIR")],
     images: Annotated[
-        int | None, typer.Option(help="Number of photo-like JPEGs, in class folders.", min=1)
+        int | None, typer.Option(help="Number of photo-like JPEGs, in class folders.", **whole(1))
     ] = None,
     tensors: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of x.npy, with labels in y.npy.")] = None,
-    text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.", min=1)] = None,
+    text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.", **whole(1))] = None,
     hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same data.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data.", **whole(0))] = 0,
     force: Annotated[bool, typer.Option(help="Write into a folder that has other files.")] = False,
 ) -> None:
     """Make synthetic data that loads like real data."""
@@ -73,8 +73,8 @@ def synth(
             data.synth_hdf5(folder, *datasets, seed=seed, force=force)
     # (The hidden one marks the folder as synthetic.)
     files = [file for file in folder.rglob("[!.]*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files) / 2**20
-    typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size:.1f} MiB")
+    written = sum(file.stat().st_size for file in files)
+    typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size(written)}")
 
 
 @app.command(
@@ -91,15 +91,15 @@ def bench(
             help="Class folders of JPEGs; synthetic ones by default.", metavar="DIR", exists=True, file_okay=False
         ),
     ] = None,
-    images: Annotated[int, typer.Option(help="Number of synthetic images if no DIR is given.", min=1)] = 2000,
+    images: Annotated[int, typer.Option(help="Number of synthetic images if no DIR is given.", **whole(1))] = 2000,
     dataset_size: Annotated[
         str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.", **whole(1))] = 64,
     num_workers: Annotated[
-        int | None, typer.Option(help="Number of workers; one per core by default.", min=1)
+        int | None, typer.Option(help="Number of workers; one per core by default.", **whole(1))
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Epochs per contestant, each with its own seed.", **whole(1))] = 3,
     multi_seed: Annotated[bool, typer.Option("--multi-seed", help="Use at least ten seeds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
@@ -140,10 +140,10 @@ def plan(
     order: Annotated[
         str, typer.Option(help="Order of samples: permutation, replacement, weighted or zipf.")
     ] = "permutation",
-    epochs: Annotated[int, typer.Option(help="Epochs to simulate; figures leave out the first.", min=2)] = 8,
-    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, each with a cache.", min=1)] = 1,
+    epochs: Annotated[int, typer.Option(help="Epochs to simulate; figures leave out the first.", **whole(2))] = 8,
+    ranks: Annotated[int, typer.Option(help="Ranks that share an epoch, each with a cache.", **whole(1))] = 1,
     keep: Annotated[str, typer.Option(help="Form of cached images: auto, encoded or decoded.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of the order.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order.", **whole(0))] = 0,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
 ) -> None:
@@ -174,7 +174,9 @@ def plan(
         curves.plot(plot, points, samples)
         print(f"plot: {plot}")
     least = curves.enough(points)
-    if least is None:
+    if len(budgets) == 1:
+        print("no budget above 0 to compare with")
+    elif least is None:
         print("every step of memory pays: even the last saves 5 % or more of the time without a cache")
     else:
         amount = curves.amount(least, samples)
@@ -183,7 +185,9 @@ def plan(
 
 
 app.command(
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}, epilog=examples(*EXAMPLES)
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    help=paragraphs(profile.__doc__),
+    epilog=examples(*EXAMPLES),
 )(profile)
 
 
@@ -206,7 +210,7 @@ def doctor(
 
 @app.command(epilog=examples("foreload serve", "foreload serve --host 0.0.0.0 --port 8080"))
 def serve(
-    port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", **whole(0, 65535))] = 5000,
     host: Annotated[
         str, typer.Option(help="The address to listen on; beyond this machine, the page needs the token.")
     ] = "127.0.0.1",
@@ -244,14 +248,16 @@ def pack(
     from foreload.datasets.tar.pack import pack as make
     from foreload.options import parse_bytes
 
-    with given():
-        size = parse_bytes(shard_size, name="--shard-size")
-    if size < 1 or "%" in shard_size:
+    try:
+        full = parse_bytes(shard_size, name="--shard-size")
+    except ValueError:
+        full = 0
+    if full < 1 or "%" in shard_size:
         raise typer.BadParameter(
             f"--shard-size must be a size of at least 1 byte, such as 1GiB, got {shard_size!r}"
         )
     with typed(data_path="SRC", folder="DST"):
-        packed = make(source, folder, shard_bytes=size, tiled=tiled, verify=verify)
+        packed = make(source, folder, shard_bytes=full, tiled=tiled, verify=verify)
     count = len(packed.shards)
     already = f", {packed.resumed} of them already there" if packed.resumed else ""
     if packed.resumed == count:
@@ -260,7 +266,7 @@ def pack(
     print(
         f"{folder}: {quantity(packed.samples, 'sample', 'samples')} in "
         f"{quantity(count, 'shard', 'shards')}{already}{tiles}; "
-        f"{packed.bytes_after / 2**20:,.1f} MiB, {packed.bytes_before / 2**20:,.1f} before"
+        f"{size(packed.bytes_after)}, {size(packed.bytes_before)} before"
     )
 
 

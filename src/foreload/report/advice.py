@@ -118,7 +118,7 @@ def _swap(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
         if gain >= MIN_GAIN:
             yield Advice(change, gain)
             return
-        why = "no gain is predicted, as collating and handing over batches takes little of the time"
+        why = "little gain is predicted, as collating and handing over batches takes little of the time"
     yield Advice(f"{change} ({why})")
 
 
