@@ -16,7 +16,7 @@ from foreload.checks import check_int
 from foreload.workers.thread_check.alone import Alone, load_alone
 from foreload.workers.thread_check.isolated import Ending, run_here, run_in_fork
 from foreload.workers.thread_check.loading import Progress, Samples
-from foreload.workers.thread_check.threads import NUM_PATTERNS, Threads, load_by_threads
+from foreload.workers.thread_check.threads import NUM_PATTERNS, Threads, load_by_threads, patience
 from foreload.workers.thread_check.words import describe_threads, first_error, name_samples
 
 __all__ = ["ThreadCheck", "check_threads"]
@@ -100,7 +100,8 @@ def check_threads(
     Args:
         dataset: a map-style dataset.
         samples: the most samples to load, from all over the dataset.
-        seconds: the time after which it ends, whatever the dataset does.
+        seconds: the time after which no other sample is begun. Threads that do not come back then are waited for
+            until none has loaded a sample for a second, or for three times what one takes.
         transform: as for :class:`foreload.DataLoader`, applied to each sample.
         collate_fn: as for :class:`foreload.DataLoader`, applied to each sample as a batch of one.
 
@@ -198,14 +199,14 @@ class _Check:
         )
         return True
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Ending:
+    def _call(self, function: Callable[..., Any], *args: Any, more_seconds: float = 0.0) -> Ending:
         """Call a function with the samples as they are, in a process or with a copy of its own."""
         self._progress.clear()
-        left = max(0.0, self._deadline() - time.monotonic())
+        most = max(0.0, self._deadline() - time.monotonic()) + 1.0 + more_seconds
         if self._can_fork:
-            return run_in_fork(partial(function, self._samples, *args), left + 1.0)
+            return run_in_fork(partial(function, self._samples, *args), most)
         copy = pickle.loads(pickle.dumps(self._samples))
-        return run_here(partial(function, copy, *args), left + 1.0)
+        return run_here(partial(function, copy, *args), most)
 
     def _deadline(self) -> float:
         return self._began + self._seconds
@@ -277,7 +278,8 @@ class _Check:
                 self.notes.append("Time was up before threads had tried several orders; allow more seconds.")
                 break
             until = self._until(_BEGIN_SHARE)
-            ending = self._call(load_by_threads, alone, pattern, count, self._progress, until, self._deadline())
+            given = alone, pattern, count, self._progress, until, self._deadline()
+            ending = self._call(load_by_threads, *given, more_seconds=2 * patience(alone.slowest))
             if not isinstance(ending.value, Threads):
                 return [*describe_threads(total, alone.slowest), self._ended(ending)]
             total.add(ending.value)

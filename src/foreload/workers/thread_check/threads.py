@@ -21,7 +21,7 @@ from foreload.workers.thread_check.fingerprint import fingerprint
 from foreload.workers.thread_check.loading import KEY, Loaded, Progress, Samples, global_states, load
 from foreload.workers.worker_info import WorkerIdentity
 
-__all__ = ["NUM_PATTERNS", "Threads", "load_by_threads"]
+__all__ = ["NUM_PATTERNS", "Threads", "load_by_threads", "patience"]
 
 # Threads take turns this often, in seconds, instead of every 5 ms.
 _SWITCH_SECONDS = 1e-6
@@ -34,6 +34,17 @@ _FREE_PASSES = 3
 
 # The part of a stack, and the number of stacks, that are shown.
 _MOST_FRAMES, _MOST_STACKS = 6, 2
+
+
+def patience(slowest: float) -> float:
+    """Return the seconds without a sample after which threads count as stuck, if one takes ``slowest`` alone.
+
+    Time that is up does not show that: on a busy machine threads may be slow.
+
+    >>> patience(0.001), patience(2.0)
+    (1.0, 6.0)
+    """
+    return max(1.0, 3 * slowest)
 
 
 @dataclass
@@ -82,7 +93,7 @@ def load_by_threads(
         count: the number of threads.
         progress: notes what is being loaded.
         until: when (``time.monotonic()``) no other sample is begun.
-        deadline: when threads that have not come back are left to themselves.
+        deadline: when threads that have not come back for some time are left to themselves.
     """
     compute_alone()
     before = global_states()
@@ -98,6 +109,9 @@ def load_by_threads(
             thread.start()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        for thread in threads:
+            while thread.is_alive() and (left := trial.last + patience(alone.slowest) - time.monotonic()) > 0:
+                thread.join(left)
     found = trial.found
     if trial.failure is not None:
         raise trial.failure
