@@ -33,11 +33,25 @@ _IMPORTING = "importlib._bootstrap"
 
 
 class ForeloadError(Exception):
-    """The base of foreload's own errors."""
+    """The base of foreload's own errors.
+
+    >>> issubclass(DecodeError, ForeloadError)
+    True
+    """
 
 
 class DecodeError(ForeloadError, OSError):
-    """The bytes of a sample are damaged, cut short, or of an unknown format. The message names the file."""
+    """The bytes of a sample are damaged, cut short, or of an unknown format. The message names the file.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "cut.jpg")
+    >>> with open(path, "wb") as file: _ = file.write(b"not a JPEG")
+    >>> import foreload
+    >>> images = foreload.ImageDataset([path], labels=[0])
+    >>> try: images[0]
+    ... except DecodeError as error: print("cut.jpg" in str(error))
+    True
+    """
 
 
 def warn_user(message: str) -> None:

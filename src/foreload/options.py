@@ -25,7 +25,11 @@ _LARGEST_SHARE = 0.9
 
 
 class LoadingMode(Enum):
-    """When a dataset reads its samples, and what it keeps in memory."""
+    """When a dataset reads its samples, and what it keeps in memory.
+
+    >>> LoadingMode("eager") is LoadingMode.EAGER
+    True
+    """
 
     LAZY = "lazy"
     """On demand; nothing is kept, except of images, of which the ``cache_size`` most recently used ones are."""

@@ -180,6 +180,15 @@ def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]]
 
     Raises:
         ValueError, TypeError: ``maxsize`` is not a number of samples.
+
+    >>> class Squares(torch.utils.data.Dataset):
+    ...     def __len__(self): return 100
+    ...     @OPTCache(maxsize=50)
+    ...     def __getitem__(self, i): return i * i
+    >>> squares = Squares()
+    >>> future = OPTInit(torch.utils.data.RandomSampler, torch.Generator(), len(squares))
+    >>> squares[3]
+    9
     """
     most = check_maxsize(maxsize, "OPTCache")
     return lambda function: _Method(function, most)

@@ -251,6 +251,11 @@ def serve_metrics(loaders: Any, *, port: int = 9464, host: str = "127.0.0.1") ->
         ImportError: ``prometheus_client`` is not installed.
         OSError: the port is taken, or the address is not one of this machine.
         ValueError, TypeError: an argument is invalid.
+
+    >>> import foreload
+    >>> with serve_metrics(foreload.DataLoader([1, 2, 3]), port=0) as server:
+    ...     print(server.url)
+    http://127.0.0.1:.../metrics
     """
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"port must be an int, got {port!r}")

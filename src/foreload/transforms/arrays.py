@@ -70,6 +70,9 @@ def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:
     Raises:
         TypeError: ``image`` is not an image, or its dtype is not uint8.
         ValueError: it is a Pillow image of 32-bit integers or floats.
+
+    >>> rgb_array(np.zeros((2, 4), np.uint8)).shape
+    (2, 4, 3)
     """
     if isinstance(image, torch.Tensor):
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()

@@ -252,7 +252,13 @@ get_val_transforms = val
 
 
 def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Apply ``transform`` to uint8 of height x width x 3, with random numbers from torch's global generator."""
+    """Apply ``transform`` to uint8 of height x width x 3, with random numbers from torch's global generator.
+
+    >>> image = np.zeros((50, 40, 3), np.uint8)
+    >>> pixels = transform_array(train(32), image)
+    >>> pixels.shape, pixels.dtype
+    (torch.Size([3, 32, 32]), torch.float32)
+    """
     out = torch.empty(transform.shape(1), dtype=transform.dtype, device="cpu")
     seed = draw_seed() if transform.random else 0
     _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy())
@@ -260,7 +266,11 @@ def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> t
 
 
 def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch.Tensor:
-    """Return natively written memory as a view of count x 3 x height x width."""
+    """Return natively written memory as a view of count x 3 x height x width.
+
+    >>> shaped(val((4, 6)), torch.zeros(2 * 3 * 4 * 6), 2).shape
+    torch.Size([2, 3, 4, 6])
+    """
     height, width = transform.size
     if transform.channels_last:
         return memory.view(count, height, width, 3).permute(0, 3, 1, 2)
