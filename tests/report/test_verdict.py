@@ -99,6 +99,15 @@ def test_no_gain_is_without_end() -> None:
     assert all(each.gain is None or each.gain < 1e9 for each in verdict(one_batch_epochs).advice)
 
 
+def test_choosing_workers_that_takes_most_of_the_time_is_met_with_naming_them() -> None:
+    seen = stats(8, seconds=2.0, first_batch_seconds=1.2)
+    found = verdict({**seen, "workers": {**seen["workers"], "choosing_seconds": 1.1}})
+    assert found.kind == "startup-bound"
+    assert "choosing the workers took 1.1 s, once" in found.evidence
+    changes = [advice.change for advice in found.advice]
+    assert 'num_workers=8, workers="threads": no time is spent on choosing workers' in changes
+
+
 def test_starting_workers_is_met_with_keeping_them() -> None:
     found = verdict(CASES["workers that start in each epoch"][1]).advice
     assert found[0].change.startswith("persistent_workers=True")
