@@ -39,6 +39,7 @@ def test_a_long_permutation_is_torchs_and_comes_in_blocks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # of half a minute's work, on a machine with much else to do
 def test_the_longest_permutation_is_torchs() -> None:
     size = (1 << 32) // 20 - 1  # torch shuffles more numbers in another way
     expected = torch.randperm(size, generator=torch.Generator().manual_seed(size)).numpy()
