@@ -251,9 +251,8 @@ class ProcessEpoch(PooledEpoch[W]):
             message = worker.death()
             if self._max_restarts:
                 asked = list(worker.asked.values())
-                message += (
-                    f"{self._max_restarts + 1} workers died in this epoch (max_restarts={self._max_restarts})."
-                )
+                died = f"{self._max_restarts + 1} workers died in this epoch (max_restarts={self._max_restarts})."
+                message = f"{message.rstrip()} {died}"
                 if asked and not self._is_stream:
                     message += f" This one was loading the batch of samples {shown(asked[0])}."
             raise self._fail(message)
