@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The contract: fast tests and the examples in docstrings. --all: the slow tests too; --slow: only those (--alike=0/3: of
-# the cases that `make test` has a sample of, a third), and --ray those that need a Ray cluster, which --slow leaves out.
+# The contract: fast tests and the examples in docstrings. --all: the slow tests too; --slow: only those, and --ray those
+# of them that need a Ray cluster, which --slow leaves out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where this is set, each of thousands of processes would compile what it imports.

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from tests import huge_pages, leftovers, programs
+from tests import leftovers, programs
 
 # The same examples every time, and no clock; more of them with --hypothesis-profile=thorough.
 settings.register_profile("foreload", deadline=None, derandomize=True, database=None, max_examples=25)
@@ -39,20 +38,9 @@ leftovers.adopt_orphans()
 multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--alike",
-        default="0/1",
-        metavar="SHARE/OF",
-        help="of the cases that `sampled` leaves to the slow tests, run share number SHARE of OF (all by default)",
-    )
-
-
 @pytest.hookimpl(tryfirst=True)  # before slow tests are left out
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave all but some cases of tests marked as ``sampled`` to the slow tests, or a share of those cases."""
-    share, of = map(int, config.getoption("--alike").split("/"))
-    left_out: list[pytest.Item] = []
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but some cases of tests marked as ``sampled`` to the slow tests."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
@@ -66,23 +54,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             best = max(range(len(cases)), key=lambda case: len(values[case] - seen))
             seen |= values[best]
             del cases[best]
-        first = zlib.crc32(cases[0].nodeid.partition("[")[0].encode()) if cases else 0
-        for number, item in enumerate(cases, first):
+        for item in cases:
             item.add_marker("slow")
-            if number % of != share % of:
-                left_out.append(item)
-    if left_out:
-        without = set(map(id, left_out))
-        items[:] = [item for item in items if id(item) not in without]
-        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:
-    """Make what has been imported cheap for garbage collections and forks, of which tests make thousands."""
+    """Leave what has been imported out of garbage collections, of which tests make thousands."""
     gc.enable()
     gc.collect()
     gc.freeze()
-    huge_pages.collapse()
 
 
 @pytest.hookimpl(tryfirst=True)
