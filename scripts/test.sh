@@ -5,8 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where this is set, each of thousands of processes would compile what it imports.
 unset PYTHONDONTWRITEBYTECODE
-# OpenMP's threads wait for work in a loop by default, on cores that other tests could use.
-export OMP_WAIT_POLICY=PASSIVE
+# Threads of OpenMP and OpenBLAS wait for work in a loop by default, on cores that other tests could use; those of
+# OpenBLAS start with each process that imports NumPy, and anew with each fork.
+export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1
 run() { .venv/bin/python -m pytest "$@"; }
 # Many tests wait for processes of their own, so two for each core at a time keep the cores busy.
 parallel=(-n "$((2 * $(nproc)))")

@@ -189,6 +189,10 @@ def test_another_source_or_other_settings(tmp_path: Path, monkeypatch: pytest.Mo
     (target / MANIFEST).unlink()
     with pytest.raises(ValueError, match="holds shards that are not of a pack"):
         pack(source, target)
+    for inside in (source, source / "class0" / "shards", source / ".." / source.name / "new"):
+        with pytest.raises(ValueError, match="choose a folder outside it"):
+            pack(source, inside)
+        assert not list(source.rglob("*.tar"))
     with pytest.raises(ValueError, match="shard_bytes must be 1 or more, got 0"):
         pack(source, target, shard_bytes=0)
     with pytest.raises(FileNotFoundError, match="there is no folder"):

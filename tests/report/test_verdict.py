@@ -144,7 +144,11 @@ def test_waiting_for_a_core_is_not_waiting_for_a_disk() -> None:
     assert verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 0.0})).kind == "read-bound"
     # The same where the lock is mostly free: it computes.
     seen["lock"] = {"looks": 73, "held_share": 0.1}
-    assert verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 5.0})).kind == "decode-bound"
+    busy = verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 5.0}))
+    assert busy.kind == "decode-bound"
+    line = "68 % of the time, each worker was ready to work, but had no core"
+    assert line in busy.evidence
+    assert not any("no core" in line for line in verdict(stats(2, **seen, cpu=cores)).evidence)
 
 
 def test_a_loop_that_keeps_the_lock_is_told_so_with_what_was_measured() -> None:

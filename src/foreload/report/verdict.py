@@ -53,6 +53,9 @@ _MEMORY_USED_UP = 0.95
 # Of torch's loaders, the loop's work on a core counts as Python's from this share of the time on.
 _MIN_LOOP_SHARE = 0.2
 
+# Waiting for a core is worth a line from this share of the loop's time on.
+_MIN_QUEUED_SHARE = 0.05
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -255,6 +258,7 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         one, many = nouns.get(stats["workers"]["kind"], ("worker thread", "worker threads"))
         pool = quantity(stats["workers"]["count"], one, many)
     lines.append(f"{pool}; {percent(stats['cpu']['share'])} of {quantity(cores, 'core', 'cores')} in use")
+    lines += _queues(stats, costs.servers.workers)
     lines += _lock_evidence(kind, stats, costs)
     if stats["cache"]:
         lines.append(f"{percent(stats['cache']['hit_rate'])} of the samples came from the cache")
@@ -269,6 +273,16 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         if stats["workers"]["choosing_seconds"] > 0:
             lines.append(f"choosing the workers took {seconds(stats['workers']['choosing_seconds'])}, once")
     return lines
+
+
+def _queues(stats: Any, workers: int) -> list[str]:
+    """Say how long workers had to wait for a core, which is in none of their stages for torch's loaders."""
+    queued = float(stats["cpu"].get("queued_seconds", 0.0))
+    share = queued / (stats["seconds"] * max(1, workers))
+    if workers == 0 or share < _MIN_QUEUED_SHARE:
+        return []
+    whose = "each worker was" if workers > 1 else "the worker was"
+    return [f"{percent(min(1.0, share))} of the time, {whose} ready to work, but had no core"]
 
 
 def _busiest(stats: Any) -> list[str]:

@@ -82,7 +82,7 @@ def pack(
 
     Raises:
         FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
-            something else.
+            something else, or lies in ``source``.
         BlockingIOError: another process is packing into ``folder``.
         DecodeError: ``tiled`` met a JPEG that cannot be decoded, or what was written does not read back.
 
@@ -96,6 +96,7 @@ def pack(
     {'__key__': 'cat/tom', 'bin': b'meow', 'cls': b'0'}
     """
     shard_bytes = check_int("shard_bytes", shard_bytes, 1)
+    _check_apart(source, folder)
     listing = list_files(source, labels)
     _warn_of_strays(listing.paths)
     status = [os.stat(path) for path in listing.paths]
@@ -126,6 +127,15 @@ def pack(
         _write(target / MANIFEST, json.dumps(manifest, indent=1).encode())
     after = sum(os.stat(path).st_size for path in shards)
     return Packed(shards, len(keys), packing.tiled_count, resumed, int(sizes.sum()), after)
+
+
+def _check_apart(source: str | Path | Sequence[str | Path], folder: str | Path) -> None:
+    """Check that shards do not come among the files that the next run would pack."""
+    if isinstance(source, (str, Path)) and Path(folder).resolve().is_relative_to(Path(source).resolve()):
+        raise ValueError(
+            f"folder: {str(folder)!r} lies in {str(source)!r}, whose files are packed: the next time, that would "
+            "include the shards; choose a folder outside it"
+        )
 
 
 @contextmanager
