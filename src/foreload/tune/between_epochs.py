@@ -97,7 +97,9 @@ class Retuner:
                 each = tree_bytes() / (1 + count)
                 room = count + _AVAILABLE_SHARE * available_memory() / each
                 others = {other for other in others if other <= room}
-            return _best({other: predict(stats, workers=other, kind=kind) for other in others - tried}, stats)
+            costs = Costs.of(stats)
+            paces = {other: predict(stats, workers=other, kind=kind, fitted=costs) for other in others - tried}
+            return _best(paces, predict(stats, fitted=costs))
 
         trials = self._workers
         done = len(trials.done)
@@ -116,7 +118,9 @@ class Retuner:
         def propose(reserve: int, tried: set[int]) -> tuple[int, float] | None:
             most = prefetch_factor * max(1, observed.count)
             others = {1 << power for power in range(most.bit_length())} - tried
-            return _best({other: _with_reserve(budget, stats, reserve, other) for other in others}, stats)
+            costs = Costs.of(stats)
+            paces = {other: _with_reserve(budget, stats, costs, reserve, other) for other in others}
+            return _best(paces, predict(stats, fitted=costs))
 
         trials = self._reserve
         done = len(trials.done)
@@ -150,21 +154,20 @@ def most_processes(stats: Stats | Mapping[str, Any]) -> int:
     return max(cores, int(cores / busy)) if busy > 0 else _MAX_PER_CORE * cores
 
 
-def _best(paces: dict[int, float], stats: dict[str, Any]) -> tuple[int, float] | None:
+def _best(paces: dict[int, float], now: float) -> tuple[int, float] | None:
     if not paces:
         return None
     most = max(paces.values())
     best = min(other for other, pace in paces.items() if pace >= _AS_GOOD * most)
-    return best, paces[best] / predict(stats)
+    return best, paces[best] / now
 
 
-def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], reserve: int, other: int) -> float:
+def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], costs: Costs, reserve: int, other: int) -> float:
     """Predict the samples per second if the cache leaves room for another number of batches."""
     now, then = (budget.beside(batches) for batches in (reserve, other))
     rate = stats["cache"]["hit_rate"]
-    costs = Costs.of(stats)
     smoother = costs.deeper(reserve, other).pace() / costs.pace()
-    return smoother * predict(stats, cache=min(1.0, rate * then / now) if now else 0.0)
+    return smoother * predict(stats, cache=min(1.0, rate * then / now) if now else 0.0, fitted=costs)
 
 
 def _describe(trial: Trial[int], named: Any) -> str:
