@@ -294,9 +294,11 @@ def test_the_version_and_the_shells_completion() -> None:
 
 
 def test_an_error_while_a_command_runs_is_not_one_of_its_arguments(tmp_path: Path) -> None:
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "damaged.jpg").write_bytes(b"no image")
-    result = run("pack", "--tiled", tmp_path, tmp_path / "class" / "damaged.jpg" / "shards")
+    damaged = tmp_path / "images" / "class" / "damaged.jpg"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no image")
+    (tmp_path / "file").touch()
+    result = run("pack", "--tiled", tmp_path / "images", tmp_path / "file" / "shards")
     assert result.returncode == 1
     assert result.stderr.startswith("foreload: ")
     assert "Traceback" not in result.stderr

@@ -217,7 +217,9 @@ class Counts(Rows):
 
 def test_processes_do_not_load_what_threads_may_share_but_copies_would_not() -> None:
     workers = chosen(Counts(100_000))
-    assert set(workers["samples_per_second"]) == {"none", f"{granted_cores()} threads"}
+    # (On a busy machine, more threads than cores are tried too.)
+    assert {"none", f"{granted_cores()} threads"} <= set(workers["samples_per_second"])
+    assert not any("process" in tried for tried in workers["samples_per_second"])
     assert workers["kind"] == "threads"
 
 
