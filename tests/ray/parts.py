@@ -126,14 +126,8 @@ def running_cluster(nodes: int = 2) -> Iterator[Any]:
     head = {
         "num_cpus": 0,
         "include_dashboard": False,
-        "_system_config": {
-            # A node that is killed is noticed sooner than on a real cluster.
-            "health_check_period_ms": 500,
-            "health_check_failure_threshold": 4,
-            # Processes start when they are needed: each takes seconds on a core, and most would never have work.
-            "prestart_worker_first_driver": False,
-            "enable_worker_prestart": False,
-        },
+        # A node that is killed is noticed sooner than on a real cluster.
+        "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
     }
     cluster = Cluster()
     try:
