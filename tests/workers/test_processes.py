@@ -212,16 +212,23 @@ class Multiplying(Rich):
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_blas_in_a_worker_starts_no_threads_and_the_loop_keeps_its_own(method: str) -> None:
-    before = of_blas(0)
-    loader: Any = fl.DataLoader(
-        Multiplying(6), batch_size=None, num_workers=2, workers="processes", multiprocessing_context=method
-    )
-    for index, (product, threads, tasks, tasks_then) in enumerate(loader):
-        assert product == 200 * index**2
-        assert set(threads) == {1}
-        assert tasks == tasks_then
-    assert of_blas(0) == before
+def test_blas_in_a_worker_starts_no_threads_and_the_loop_keeps_its_own(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from threadpoolctl import threadpool_limits
+
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # spawned workers read it
+    with threadpool_limits(2, "blas"):
+        before = of_blas(0)
+        loader: Any = fl.DataLoader(
+            Multiplying(6), batch_size=None, num_workers=2, workers="processes", multiprocessing_context=method
+        )
+        for index, (product, threads, tasks, tasks_then) in enumerate(loader):
+            assert product == 200 * index**2
+            assert set(threads) == {1}
+            assert tasks == tasks_then
+        assert max(of_blas(0)) == 2
+        assert of_blas(0) == before
 
 
 @pytest.mark.slow
