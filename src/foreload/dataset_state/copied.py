@@ -58,6 +58,9 @@ _MOST_ITEMS = 100_000
 # The bytes of a file in memory that are compared.
 _MOST_BYTES = 1 << 14
 
+# The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
+_MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
+
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 
@@ -102,6 +105,7 @@ class CopiedState:
 
     def _note(self) -> None:
         self._looks: list[Look] = []
+        self._left_bytes = _MOST_PICKLED
         self._generators: list[tuple[str, Any, Any]] = []
         seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
@@ -176,7 +180,8 @@ class CopiedState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif (state := state_of(value)) is not None:
+        elif self._left_bytes > 0 and (state := state_of(value)) is not None:
+            self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
             if state not in (SEALED, TOO_LARGE):
                 self._add(name, lambda: state_of(value) == state)
         elif not (handle_kind(value) or isinstance(value, _OPAQUE)):
