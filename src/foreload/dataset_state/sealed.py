@@ -24,12 +24,15 @@ from foreload.checks import optional, package_of
 from foreload.dataset_state.handles import is_open
 from foreload.dataset_state.walk import CONTAINERS, is_installed, leaves, walk
 
-__all__ = ["SEALED", "TOO_LARGE", "find_sealed", "is_made_of_samples", "is_sealed", "state_of"]
+__all__ = ["SEALED", "TOO_LARGE", "UNTOLD", "find_sealed", "is_made_of_samples", "is_sealed", "state_of"]
 
 # States: of an object that nothing tells of, and of one that takes more bytes than are compared.
 SEALED, TOO_LARGE = b"sealed", b""
 
 _MOST_BYTES = 1 << 16
+
+# Why copies of a dataset might load other samples.
+UNTOLD = "the dataset holds {!r}, of which nothing tells whether loading changes it"
 
 # The most objects that are looked at, and of those with too large a state: telling that may take long.
 _MOST_OBJECTS, _MOST_LARGE = 2_000, 4
@@ -41,7 +44,7 @@ _KNOWN_PACKAGES = (
 )
 
 _C_DATA: Any = ctypes.Structure.__base__
-_POINTER: Any = ctypes._Pointer
+_POINTER: Any = ctypes.POINTER(ctypes.c_int).__base__
 
 # (A coroutine's or an async generator's frame is its state.)
 _TYPES = [

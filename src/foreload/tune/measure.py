@@ -23,7 +23,7 @@ from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, restore
 from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import gives_its_own
-from foreload.dataset_state.sealed import find_sealed
+from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
 from foreload.forks.descriptors import READS_ON, Positions, cut_connections
@@ -63,7 +63,6 @@ _IS_ESTIMATED = "is estimated"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
-_SEALED = "the dataset holds {!r}, of which nothing tells whether loading changes it"
 GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
 _ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 
@@ -188,7 +187,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     watch, positions = StateWatch(*work.watched), Positions()
     state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
-    state = state or next(map(_SEALED.format, filter(None, map(find_sealed, work.watched))), "")
+    state = state or next(map(UNTOLD.format, filter(None, map(find_sealed, work.watched))), "")
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
