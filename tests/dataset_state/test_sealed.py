@@ -10,6 +10,7 @@ import hashlib
 import operator
 import re
 import struct
+import tempfile
 import threading
 import time
 import types
@@ -162,6 +163,8 @@ PLAIN: dict[str, Callable[[], Any]] = {
     ],
     "code": lambda: [operator.itemgetter(1), len, [].append, types.MappingProxyType({}), torch.nn.functional.relu],
     "structure": Cell,
+    "temporary folder": tempfile.TemporaryDirectory,
+    "decompressor": lambda: pytest.importorskip("zstandard").ZstdDecompressor(),
     "open file": lambda: open(__file__),  # noqa: SIM115
 }
 

@@ -63,6 +63,10 @@ _KNOWN = (
 )
 
 
+# Classes by name, in packages that are not imported for this: one use of such an object does not show in the next.
+_KNOWN_NAMES = {("zstandard", name) for name in ("ZstdCompressor", "ZstdDecompressor", "ZstdCompressionDict")}
+
+
 class _TooLargeError(Exception):
     """A state is not written to its end."""
 
@@ -94,7 +98,11 @@ def find_sealed(part: Any) -> str | None:
     """
     told: set[int] = set()
     large = 0
-    for name, value in walk(part, lambda value: id(value) in told, _MOST_OBJECTS):
+
+    def is_told(value: Any) -> bool:
+        return id(value) in told or isinstance(value, weakref.finalize)  # which know all others of the program
+
+    for name, value in walk(part, is_told, _MOST_OBJECTS):
         state = state_of(value)
         if state == SEALED:
             return name
