@@ -281,3 +281,18 @@ def test_set_epoch_reaches_the_users_sampler() -> None:
     assert sampler.epoch == 7
     sampler.set_epoch(7)
     assert torch.cat(list(loader))[:, 0].tolist() == list(sampler)
+
+
+class Fails:
+    """Cannot be iterated over."""
+
+    def __iter__(self) -> Any:
+        raise KeyError("no order")
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_sampler_that_cannot_be_iterated_ends_the_epoch_with_its_error(workers: str) -> None:
+    batches = iter(fl.DataLoader(Squares(4), sampler=Fails(), **WORKERS[workers]))
+    with pytest.raises(KeyError, match="no order"):
+        next(batches)
+    assert next(batches, None) is None

@@ -34,6 +34,7 @@ from foreload.checks import optional
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
+from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import (
     LRU_CACHE,
@@ -42,6 +43,7 @@ from foreload.dataset_state.walk import (
     is_of_user,
     modules_used,
     names_used,
+    slots_of,
     variables_of,
 )
 
@@ -55,6 +57,9 @@ _MOST_ITEMS = 100_000
 
 # The bytes of a file in memory that are compared.
 _MOST_BYTES = 1 << 14
+
+# The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
+_MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
@@ -100,12 +105,13 @@ class CopiedState:
 
     def _note(self) -> None:
         self._looks: list[Look] = []
+        self._left_bytes = _MOST_PICKLED
         self._generators: list[tuple[str, Any, Any]] = []
         seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
-            if not isinstance(value, _PLAIN) and id(value) not in seen:
+            if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
         self._left.clear()
@@ -150,9 +156,9 @@ class CopiedState:
                 self._left += ((name, part) for part in islice(value.flat, _MOST_INNER))
         elif isinstance(value, ModuleType):
             self._watch_names(vars(value), variables_of(value))
-        elif isinstance(value, (bytearray, array, _C_DATA)):
-            before = digest(value)
-            self._add(name, lambda: bool(digest(value) == before))
+        elif isinstance(value, (bytearray, array, memoryview, _C_DATA)):
+            before = _numbers_in(value)
+            self._add(name, lambda: bool(_numbers_in(value) == before))
         elif isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
             text = contents(value, _MOST_BYTES)
             self._add(name, lambda: contents(value, _MOST_BYTES) == text)
@@ -174,6 +180,10 @@ class CopiedState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
+        elif self._left_bytes > 0 and (state := state_of(value)) is not None:
+            self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
+            if state not in (SEALED, TOO_LARGE):
+                self._add(name, lambda: state_of(value) == state)
         elif not (handle_kind(value) or isinstance(value, _OPAQUE)):
             if isinstance(value, MappingProxyType) or (
                 isinstance(value, _CONTAINERS) and _iterates_plainly(type(value))
@@ -199,7 +209,9 @@ class CopiedState:
 
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
-        slots = [slot for kind in type(value).__mro__ for slot in _slots_of(kind)]
+        if isinstance(value, BaseException):
+            self._watch_slot(value, "args")
+        slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
         for slot in slots:
             self._watch_slot(value, slot)
         # A table of pandas keeps its columns and names where no attribute of Python's shows them.
@@ -232,6 +244,7 @@ class CopiedState:
         if is_installed(kind.__module__):
             return
         own = vars(kind)
+        self._left.append((type(kind).__name__, type(kind)))
         self._watch_names(
             own,
             [key for key, value in own.items() if not key.startswith("__") or isinstance(value, FunctionType)],
@@ -258,6 +271,13 @@ class CopiedState:
         self._add_value(variable, lambda: optional(cell, "cell_contents"))
 
 
+def _numbers_in(value: Any) -> Any:
+    try:
+        return digest(value)
+    except ValueError:  # a view that has been released
+        return None
+
+
 def _columns_of(table: Any) -> list[Any]:
     manager = optional(table, "_mgr")
     return [*(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
@@ -266,12 +286,6 @@ def _columns_of(table: Any) -> list[Any]:
 def _is_as_full(function: Any, before: int) -> bool:
     """Whether a function that keeps what it returns has kept no more, but for the first."""
     return function.cache_info().currsize in (before, before or 1)
-
-
-def _slots_of(kind: type) -> list[str]:
-    slots = vars(kind).get("__slots__", ())
-    names = [slots] if isinstance(slots, str) else [slot for slot in slots if isinstance(slot, str)]
-    return [name for name in names if not name.startswith("__")]
 
 
 def _iterates_plainly(kind: type) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from foreload._torch import tensor_version
 from foreload.dataset_state.digest import is_made
+from foreload.dataset_state.sealed import is_made_of_samples
 from foreload.dataset_state.walk import CONTAINERS
 
 __all__ = ["MISSING", "Attributes", "Contents", "Look", "Value", "Whole", "numbers_of"]
@@ -80,7 +81,7 @@ def _is_filled(before: Any, value: Any, with_plain: bool) -> bool:
         return True
     kinds = _NUMBERS if with_plain else (*_PLAIN, *CONTAINERS, FunctionType)
     may_be = not isinstance(value, kinds)
-    return (before is None or before is MISSING) and may_be and is_made(value)
+    return (before is None or before is MISSING) and may_be and is_made(value) and not is_made_of_samples(value)
 
 
 class Attributes:
@@ -179,6 +180,7 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
             yield lambda: _are_items(numbers.ravel().tolist(), items)
         return
     in_file = isinstance(numbers, np.memmap) or isinstance(numbers.base, np.memmap)
+    numbers = np.asarray(numbers)  # views of masked arrays cannot have another dtype
     if in_file and not numbers.flags.writeable:
         return
     if numbers.nbytes <= _MOST_BYTES and numbers.flags.c_contiguous and not in_file:

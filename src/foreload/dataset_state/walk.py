@@ -31,6 +31,7 @@ __all__ = [
     "leaves",
     "modules_used",
     "names_used",
+    "slots_of",
     "variables_of",
     "walk",
 ]
@@ -124,8 +125,8 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         known = not is_installed(value.__module__)
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
-        slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
-        own = {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
+        slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
+        own = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
         own |= {
             attribute: inner
             for kind in type(value).__mro__[:-1]
@@ -135,6 +136,20 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         own |= getattr(value, "__dict__", {})
         items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
     yield from items
+
+
+def slots_of(kind: type) -> list[str]:
+    """Return the names by which a class's own slots are found, private ones too.
+
+    >>> class Cell: __slots__ = ("value", "__count")
+    >>> slots_of(Cell)
+    ['value', '_Cell__count']
+    """
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else [slot for slot in slots if isinstance(slot, str)]
+    own = kind.__name__.lstrip("_")
+    private = {name for name in names if name.startswith("__") and not name.endswith("__")}
+    return [f"_{own}{name}" if name in private else name for name in names if not name.endswith("__")]
 
 
 def variables_of(module: ModuleType) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class SamplerBatches(Iterator[Any]):
             self._restore(own["sampler"])
         elif self._generators["iter"] is None and not self._stateful:
             self._generators["iter"] = sampler_states(self._inner)
+        self._raw = iter(())  # whose iteration fails is not asked for it again: torch's batches end there too
         self._raw = iter(self._inner)
         if own is not None and own["iterator"] is not None and has_state(self._raw):
             self._raw.load_state_dict(copy.deepcopy(own["iterator"]))

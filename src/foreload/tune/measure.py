@@ -23,6 +23,7 @@ from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, restore
 from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import gives_its_own
+from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
 from foreload.forks.descriptors import READS_ON, Positions, cut_connections
@@ -186,6 +187,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     watch, positions = StateWatch(*work.watched), Positions()
     state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
+    state = state or next(map(UNTOLD.format, filter(None, map(find_sealed, work.watched))), "")
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return

@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
+from foreload.dataset_state.sealed import find_sealed
 from foreload.dataset_state.shared import find_shared
 from foreload.dataset_state.walk import find_open_file
 from foreload.forks.descriptors import cut_connections
@@ -151,6 +152,8 @@ def why_not_copied(sampler: Any) -> str | None:
         held = "itself"
     if held is not None:
         return f"it holds {held!r} open, or has begun to iterate over it"
+    if (name := find_sealed(sampler)) is not None:
+        return f"it holds {name!r}, whose state a copy may not have"
     if (name := find_shared(sampler, _MOST_PARTS)) is not None:
         return f"it shares {name!r} with other processes or threads"
     return None
