@@ -17,6 +17,7 @@ from foreload import _native
 from foreload.checks import Array
 from foreload.datasets.folders import class_folders, sorted_files
 from foreload.datasets.text.labels import Labels
+from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.record.progress import Progress, track, track_threads
 
@@ -231,12 +232,23 @@ def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
         return found
 
 
+def _warn_of_similar(columns: list[str], path: Path) -> None:
+    """Warn of a column that looks as if it were meant to hold the labels, which are otherwise left out."""
+    similar = [column for column in columns if column.strip().lower() == LABEL]
+    if similar:
+        warn_user(
+            f"{str(path)!r} has no column {LABEL!r}, so its samples have no labels, but it has a column "
+            f"{similar[0]!r}; give label_field={similar[0]!r} to use it, or label_field=None if it is none"
+        )
+
+
 def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:
     records = _lines(path, "records", delimiter)
     (first,), _ = records.read(np.array([0])) if len(records) else ([b""], None)
     columns = [field.decode(errors="replace") for field in _native.split_record(first, delimiter)]
     if label_field == LABEL and LABEL not in columns:
         label_field = None
+        _warn_of_similar(columns, path)
     # Names of fields stand in the first line.
     header = isinstance(text_field, str) or isinstance(label_field, str)
     text = _column("text_field", text_field, columns, path)
