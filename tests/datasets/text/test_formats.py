@@ -279,3 +279,13 @@ def test_a_column_that_is_nearly_that_of_the_labels_is_pointed_out(tmp_path: Pat
         warnings.simplefilter("error")
         assert fl.TextDataset(path, label_field=column)[1][1] == 2
         assert len(fl.TextDataset(path, label_field=None)) == 2
+
+
+def test_labels_that_begin_after_the_first_record_are_not_left_out_silently(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', '{"text": "b", "label": 1}']
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
+    texts = fl.TextDataset(path, max_length=1)
+    with pytest.raises(ValueError, match=r"a.jsonl:2 has a field 'label', which the first .* label_field=None"):
+        texts[1]
+    unlabelled = fl.TextDataset(path, max_length=1, label_field=None)
+    assert [unlabelled[index].tolist() for index in range(2)] == [[ord("a")], [ord("b")]]

@@ -141,6 +141,7 @@ class _JsonTexts(Texts):
     def __init__(self, source: _native.LineFile, text_field: str, label_field: str | None) -> None:
         super().__init__(source)
         self._text_field = text_field
+        self._leaves_out: str | None = None  # a field that the first record lacks, so that none may have it
         if len(self) == 0 or label_field is None:
             return
         (content,), failures = source.read(np.array([0]))
@@ -149,6 +150,7 @@ class _JsonTexts(Texts):
         first = self._record(0, content)
         self._value(0, first, text_field)
         if label_field == LABEL and LABEL not in first:
+            self._leaves_out = LABEL
             return
         labels = Labels(self.place, label_field)
         for index, data in _contents(self):
@@ -156,7 +158,13 @@ class _JsonTexts(Texts):
         self.targets, self.classes = labels.targets()
 
     def text(self, index: int, data: bytes) -> str:
-        value = self._value(index, self._record(index, data), self._text_field)
+        record = self._record(index, data)
+        if self._leaves_out in record:
+            raise ValueError(
+                f"{self.place(index)} has a field {self._leaves_out!r}, which the first record has not; give "
+                "every record one, or label_field=None, which leaves the labels out"
+            )
+        value = self._value(index, record, self._text_field)
         if not isinstance(value, str):
             raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {reprlib.repr(value)}")
         return value
