@@ -69,6 +69,8 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
     (27, 1)
     """
 
+    _num_entries: int | None = None  # not known before __init__
+
     def __init__(
         self,
         data_path: str | Path,
@@ -115,7 +117,13 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
 
     @property
     def _count(self) -> int:
-        return len(self._loaded()[0]) if self._loads_data else self._num_entries
+        if self._loads_data:
+            return len(self._loaded()[0])
+        if self._num_entries is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.__init__ must call super().__init__(data_path), which finds the samples"
+            )
+        return self._num_entries
 
     def _load_data(self) -> Any:
         """Fill ``self.data`` and ``self.targets``, in place of :meth:`index` and :meth:`read`. Called once."""

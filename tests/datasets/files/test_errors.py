@@ -187,3 +187,14 @@ def test_a_count_below_zero_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_Odd, "count", -3)
     with pytest.raises(ValueError, match=r"_Odd.index\(\) must return the samples, or how many there are, got -3"):
         _Odd(tmp_path)
+
+
+class _Uncalled(_Odd):
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_dataset_without_its_base_class_says_what_is_missing() -> None:
+    for use in (len, lambda dataset: dataset[0]):
+        with pytest.raises(RuntimeError, match=r"_Uncalled.__init__ must call super\(\).__init__\(data_path\)"):
+            use(_Uncalled())
