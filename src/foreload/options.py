@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal, SupportsIndex, get_args
+from typing import Literal, Never, SupportsIndex, get_args
 
 from foreload.checks import Array, Indices, check_int
 from foreload.machine import granted_memory
@@ -41,6 +41,11 @@ class LoadingMode(Enum):
     CACHED = "cached"
     """On demand; a fixed set of samples is kept. If every sample is needed once per epoch, no policy gets more
     hits from that size, since a sample is needed again only in the next epoch."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        names = ", ".join(repr(mode.value) for mode in cls)
+        raise ValueError(f"loading_mode must be a LoadingMode or one of {names}, got {value!r}")
 
 
 _UNITS = {"": 1, "b": 1}

@@ -152,3 +152,9 @@ def test_default_transform_is_imagenets(photos: Path) -> None:
     assert image.dtype is torch.float32
     assert target == 0
     assert fl.ImageDataset(photos, (20, 30))[0][0].shape == (3, 20, 30)
+
+
+def test_one_number_is_no_color_jitter() -> None:
+    wrong: Any = 0.5
+    with pytest.raises(ValueError, match=r"color_jitter must be .brightness, contrast, saturation, hue.*got 0.5"):
+        fl.transforms.train(32, color_jitter=wrong)

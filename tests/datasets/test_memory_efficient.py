@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,3 +140,17 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "x.xyz").write_text("?")
     with pytest.raises(ValueError, match=r"x\.xyz.*of no known kind"):
         fl.MemoryEfficientDataset(tmp_path / "x.xyz")
+
+
+@pytest.mark.parametrize("path", [None, 5, ["a.jpg"]])
+def test_what_is_no_path_is_named(path: Any) -> None:
+    with pytest.raises(TypeError, match=f"data_path must be a str or a Path, got {type(path).__name__}"):
+        fl.MemoryEfficientDataset(path)
+
+
+def test_an_hdf5_file_with_other_names_says_what_opens_it(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros(3)
+    with pytest.raises(KeyError, match=r"its datasets are: 'images'; to name one of them, use HDF5Dataset\("):
+        fl.MemoryEfficientDataset(tmp_path / "a.h5")

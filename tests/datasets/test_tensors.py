@@ -296,3 +296,44 @@ def test_a_tensor_that_a_dataset_no_longer_has_is_freed() -> None:
     dataset.tensors = (torch.ones(64, 3), dataset.tensors[1])
     assert memory() is None
     assert all(torch.equal(batch, torch.ones(8, 3)) for batch, _ in loader)
+
+
+def test_rows_are_not_copied_over_those_that_are_still_to_be_read() -> None:
+    rows = torch.arange(6)
+    for out in (rows, rows[:3], rows[2:5]):
+        indices = list(reversed(range(len(out))))
+        with pytest.raises(ValueError, match="out shares memory with source"):
+            fl.gather(rows, indices, out)
+        with pytest.raises(ValueError, match="out shares memory with source"):
+            fl.gather(rows, slice(0, len(out)), out)
+    assert rows.tolist() == list(range(6))
+    assert fl.gather(rows[:3], [2, 1, 0], rows[3:]).tolist() == [2, 1, 0]  # next to each other
+
+
+def test_out_fits_a_slice_too() -> None:
+    for out in (torch.zeros(3, 2), torch.zeros(1, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match=r"out must be .* of shape \(1, 2\) and torch.float32"):
+            fl.gather(torch.ones(4, 2), slice(0, 1), out)
+
+
+def test_the_sample_that_cannot_be_preloaded_is_named() -> None:
+    with pytest.raises(ValueError, match="no number") as caught:
+        fl.CachedDataset(_Broken())
+    assert caught.value.__notes__ == ["foreload: while loading sample 1 of data"]
+
+
+class _Broken:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            raise ValueError("no number")
+        return index
+
+
+@pytest.mark.parametrize("name", ["pin", "share", "move"])
+def test_switches_are_true_or_false(name: str) -> None:
+    switches: dict[str, Any] = {name: "no"}
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got 'no'"):
+        fl.CachedDataset(torch.arange(3), **switches)

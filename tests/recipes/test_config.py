@@ -141,3 +141,10 @@ def test_one_sampler_at_most() -> None:
     with pytest.raises(ValueError, match="custom_sampler and custom_batch_sampler cannot both be given"):
         DataLoaderConfig(custom_sampler=[0], custom_batch_sampler=[[0]])
     assert fl.DataLoaderConfig is DataLoaderConfig
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "loader.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        DataLoaderConfig().to_json(path)
+    assert caught.value.filename == str(path)

@@ -182,3 +182,13 @@ def test_create_dataloader_trains_and_validates(photos: Path, workers: int) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fl.create_dataloader(photos, num_workers=0)  # a folder of classes
+
+
+@pytest.mark.parametrize("name", ["preload", "augment", "pin_memory"])
+def test_switches_are_true_or_false(tmp_path: Path, name: str) -> None:
+    # (As they come from a command line: the text "False" is true in Python.)
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(path)
+    switches: dict[str, Any] = {name: "False"}
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got 'False'"):
+        fl.create_dataloader([path], [0], num_workers=0, **switches)

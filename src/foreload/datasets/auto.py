@@ -45,9 +45,13 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     Raises:
         FileNotFoundError: the path does not exist.
         ValueError: it is a file of no known kind.
+        KeyError: it is an HDF5 file without a dataset of the name ``data``.
+        TypeError: it is no path.
     """
     if are_shards(data_path):
         return TarDataset(data_path, transform)
+    if not isinstance(data_path, (str, os.PathLike)):
+        raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
     path = Path(data_path)
     if not path.exists():
         raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
@@ -55,7 +59,12 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     if kind in _HDF5 and path.is_file():
         from foreload.datasets.hdf5 import HDF5Dataset
 
-        return HDF5Dataset(path, transform=transform)
+        try:
+            return HDF5Dataset(path, transform=transform)
+        except KeyError as error:  # it names an argument that only HDF5Dataset has
+            raise KeyError(
+                f"{error.args[0]}; to name one of them, use HDF5Dataset({str(path)!r}, dataset_name=...)"
+            ) from None
     if kind in _TEXT and (path.is_file() or kind == ".txt"):
         from foreload.datasets.text import TextDataset
 

@@ -69,6 +69,8 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
     (27, 1)
     """
 
+    _num_entries: int | None = None  # not known before __init__
+
     def __init__(
         self,
         data_path: str | Path,
@@ -92,13 +94,14 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
     def _counted(self) -> int:
         if isinstance(self.entries, Sized):
             return len(self.entries)
+        must = f"{type(self).__name__}.index() must return the samples, or how many there are"
         try:
-            return operator.index(self.entries)
+            count = operator.index(self.entries)
         except TypeError:
-            raise TypeError(
-                f"{type(self).__name__}.index() must return the samples, or how many there are, "
-                f"got {type(self.entries).__name__}"
-            ) from None
+            raise TypeError(f"{must}, got {type(self.entries).__name__}") from None
+        if count < 0:
+            raise ValueError(f"{must}, got {count}")
+        return count
 
     def _locate(self, data_path: Any) -> Any:
         if not isinstance(data_path, (str, os.PathLike)):
@@ -114,7 +117,13 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
 
     @property
     def _count(self) -> int:
-        return len(self._loaded()[0]) if self._loads_data else self._num_entries
+        if self._loads_data:
+            return len(self._loaded()[0])
+        if self._num_entries is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.__init__ must call super().__init__(data_path), which finds the samples"
+            )
+        return self._num_entries
 
     def _load_data(self) -> Any:
         """Fill ``self.data`` and ``self.targets``, in place of :meth:`index` and :meth:`read`. Called once."""
@@ -190,7 +199,11 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
         if self.loading_mode is LoadingMode.EAGER:
 
             def load(index: int) -> None:
-                store.load(index, self.read)
+                try:
+                    store.load(index, self.read)
+                except Exception as error:
+                    error.add_note(f"foreload: while loading sample {index} of {str(self.data_path)!r}")
+                    raise
 
             if self._allows_threads:
                 reading: Iterable[None] = track_threads(load, range(self._count), "reading samples", after=1)

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from foreload import _native
 from foreload.cache.view import is_remote, parts_of
+from foreload.checks import check_bool
 from foreload.errors import warn_user
 
 __all__ = ["DirectReads", "direct_problem", "open_direct"]
@@ -38,7 +39,8 @@ class DirectReads:
 
     @direct_io.setter
     def direct_io(self, direct: bool) -> None:
-        self._direct_io = self._files.direct = bool(direct)
+        check_bool("direct_io", direct)
+        self._direct_io = self._files.direct = direct
         self._direct_problem = self._find_problem() if direct else None
         if self._direct_problem is not None:
             warn_user(f"direct_io=True: {self._direct_problem}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -243,6 +243,8 @@ def _identity(folder: str | Path) -> tuple[int, int]:
 def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if labels is None:
         return Listing(paths, np.full(len(paths), -1), [])
+    if not isinstance(labels, Sized):
+        raise TypeError(f"labels must be a list or an array, one int or one str per file, got {labels!r:.80}")
     if len(labels) != len(paths):
         raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")
     values = np.asarray(labels)

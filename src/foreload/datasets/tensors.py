@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
-from foreload.checks import Array, inherits
+from foreload.checks import Array, check_bool, inherits
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
@@ -34,7 +34,7 @@ def gather(
         source: a contiguous CPU tensor or array of any dtype; its rows are ``source[i]``.
         indices: int64 row numbers, negative ones counting from the end; or a slice, which gives a view.
         out: a contiguous CPU tensor for the result, of shape ``(len(indices), *source.shape[1:])``, possibly
-            page-locked; by default a new one.
+            page-locked, in memory of its own; by default a new one.
 
     Raises:
         IndexError: an index is out of range; nothing has been written.
@@ -49,20 +49,31 @@ def gather(
         raise ValueError("source must have rows; it is a scalar")
     if isinstance(indices, slice):
         view = tensor[indices]
-        return view if out is None else out.copy_(view)
+        return view if out is None else _checked_out(out, tensor, len(view)).copy_(view)
     rows = as_indices(indices)
-    shape = (len(rows), *tensor.shape[1:])
     if out is None:
-        out = torch.empty(shape, dtype=tensor.dtype, device="cpu")
-    elif out.shape != shape or out.dtype != tensor.dtype or not out.is_contiguous() or out.device.type != "cpu":
-        raise ValueError(
-            f"out must be a contiguous CPU tensor of shape {tuple(shape)} and {tensor.dtype}, got "
-            f"{tuple(out.shape)}, {out.dtype} on {out.device}"
-        )
+        out = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, device="cpu")
+    else:
+        _checked_out(out, tensor, len(rows))
     if out.numel() == 0:
         _native.gather(np.empty((len(tensor), 0), np.uint8), rows, np.empty((len(rows), 0), np.uint8))
     else:
         _native.gather(byte_rows(tensor), rows, byte_rows(out))
+    return out
+
+
+def _checked_out(out: torch.Tensor, source: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the tensor that ``count`` rows are to be copied to; raise ValueError unless it fits them."""
+    shape = (count, *source.shape[1:])
+    if out.shape != shape or out.dtype != source.dtype or not out.is_contiguous() or out.device.type != "cpu":
+        raise ValueError(
+            f"out must be a contiguous CPU tensor of shape {tuple(shape)} and {source.dtype}, got "
+            f"{tuple(out.shape)}, {out.dtype} on {out.device}"
+        )
+    first, begin = source.data_ptr(), out.data_ptr()
+    # (Rows would be overwritten before they are read.)
+    if out.nbytes and source.nbytes and begin < first + source.nbytes and first < begin + out.nbytes:
+        raise ValueError("out shares memory with source; give a tensor of its own, or out=None")
     return out
 
 
@@ -100,6 +111,10 @@ class CachedDataset(Dataset[Any], NativeBatches):
 
     def __init__(self, data: Any, *, pin: bool | None = None, share: bool = True, move: bool = False) -> None:
         is_loaded = not isinstance(data, (torch.Tensor, np.ndarray, tuple, list, Mapping)) or _are_samples(data)
+        if pin is not None:
+            check_bool("pin", pin)
+        check_bool("share", share)
+        check_bool("move", move)
         rows = Rows(_contiguous(_preload(data) if is_loaded else data))
         given = {_address(field) for field in _fields(data)} if not is_loaded else set()
         rows.hold(share=share, move=[move or _address(field) not in given for field in rows.fields], pin=pin)
@@ -298,7 +313,15 @@ def _preload(dataset: Any) -> Any:
         ) from None
     if count == 0:
         raise ValueError("data is an empty dataset")
-    return default_collate([dataset[i] for i in track(range(count), "preloading", total=count, after=1)])
+
+    def load(index: int) -> Any:
+        try:
+            return dataset[index]
+        except Exception as error:
+            error.add_note(f"foreload: while loading sample {index} of data")
+            raise
+
+    return default_collate([load(index) for index in track(range(count), "preloading", total=count, after=1)])
 
 
 def _fields(data: Any) -> Iterator[Any]:

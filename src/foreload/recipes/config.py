@@ -192,6 +192,9 @@ def _written(text: str, path: str | Path | None) -> str:
         with part.open("x", encoding="utf-8") as file:
             file.write(text)
         part.replace(target)
+    except OSError as error:
+        error.filename = target  # not the other file, which nobody has asked for
+        raise
     finally:
         part.unlink(missing_ok=True)
     return text

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from foreload import transforms
+from foreload.checks import check_bool
 from foreload.datasets.folders import Labels
 from foreload.datasets.images.dataset import ImageDataset
 from foreload.device.prefetch import PrefetchLoader
@@ -111,7 +112,7 @@ class HighPerformanceDataset(ImageDataset):
         cache_size: int = 1000,
         preload: bool = False,
     ) -> None:
-        mode = LoadingMode.EAGER if preload else LoadingMode.LAZY
+        mode = LoadingMode.EAGER if check_bool("preload", preload) else LoadingMode.LAZY
         super().__init__(data_paths, transform=transform, loading_mode=mode, cache_size=cache_size, labels=labels)
 
     def cache_stats(self) -> dict[str, float]:
@@ -172,6 +173,8 @@ def create_dataloader(
     >>> images.shape, labels
     (torch.Size([1, 3, 32, 32]), tensor([1]))
     """
+    check_bool("augment", augment)
+    check_bool("pin_memory", pin_memory)
     train = transforms.train(img_size, color_jitter=_COLOR_JITTER)
     transform = train if augment else transforms.val(img_size)
     dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -46,7 +46,13 @@ def check_jitter(jitter: Jitter | None) -> Jitter:
         ValueError: it makes no sense.
     """
     values = jitter or (0.0, 0.0, 0.0, 0.0)
-    if len(values) != 4 or not all(map(math.isfinite, values)) or min(values) < 0 or values[3] > 0.5:
+    if (
+        not isinstance(values, Sized)
+        or len(values) != 4
+        or not all(map(math.isfinite, values))
+        or min(values) < 0
+        or values[3] > 0.5
+    ):
         raise ValueError(
             "color_jitter must be (brightness, contrast, saturation, hue), finite, none negative and hue at most "
             f"0.5, got {jitter}"

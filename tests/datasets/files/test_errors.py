@@ -143,3 +143,58 @@ def test_a_read_error(tmp_path: Path) -> None:
         check=True,
     )
     assert result.stdout.splitlines() == [f"{errno.EIO} 5.eio True", "9 [5]"] * 2
+
+
+@pytest.mark.parametrize("kind", [fl.FileDataset, fl.ImageDataset])
+def test_labels_without_a_length_are_named(tmp_path: Path, kind: Any) -> None:
+    for labels in ((number for number in [1]), 3):
+        with pytest.raises(TypeError, match="labels must be a list or an array, one int or one str per file"):
+            kind([tmp_path / "a.jpg"], labels=labels)
+
+
+def test_direct_io_is_true_or_false(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    wrong: Any = "False"
+    with pytest.raises(TypeError, match="direct_io must be True or False, got 'False'"):
+        fl.FileDataset(tmp_path, direct_io=wrong)
+
+
+def test_an_unknown_loading_mode_is_named_and_the_known_ones_are_listed() -> None:
+    for mode in ("EAGER", 3):
+        with pytest.raises(ValueError, match=f"loading_mode must be .*'lazy', 'eager'.*, got {mode!r}"):
+            LoadingMode(mode)
+
+
+class _Odd(fl.BaseDataset):
+    count = 3
+
+    def index(self) -> int:
+        return self.count
+
+    def read(self, index: int) -> int:
+        if index == 1:
+            raise ValueError("no number")
+        return index
+
+
+def test_the_sample_that_cannot_be_read_at_the_start_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no number") as caught:
+        _Odd(tmp_path, loading_mode=LoadingMode.EAGER)
+    assert caught.value.__notes__ == [f"foreload: while loading sample 1 of {str(tmp_path)!r}"]
+
+
+def test_a_count_below_zero_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Odd, "count", -3)
+    with pytest.raises(ValueError, match=r"_Odd.index\(\) must return the samples, or how many there are, got -3"):
+        _Odd(tmp_path)
+
+
+class _Uncalled(_Odd):
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_dataset_without_its_base_class_says_what_is_missing() -> None:
+    for use in (len, lambda dataset: dataset[0]):
+        with pytest.raises(RuntimeError, match=r"_Uncalled.__init__ must call super\(\).__init__\(data_path\)"):
+            use(_Uncalled())

@@ -266,3 +266,26 @@ def test_indexing_tells_how_far_it_is_and_can_be_ended(tmp_path: Path, split: st
 
     with pytest.raises(KeyboardInterrupt):
         _native.LineFile(os.fsencode(path), split, ",", 2, end)
+
+
+@pytest.mark.parametrize("column", [" label", "Label"])
+def test_a_column_that_is_nearly_that_of_the_labels_is_pointed_out(tmp_path: Path, column: str) -> None:
+    path = write(tmp_path / "a.csv", f"text,{column}\na,1\nb,2\n".encode())
+    with pytest.warns(
+        UserWarning, match=f"no labels, but it has a column '{column}'; give label_field='{column}'"
+    ):
+        assert fl.TextDataset(path, max_length=1)[0].tolist() == [ord("a")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fl.TextDataset(path, label_field=column)[1][1] == 2
+        assert len(fl.TextDataset(path, label_field=None)) == 2
+
+
+def test_labels_that_begin_after_the_first_record_are_not_left_out_silently(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', '{"text": "b", "label": 1}']
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
+    texts = fl.TextDataset(path, max_length=1)
+    with pytest.raises(ValueError, match=r"a.jsonl:2 has a field 'label', which the first .* label_field=None"):
+        texts[1]
+    unlabelled = fl.TextDataset(path, max_length=1, label_field=None)
+    assert [unlabelled[index].tolist() for index in range(2)] == [[ord("a")], [ord("b")]]

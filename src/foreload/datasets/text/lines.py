@@ -17,6 +17,7 @@ from foreload import _native
 from foreload.checks import Array
 from foreload.datasets.folders import class_folders, sorted_files
 from foreload.datasets.text.labels import Labels
+from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.record.progress import Progress, track, track_threads
 
@@ -140,6 +141,7 @@ class _JsonTexts(Texts):
     def __init__(self, source: _native.LineFile, text_field: str, label_field: str | None) -> None:
         super().__init__(source)
         self._text_field = text_field
+        self._leaves_out: str | None = None  # a field that the first record lacks, so that none may have it
         if len(self) == 0 or label_field is None:
             return
         (content,), failures = source.read(np.array([0]))
@@ -148,6 +150,7 @@ class _JsonTexts(Texts):
         first = self._record(0, content)
         self._value(0, first, text_field)
         if label_field == LABEL and LABEL not in first:
+            self._leaves_out = LABEL
             return
         labels = Labels(self.place, label_field)
         for index, data in _contents(self):
@@ -155,7 +158,13 @@ class _JsonTexts(Texts):
         self.targets, self.classes = labels.targets()
 
     def text(self, index: int, data: bytes) -> str:
-        value = self._value(index, self._record(index, data), self._text_field)
+        record = self._record(index, data)
+        if self._leaves_out in record:
+            raise ValueError(
+                f"{self.place(index)} has a field {self._leaves_out!r}, which the first record has not; give "
+                "every record one, or label_field=None, which leaves the labels out"
+            )
+        value = self._value(index, record, self._text_field)
         if not isinstance(value, str):
             raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {reprlib.repr(value)}")
         return value
@@ -231,12 +240,23 @@ def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
         return found
 
 
+def _warn_of_similar(columns: list[str], path: Path) -> None:
+    """Warn of a column that looks as if it were meant to hold the labels, which are otherwise left out."""
+    similar = [column for column in columns if column.strip().lower() == LABEL]
+    if similar:
+        warn_user(
+            f"{str(path)!r} has no column {LABEL!r}, so its samples have no labels, but it has a column "
+            f"{similar[0]!r}; give label_field={similar[0]!r} to use it, or label_field=None if it is none"
+        )
+
+
 def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:
     records = _lines(path, "records", delimiter)
     (first,), _ = records.read(np.array([0])) if len(records) else ([b""], None)
     columns = [field.decode(errors="replace") for field in _native.split_record(first, delimiter)]
     if label_field == LABEL and LABEL not in columns:
         label_field = None
+        _warn_of_similar(columns, path)
     # Names of fields stand in the first line.
     header = isinstance(text_field, str) or isinstance(label_field, str)
     text = _column("text_field", text_field, columns, path)
