@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from foreload.forks.fork import Fork, forked
+from foreload.workers.thread_check.loading import Samples
 
-__all__ = ["Ending", "run_here", "run_in_fork"]
+__all__ = ["Ending", "innermost_frames", "run_here", "run_in_fork"]
 
 # The time that a fork has to write down its stacks, once its time is over.
 _STACKS_SECONDS = 10.0
@@ -118,7 +119,8 @@ def _ending(fork: Fork, stacks: Any, deadline: float) -> Ending:
         return ending
     trouble = "" if is_late else _trouble(fork.process)
     stacks.seek(0)
-    return Ending(trouble=trouble, is_late=is_late, stack=_first_stack(stacks.read().decode(errors="replace")))
+    written = stacks.read().decode(errors="replace")
+    return Ending(trouble=trouble, is_late=is_late, stack=innermost_frames(written, is_late))
 
 
 def _trouble(child: int) -> str:
@@ -128,12 +130,32 @@ def _trouble(child: int) -> str:
     return signal.Signals(ended.si_status).name
 
 
-def _first_stack(text: str) -> str:
-    """Return the innermost frames of the thread that crashed or waits, as far as they are not foreload's."""
-    parts = re.split(r"^(Current thread|Thread) .*\n", text, flags=re.MULTILINE)[1:]
-    stacks = sorted(zip(parts[::2], parts[1::2], strict=True))  # the current one comes first
+def innermost_frames(stacks: str, is_late: bool) -> str:
+    """Return the innermost frames of the thread that crashed or waits, as far as they are not foreload's.
+
+    Args:
+        stacks: those of all threads, as ``faulthandler`` writes them down.
+        is_late: whether a thread waits, and not the current one crashed. Then all others may wait for it, wherever
+            they are; one that is loading a sample tells most.
+
+    >>> stacks = f'''Current thread 0x1 (most recent call first):
+    ...   File "{threading.__file__}", line 9 in wait
+    ... Thread 0x2 (most recent call first):
+    ...   File "/a/numpy.py", line 5 in seed
+    ...   File "{__file__}", line 3 in work
+    ... Thread 0x3 (most recent call first):
+    ...   File "/my/dataset.py", line 7 in __getitem__
+    ...   File "{Samples.load.__code__.co_filename}", line 4 in load
+    ... '''
+    >>> innermost_frames(stacks, is_late=True)
+    'File "/my/dataset.py", line 7 in __getitem__'
+    """
+    parts = re.split(r"^(Current thread|Thread) .*\n", stacks, flags=re.MULTILINE)[1:]
+    loading = f'"{Samples.load.__code__.co_filename}"'
+    named = zip(parts[::2], parts[1::2], strict=True)
+    found = [(is_late and loading not in stack, name, stack) for name, stack in named]
     folder = str(Path(__file__).parents[2]) + os.sep
-    for _, stack in stacks:
+    for _, _, stack in sorted(found):  # the current one comes before others of its kind
         frames = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
         own = frames[: next((at for at, line in enumerate(frames) if folder in line), len(frames))]
         if not all(threading.__file__ in line for line in own):
