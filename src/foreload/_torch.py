@@ -99,7 +99,9 @@ def has_plain_tensors() -> bool:
     if torch._C._len_torch_dispatch_stack() or torch.Tensor.__getitem__ is not own.__getitem__:
         return False
     depth: int = torch._C._len_torch_function_stack()
-    return all(type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth))
+    return not depth or all(
+        type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth)
+    )
 
 
 _randperm = torch.randperm

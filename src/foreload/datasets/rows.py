@@ -15,7 +15,7 @@ from foreload.batch.assembly import SubsetAssembly, note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.view import holds_values
 from foreload.datasets.tensor_rows import Rows
-from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather, lie_in
+from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather
 from foreload.order.index import row_numbers
 from foreload.order.resume import has_state
 from foreload.protocol import Assembly, Batch, BatchMemory, BatchOptions, EpochListener
@@ -96,7 +96,7 @@ def row_assembly(dataset: Any, spec: BatchOptions, buffers: BatchMemory) -> Asse
     def is_same() -> bool:
         present, _ = fields_of(dataset)
         are_plain = has_plain_tensors() and all(type(field) is torch.Tensor for field in present)
-        return are_plain and lie_in(rows, present)
+        return are_plain and rows.are_of(present)
 
     return _RowAssembly(rows, buffers, collate, is_same)
 

@@ -214,7 +214,8 @@ class Rows:
     def _open(self) -> None:
         places = [(field.data_ptr(), row_bytes(field)) for field in self.fields]
         self.sources = _native.RowSources(self.count, places)
-        self._likes: tuple[int, list[torch.Tensor]] = -1, []
+        self._forms = [(field.data_ptr(), field.shape, field.dtype) for field in self.fields]
+        self._likes: tuple[int, list[torch.Tensor], int] = -1, [], 0
 
     def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
         """Put the tensors where they stay.
@@ -243,18 +244,36 @@ class Rows:
             return dict(zip(self.names, fields, strict=True))
         return list(fields) if batch else tuple(fields)
 
-    def likes(self, count: int) -> list[torch.Tensor]:
-        """Return a tensor like each field's part of a batch, whose memory is never touched.
+    def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are still the rows of tensors, which may have been changed in place or replaced since."""
+        if len(tensors) != len(self._forms):
+            return False
+        # Written out, since it runs before each batch.
+        for tensor, (place, shape, dtype) in zip(tensors, self._forms):  # noqa: B905
+            if (
+                tensor.data_ptr() != place
+                or tensor.shape != shape
+                or tensor.dtype is not dtype
+                or tensor.layout is not torch.strided
+                or not tensor.is_contiguous()
+                or tensor.requires_grad
+            ):
+                return False
+        return True
+
+    def likes(self, count: int) -> tuple[list[torch.Tensor], int]:
+        """Return a tensor like each field's part of a batch, whose memory is never touched, and the most bytes.
 
         A tensor like another one is made in half the time.
         """
-        size, likes = self._likes
+        size, likes, most = self._likes
         if size != count:
             likes = [
                 torch.empty((count, *field.shape[1:]), dtype=field.dtype, device="cpu") for field in self.fields
             ]
-            self._likes = count, likes
-        return likes
+            most = max(like.nbytes for like in likes)
+            self._likes = count, likes, most
+        return likes, most
 
     def gather(self, rows: Indices) -> Any:
         """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
@@ -262,14 +281,14 @@ class Rows:
         least = MIN_BORROWED_BYTES if memory.is_shared else MIN_LENT_BYTES
         outs = [
             memory.take(tuple(like.shape), like.dtype) if like.nbytes >= least else torch.empty_like(like)
-            for like in self.likes(len(rows))
+            for like in self.likes(len(rows))[0]
         ]
         self.sources.gather(rows, [out.data_ptr() for out in outs])
         return self.pack([memory.handed_over(out) for out in outs], batch=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is native; a process that is being spawned maps files itself."""
-        state = {name: value for name, value in vars(self).items() if name not in ("sources", "_likes")}
+        state = {name: value for name, value in vars(self).items() if name not in ("sources", "_forms", "_likes")}
         if get_spawning_popen() is None:
             return {**state, "_files": [None] * len(self.fields)}
         return {**state, "fields": [file or field for file, field in zip(self._files, self.fields, strict=True)]}

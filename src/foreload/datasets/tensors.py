@@ -20,7 +20,9 @@ from foreload.order.index import as_indices, positions_of, require_nonempty, row
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
 
-__all__ = ["CachedDataset", "TensorAssembly", "gather", "lie_in", "tensor_assembly"]
+__all__ = ["CachedDataset", "TensorAssembly", "gather", "tensor_assembly"]
+
+_data_ptr = torch.Tensor.data_ptr
 
 
 def gather(
@@ -164,7 +166,7 @@ def tensor_assembly(
         return default_collate([dataset[index] for index in indices])
 
     return TensorAssembly(
-        rows, buffers, collate, lambda: has_plain_tensors() and lie_in(rows, _tensors_of(dataset))
+        rows, buffers, collate, lambda: has_plain_tensors() and rows.are_of(_tensors_of(dataset))
     )
 
 
@@ -175,7 +177,7 @@ _known: weakref.WeakKeyDictionary[TensorDataset, tuple[Rows, list[Any]]] = weakr
 
 def _rows_of(dataset: TensorDataset) -> Rows:
     rows, _ = _known.get(dataset, (None, None))
-    if rows is not None and lie_in(rows, dataset.tensors):
+    if rows is not None and rows.are_of(dataset.tensors):
         return rows
     owner = weakref.ref(dataset)
 
@@ -186,19 +188,6 @@ def _rows_of(dataset: TensorDataset) -> Rows:
     rows = Rows(dataset.tensors)
     _known[dataset] = rows, [weakref.ref(tensor, forget) for tensor in dataset.tensors]
     return rows
-
-
-def lie_in(rows: Rows, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether rows are still those of tensors, which may have been changed in place or replaced since."""
-    return len(tensors) == len(rows.fields) and all(
-        tensor.data_ptr() == field.data_ptr()
-        and tensor.shape == field.shape
-        and tensor.layout is torch.strided
-        and tensor.is_contiguous()
-        and tensor.dtype is field.dtype
-        and not tensor.requires_grad
-        for tensor, field in zip(tensors, rows.fields, strict=True)
-    )
 
 
 def _tensors_of(dataset: TensorDataset | torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -273,15 +262,18 @@ class TensorAssembly:
         where = require_nonempty(rows)
         outs = self._allocate(len(where))
         # As torch's own functions do, several threads copy what is large.
-        self._rows.sources.gather(where, [out.data_ptr() for out in outs], torch.get_num_threads())
+        self._rows.sources.gather(where, list(map(_data_ptr, outs)), torch.get_num_threads())
         return self._rows.pack(outs, batch=True)
 
     def _allocate(self, count: int) -> list[torch.Tensor]:
+        likes, most = self._rows.likes(count)
+        if most < MIN_LENT_BYTES:
+            return list(map(torch.empty_like, likes))
         return [
             torch.empty_like(like)
             if like.nbytes < MIN_LENT_BYTES
             else self._buffers.take(tuple(like.shape), like.dtype)
-            for like in self._rows.likes(count)
+            for like in likes
         ]
 
 

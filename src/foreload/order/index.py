@@ -65,12 +65,17 @@ def row_numbers(indices: Any) -> Indices | None:
     >>> row_numbers([3, -1]), row_numbers([slice(0, 2)]), row_numbers(slice(0, 2)), row_numbers([1, False])
     (array([ 3, -1]), None, None, None)
     """
-    if isinstance(indices, torch.Tensor):
+    if isinstance(indices, np.ndarray):
+        if indices.ndim == 1 and indices.dtype == np.int64:
+            return (
+                indices
+                if type(indices) is np.ndarray and indices.flags.c_contiguous
+                else np.ascontiguousarray(indices)
+            )
+    elif isinstance(indices, torch.Tensor):
         indices = indices.numpy()
-    elif not isinstance(indices, (np.ndarray, list, tuple, range)):
+    elif not isinstance(indices, (list, tuple, range)):
         return None
-    elif isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1:
-        return np.ascontiguousarray(indices)
     try:
         rows = np.asarray(indices)
     except (TypeError, ValueError):  # of different lengths, or of objects that are no numbers
