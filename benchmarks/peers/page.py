@@ -64,7 +64,7 @@ def tables(content: dict[str, Any]) -> str:
             f"### {row['work'].capitalize()}",
             "",
             f"{_sentence(row['about'].strip())}. {row['samples']:,} samples; "
-            f"{row['rounds']} rounds on {row['date']}: `{row['command']}`.",
+            f"{row['rounds']} rounds on {row['date']}: `{row['command']}`.{_elsewhere(row, content)}",
             "",
         ]
         lines += _details(row)
@@ -73,6 +73,12 @@ def tables(content: dict[str, Any]) -> str:
         "All contestants could be installed."
     ]
     return "\n".join(lines) + "\n"
+
+
+def _elsewhere(row: Row, content: dict[str, Any]) -> str:
+    """The machine of a row that was not measured on the same one as most."""
+    own = row.get("machine", content["machine"])
+    return "" if own == content["machine"] else f" {described(own).replace('The machine:', 'Another machine:')}"
 
 
 def _compared(row: Row) -> str:
@@ -145,7 +151,7 @@ def _generated() -> str:
         return "Not measured yet on a quiet machine; `make bench-peers` writes the figures.\n"
     content = json.loads(RESULT.read_text())
     return (
-        f"Measured row by row: each says the command that repeats it. {described(content['machine'])}\n\n"
+        f"Measured row by row: each says the command that repeats it, and the machine if it was another one. {described(content['machine'])}\n\n"
         f"![foreload against the best peer of each workload](assets/{PLOT.name})\n\n{tables(content)}"
     )
 

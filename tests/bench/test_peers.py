@@ -220,12 +220,14 @@ def compared(ours: float, theirs: float, shows: str = "rate") -> dict[str, Any]:
 def test_the_page_says_where_foreload_is_behind() -> None:
     rows = [compared(300, 100), compared(50, 100), compared(2, 10, "import")]
     assert [page.ratio(row) for row in rows] == [3, 0.5, 5]
-    text = page.tables({"rows": rows, "missing": {"dali": "no wheel"}})
+    rows[1]["machine"], rows[2]["machine"] = {"cores": 2}, {"cores": 64}
+    text = page.tables({"machine": {"cores": 2}, "rows": rows, "missing": {"dali": "no wheel"}})
     assert "behind in 1 of 3 rows: 50 (0.50)" in text
     assert "**0.50**, behind" in text
     assert "- b: wrong: x" in text
     assert "- dali: no wheel" in text
-    assert "5 rounds on 2026-01-01: `run it`." in text
+    assert text.count("5 rounds on 2026-01-01: `run it`.\n") == 2
+    assert "5 rounds on 2026-01-01: `run it`. Another machine: cores: 64.\n" in text
 
 
 def test_the_document_is_that_of_the_results() -> None:
