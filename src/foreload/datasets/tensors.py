@@ -14,8 +14,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
+from foreload.batch.unlike import note_unlike
 from foreload.checks import Array, check_bool, inherits
-from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
+from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 from foreload.record.progress import track
@@ -293,7 +294,7 @@ def _contiguous(data: Any) -> Any:
     if isinstance(data, np.ndarray):
         # (ascontiguousarray would drop a mask, and make a sample of a scalar.)
         return np.asanyarray(data, order="C")
-    if isinstance(data, torch.Tensor) and data.layout is torch.strided:
+    if isinstance(data, torch.Tensor) and not without_rows(data):
         return data.detach().cpu().contiguous()
     if isinstance(data, Mapping):
         return {name: _contiguous(field) for name, field in data.items()}
@@ -321,7 +322,12 @@ def _preload(dataset: Any) -> Any:
             error.add_note(f"foreload: while loading sample {index} of data")
             raise
 
-    return default_collate([load(index) for index in track(range(count), "preloading", total=count, after=1)])
+    samples = [load(index) for index in track(range(count), "preloading", total=count, after=1)]
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        note_unlike(error, samples, range(count))
+        raise
 
 
 def _fields(data: Any) -> Iterator[Any]:
