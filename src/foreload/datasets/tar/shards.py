@@ -39,6 +39,7 @@ LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
 
 _VERSION = 2  # the first one had no headers
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_UNPACK = "unpack it if it is compressed, or read it in order by TarStream"
 _BLOCK = 512
 _STEP = 1 << 20
 # WebDataset's rule for members that describe others.
@@ -199,7 +200,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                 places.append((member.offset_data, member.size, *_header_of(member, file)))
             _check_end(tar, file, source, size)
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
+        raise DecodeError(f"{source}: no tar, or damaged: {error}; {_UNPACK}") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
     warn_of_apart(source, keys)
@@ -253,7 +254,10 @@ def _label(content: IO[bytes] | None, name: str, source: str) -> int:
     text = b"" if content is None else content.read(LABEL_BYTES)
     label = read_label(text)
     if label is None:
-        raise DecodeError(f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}")
+        raise DecodeError(
+            f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}; give what "
+            "is no such label another field than .cls, or read the shard by TarStream, to which it is bytes"
+        )
     return label
 
 
