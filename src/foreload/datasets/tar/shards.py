@@ -19,6 +19,7 @@ from foreload.checks import Array, fits_int64
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
+from foreload.datasets.tar.patterns import expand
 from foreload.datasets.tar.warn import warn_of_apart, warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
@@ -38,7 +39,6 @@ __all__ = [
 LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
 
 _VERSION = 2  # the first one had no headers
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _UNPACK = "unpack it if it is compressed, or read it in order by TarStream"
 _BLOCK = 512
 _STEP = 1 << 20
@@ -293,7 +293,7 @@ def tars_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
-    """List shards: of a folder, or a file or URL, or ``"train-{000..099}.tar"``, or several of these.
+    """List shards: of a folder, or a file or URL, or a pattern (:func:`expand`), or several of these.
 
     Raises:
         FileNotFoundError: there are none.
@@ -309,16 +309,13 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             raise ValueError("shards is an empty list; give at least one")
         return listed
     text = local_path(os.fspath(shards))
-    if braces := _BRACES.search(text):
-        low, high = braces.groups()
-        numbers = range(int(low), int(high) + 1)
-        if not numbers:
-            raise ValueError(f"shards: {braces.group()!r} in {text!r} counts down; give the lower number first")
-        return [
-            name
-            for number in numbers
-            for name in list_shards(f"{text[: braces.start()]}{number:0{len(low)}}{text[braces.end() :]}")
-        ]
+    if "{" in text and (is_remote(text) or not os.path.exists(text)):
+        try:
+            names = expand(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, in {text!r}") from None
+        if names != [text]:
+            return [name for one in names for name in list_shards(one)]
     if is_remote(text) or not os.path.isdir(text):
         return [text]
     found = tars_in(text, (".tar",))
