@@ -330,29 +330,6 @@ def test_out_fits_a_slice_too() -> None:
             fl.gather(torch.ones(4, 2), slice(0, 1), out)
 
 
-def test_the_sample_that_cannot_be_preloaded_is_named() -> None:
-    with pytest.raises(ValueError, match="no number") as caught:
-        fl.CachedDataset(_Broken())
-    assert caught.value.__notes__ == ["foreload: while loading sample 1 of data"]
-
-
-def test_the_sample_that_does_not_fit_the_others_is_named() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        fl.CachedDataset([(torch.ones(2),), (torch.ones(3),)])
-    (note,) = caught.value.__notes__
-    assert note.startswith("foreload: sample 1: [0] has the shape (3,), but the shape (2,) in the first sample")
-
-
-class _Broken:
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> int:
-        if index == 1:
-            raise ValueError("no number")
-        return index
-
-
 @pytest.mark.parametrize("name", ["pin", "share", "move"])
 def test_switches_are_true_or_false(name: str) -> None:
     switches: dict[str, Any] = {name: "no"}

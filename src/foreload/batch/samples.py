@@ -20,11 +20,11 @@ from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators import KeyedGenerators, loading
-from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
 from foreload.cache.view import CachedView, holds_values
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
+from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions

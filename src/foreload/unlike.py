@@ -11,7 +11,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from foreload.checks import fits_int64
 
-__all__ = ["Unlike", "first_unlike", "note_unlike"]
+__all__ = ["Unlike", "first_rounded", "first_unlike", "note_unlike"]
 
 _TAKEN = (torch.Tensor, np.ndarray, np.number, np.bool_, int, float, str, bytes, Mapping)
 _REMEDY = "convert it in the dataset or a transform, or give a collate_fn"
@@ -56,6 +56,30 @@ def first_unlike(samples: Any) -> Unlike | None:
         return _first_unlike(list(samples), "")
     except Exception:  # samples may be objects that fail at anything, and there is an error to report already
         return None
+
+
+def first_rounded(samples: Sequence[Any], batch: Any) -> int | None:
+    """Return the position of a sample with a number that the batch does not hold; None if it holds all.
+
+    Torch gives numbers of different types the type of all together, and float32 does not hold all of int64.
+
+    >>> samples = [torch.tensor(0.5), torch.tensor(16_777_217)]
+    >>> first_rounded(samples, torch.stack(samples))
+    1
+    """
+    parts: list[int | None]
+    if isinstance(batch, Mapping):
+        parts = [first_rounded([sample[key] for sample in samples], rows) for key, rows in batch.items()]
+    elif isinstance(batch, torch.Tensor):
+        is_mixed = len({getattr(value, "dtype", type(value)) for value in samples}) > 1
+        parts = [i for i, value in enumerate(samples) if is_mixed and _is_rounded(value, batch.dtype)]
+    elif _is_sequence(batch):
+        parts = [
+            first_rounded(values, rows) for values, rows in zip(zip(*samples, strict=True), batch, strict=True)
+        ]
+    else:
+        parts = []
+    return next((part for part in parts if part is not None), None)
 
 
 def _first_unlike(values: list[Any], path: str) -> Unlike | None:
@@ -134,3 +158,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"the keys {', '.join(map(repr, value)) or '(none)'}"
     return f"{len(value)} items" if _is_sequence(value) else f"the shape {tuple(value.shape)}"
+
+
+def _is_rounded(value: Any, dtype: torch.dtype) -> bool:
+    given = torch.as_tensor(value)
+    kept = given.to(dtype).to(given.dtype)
+    return not bool(((kept == given) | (given != given)).all())
