@@ -234,13 +234,27 @@ def test_a_list_of_samples_is_a_dataset() -> None:
         (torch.tensor(1), ValueError, "one row per sample"),
         (["a"], TypeError, r"data\[0\]"),
         (5, TypeError, "data must be"),
-        (X.to_sparse(), ValueError, "contiguous"),
+        (X.to_sparse(), ValueError, r"data is of the layout torch.sparse_coo; give data.to_dense\(\)"),
+        (
+            (X, X.to("meta")),
+            ValueError,
+            r"data\[1\] is on the meta device, .*; give data\[1\] as it is on the CPU",
+        ),
     ],
-    ids=["ragged", "no fields", "no names", "scalar", "text", "number", "sparse"],
+    ids=["ragged", "no fields", "no names", "scalar", "text", "number", "sparse", "meta"],
 )
 def test_wrong_data_is_named(data: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         fl.CachedDataset(data)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
+def test_tensors_without_rows_of_plain_numbers_are_named() -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(2), 1, 0, torch.qint8)
+    with pytest.raises(ValueError, match=r"data\['q'\] is quantized; give data\['q'\].dequantize\(\)"):
+        fl.CachedDataset({"q": quantized})
+    with pytest.raises(ValueError, match="data is a nested tensor; pad it"):
+        fl.CachedDataset(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]))
 
 
 @pytest.mark.parametrize("kind", [">f4", ">i8", ">u2", ">c16", "<f8"])
@@ -314,22 +328,6 @@ def test_out_fits_a_slice_too() -> None:
     for out in (torch.zeros(3, 2), torch.zeros(1, 2, dtype=torch.int64)):
         with pytest.raises(ValueError, match=r"out must be .* of shape \(1, 2\) and torch.float32"):
             fl.gather(torch.ones(4, 2), slice(0, 1), out)
-
-
-def test_the_sample_that_cannot_be_preloaded_is_named() -> None:
-    with pytest.raises(ValueError, match="no number") as caught:
-        fl.CachedDataset(_Broken())
-    assert caught.value.__notes__ == ["foreload: while loading sample 1 of data"]
-
-
-class _Broken:
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> int:
-        if index == 1:
-            raise ValueError("no number")
-        return index
 
 
 @pytest.mark.parametrize("name", ["pin", "share", "move"])

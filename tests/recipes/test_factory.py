@@ -192,3 +192,16 @@ def test_switches_are_true_or_false(tmp_path: Path, name: str) -> None:
     switches: dict[str, Any] = {name: "False"}
     with pytest.raises(TypeError, match=f"{name} must be True or False, got 'False'"):
         fl.create_dataloader([path], [0], num_workers=0, **switches)
+
+
+@pytest.mark.parametrize("size", [0, (4, 99999), (1, 2, 3), "224", 2.5])
+def test_a_wrong_size_of_images_is_named_as_it_was_given(tmp_path: Path, size: Any) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(path)
+    for augment in (True, False):
+        with pytest.raises((ValueError, TypeError), match=r"^img_size must be "):
+            fl.create_dataloader([path], [0], num_workers=0, img_size=size, augment=augment)
+    with pytest.raises((ValueError, TypeError), match=r"^image_size must be "):
+        fl.ImageDataset(tmp_path, image_size=size)
+    with pytest.raises((ValueError, TypeError), match=r"^size must be "):
+        fl.transforms.resize(size)

@@ -15,7 +15,7 @@ import foreload as fl
 from foreload.remote.patience import Patience, seconds_to_wait
 from tests.remote.test_answers import READERS, both
 from tests.remote.test_patience import BOUND
-from tests.remote.web_server import Handler, noise, with_slow, write_shard
+from tests.remote.web_server import Fault, Handler, noise, with_slow, write_shard
 
 pytest.importorskip("obstore")
 
@@ -201,4 +201,49 @@ def test_a_stream_gets_another_range_than_it_asked_for(folder: Path, serve: Any,
 
     server.fault = fault
     with pytest.raises(OSError, match=r"another range than was asked for.*s-0\.tar"):
+        READERS["stream"](server.url("s-0.tar"))
+
+
+def in_chunks(handler: Handler, part: slice) -> bool:
+    """Answer in chunks, without a length, and cut the connection after a part."""
+    content = (handler.server.folder / handler.path.lstrip("/")).read_bytes()
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    for name, value in handler.server.validators(content).items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    body = content[part]
+    handler.wfile.write(b"%x\r\n" % len(body) + body + b"\r\n" + b"0\r\n\r\n" * (part.stop is None))
+    if part.stop is not None:
+        handler.cut()
+    return True
+
+
+@pytest.mark.parametrize("lengths", ["then with one", "before with one"])
+def test_a_stream_whose_length_is_said_by_some_answers_only(lengths: str, folder: Path, serve: Any) -> None:
+    server = serve(folder)
+    steps: list[Fault] = [lambda handler: in_chunks(handler, slice(0, 40_000))]
+    if lengths == "before with one":
+        steps = [cut_after(40_000), lambda handler: in_chunks(handler, slice(0, None))]
+    left = iter(steps)
+    server.fault = lambda handler: (step := next(left, None)) is not None and step(handler)
+    assert READERS["stream"](server.url("s-0.tar")) == list(fl.TarDataset(folder / "s-0.tar"))
+    assert len(server.asked) == 2
+
+
+def test_a_part_in_place_of_all_is_no_file(folder: Path, serve: Any) -> None:
+    """The part may end between two samples, and look like a shorter shard."""
+    server = serve(folder)
+
+    def fault(handler: Handler) -> bool:
+        content = (folder / "s-0.tar").read_bytes()
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 0-{4095}/{len(content)}")
+        handler.send_header("Content-Length", "4096")
+        handler.end_headers()
+        handler.wfile.write(content[:4096])
+        return True
+
+    server.fault = fault
+    with pytest.raises(OSError, match=r"sends a part, though it was asked for all of it.*s-0\.tar"):
         READERS["stream"](server.url("s-0.tar"))

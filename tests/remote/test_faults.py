@@ -191,3 +191,20 @@ def test_a_server_without_ranges(folder: Path, serve: Any) -> None:
     server.fault = no_ranges
     with pytest.raises(OSError, match=r"does not serve ranges of files.*TarStream.*s-0\.tar"):
         dataset[0]
+
+
+@pytest.mark.slow  # it is asked six times, since another answer may say it
+def test_a_server_that_says_no_lengths(folder: Path, serve: Any) -> None:
+    server = serve(folder)
+
+    def fault(handler: Handler) -> bool:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        if handler.command == "GET":
+            handler.wfile.write(b"0\r\n\r\n")
+        return True
+
+    server.fault = fault
+    with pytest.raises(OSError, match=r"does not say how long the file is; .*with TarStream .*s-0\.tar"):
+        fl.TarDataset(server.url("s-0.tar"))

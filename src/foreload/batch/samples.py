@@ -24,6 +24,7 @@ from foreload.cache.serialize import separate
 from foreload.cache.view import CachedView, holds_values
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
+from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
@@ -88,9 +89,9 @@ class SampleAssembly:
         self._batched = spec.auto_collation
         self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
         collate = spec.collate_fn
-        is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
-        self._own_collate = is_default and not added_functions()  # nothing of the user's
-        self._collate = collate_into(buffers, is_required=is_pinned) if is_default else collate
+        self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
+        self._own_collate = self._is_default and not added_functions()  # nothing of the user's
+        self._collate = collate_into(buffers, is_required=is_pinned) if self._is_default else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)
         # (Torch's own function has copied what it stacks.)
@@ -225,6 +226,8 @@ class SampleAssembly:
             batch = self._collated(indices, samples)
         except Exception as error:
             error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
+            if self._batched and self._is_default:
+                note_unlike(error, samples, indices)
             raise
         return pinned(separate(batch) if self._copies else batch, self._pin_device)
 

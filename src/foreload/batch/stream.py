@@ -15,6 +15,7 @@ from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.order.shuffle import Shuffled
 from foreload.record.spans import Stage
+from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
@@ -48,6 +49,7 @@ class StreamBatches(Iterator[Any]):
         collate = spec.collate_fn
         is_pinned = spec.pin_device is not None
         own = is_default_collate(collate)
+        self._is_default = own and self._size is not None
         self._collate = collate_into(buffers, is_required=is_pinned) if own else collate
         self.may_change = self._size is None or not own or bool(added_functions())
         self._buffers = buffers
@@ -109,6 +111,10 @@ class StreamBatches(Iterator[Any]):
             except StopIteration as error:
                 error.add_note("foreload: while collating a batch of the iterable dataset")
                 raise stop_error(error) from error
+            except Exception as error:
+                if self._is_default:
+                    note_unlike(error, samples)
+                raise
             return pinned(batch, self._pin_device)
 
     def _item(self) -> Any:

@@ -21,7 +21,7 @@ from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import MIN_BORROWED_BYTES, MIN_LENT_BYTES
 from foreload.checks import Array, Indices
 
-__all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes"]
+__all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes", "without_rows"]
 
 
 _MAPS = Path("/proc/self/maps")  # which only Linux has
@@ -134,11 +134,24 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
         data = from_array(name, data)
     if not isinstance(data, torch.Tensor):
         raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
-    if data.device.type != "cpu" or data.layout is not torch.strided or not data.is_contiguous():
+    if problem := without_rows(data):
+        raise ValueError(f"{name} is {problem.format(name=name)}")
+    if data.device.type != "cpu" or not data.is_contiguous():
         raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
     # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
     tensor: torch.Tensor = data.detach()
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
+def without_rows(tensor: torch.Tensor) -> str:
+    """Say why a tensor has no rows of plain numbers in memory, and a remedy for ``{name}``; empty if it has."""
+    if tensor.is_meta:
+        return "on the meta device, and has no numbers; give {name} as it is on the CPU"
+    if tensor.is_nested:
+        return "a nested tensor; pad it, {name}.to_padded_tensor(0), or give its parts to a dataset of yours"
+    if tensor.layout is not torch.strided:
+        return f"of the layout {tensor.layout}; give {{name}}.to_dense()"
+    return "quantized; give {name}.dequantize(), or {name}.int_repr()" if tensor.is_quantized else ""
 
 
 def from_array(name: str, array: Array) -> torch.Tensor:

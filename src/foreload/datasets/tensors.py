@@ -15,10 +15,10 @@ from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
 from foreload.checks import Array, check_bool, inherits
-from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes
+from foreload.datasets.preload import preload
+from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
-from foreload.record.progress import track
 
 __all__ = ["CachedDataset", "TensorAssembly", "gather", "tensor_assembly"]
 
@@ -102,7 +102,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
             memory, and there is never a second copy of more than one of them. (An ndarray cannot be moved.)
 
     Raises:
-        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors.
+        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors; or its samples are of different
+            types, and that of all together does not hold a number of one.
 
     >>> data = CachedDataset((torch.arange(6.).view(3, 2), torch.tensor([0, 1, 2])))
     >>> data[1]
@@ -117,7 +118,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
             check_bool("pin", pin)
         check_bool("share", share)
         check_bool("move", move)
-        rows = Rows(_contiguous(_preload(data) if is_loaded else data))
+        rows = Rows(_contiguous(preload(data) if is_loaded else data))
         given = {_address(field) for field in _fields(data)} if not is_loaded else set()
         rows.hold(share=share, move=[move or _address(field) not in given for field in rows.fields], pin=pin)
         self._rows = rows
@@ -285,35 +286,13 @@ def _contiguous(data: Any) -> Any:
     if isinstance(data, np.ndarray):
         # (ascontiguousarray would drop a mask, and make a sample of a scalar.)
         return np.asanyarray(data, order="C")
-    if isinstance(data, torch.Tensor) and data.layout is torch.strided:
+    if isinstance(data, torch.Tensor) and not without_rows(data):
         return data.detach().cpu().contiguous()
     if isinstance(data, Mapping):
         return {name: _contiguous(field) for name, field in data.items()}
     if isinstance(data, (tuple, list)):
         return tuple(_contiguous(field) for field in data)
     return data
-
-
-def _preload(dataset: Any) -> Any:
-    """Load a map-style dataset and collate it to tensors."""
-    try:
-        count = len(dataset)
-    except TypeError:
-        raise TypeError(
-            "data must be a tensor, an ndarray, a tuple or dict of them, or a map-style dataset with a length, "
-            f"got {type(dataset).__name__}"
-        ) from None
-    if count == 0:
-        raise ValueError("data is an empty dataset")
-
-    def load(index: int) -> Any:
-        try:
-            return dataset[index]
-        except Exception as error:
-            error.add_note(f"foreload: while loading sample {index} of data")
-            raise
-
-    return default_collate([load(index) for index in track(range(count), "preloading", total=count, after=1)])
 
 
 def _fields(data: Any) -> Iterator[Any]:

@@ -61,10 +61,10 @@ class CustomCollateFn:
             or None if there are none; or a dict.
 
         Raises:
-            ValueError: the images have different sizes.
+            ValueError: the batch is empty, or the images have different sizes.
             TypeError: a sample is not an image.
         """
-        first = batch[0]
+        first = _not_empty("image_collate", batch)[0]
         if isinstance(first, Mapping):
             return {name: _field([sample[name] for sample in batch]) for name in first}
         if isinstance(first, (tuple, list)):
@@ -129,22 +129,21 @@ class CustomCollateFn:
 
         Raises:
             TypeError: a sample is none of these.
-            ValueError: a mask is not as long as its tokens, or a sample lacks what the first one has.
+            ValueError: the batch is empty, a mask is not as long as its tokens, or a sample lacks what one has.
         """
-        samples = [_tokens(sample, position) for position, sample in enumerate(batch)]
+        whole = _not_empty("padded_text_collate", batch)
+        samples = [_tokens(sample, position) for position, sample in enumerate(whole)]
         lengths = [len(sample["input_ids"]) for sample in samples]
         result: dict[str, Any] = {}
-        for name in samples[0]:
-            if lacking := [position for position, sample in enumerate(samples) if name not in sample]:
-                raise ValueError(f"sample {lacking[0]} of the batch has no {name!r}, which sample 0 has")
+        for name in dict.fromkeys(name for sample in samples for name in sample):
+            if not all(has := [name in sample for sample in samples]):
+                without, one = has.index(False), has.index(True)
+                raise ValueError(f"sample {without} of the batch has no {name!r}, which sample {one} has")
             values = [sample[name] for sample in samples]
             if not all(map(_is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
                 result[name] = default_collate(values)
                 continue
-            if name == "labels":
-                rows = _of_one_type([_labels(value) for value in values])
-            else:
-                rows = _of_one_type([torch.as_tensor(value) for value in values])
+            rows = _of_one_type(list(map(_labels if name == "labels" else torch.as_tensor, values)))
             result[name] = _padded(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
         return result
 
@@ -160,9 +159,10 @@ class CustomCollateFn:
             int64; and labels as torch collates them, or a list of tensors if they differ in shape.
 
         Raises:
-            ValueError: the tensors differ in more than their first dimension.
+            ValueError: the batch is empty, or the tensors differ in more than their first dimension.
             TypeError: a sample is something else.
         """
+        _not_empty("padded_sequence_collate", batch)
         if all(isinstance(sample, tuple) and len(sample) == 2 for sample in batch):
             sequences, labels = zip(*batch, strict=True)
             return *CustomCollateFn.padded_sequence_collate(sequences), _targets(labels)
@@ -174,6 +174,12 @@ class CustomCollateFn:
                 f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}"
             )
         return _padded(_of_one_type(tensors), 0), torch.tensor([len(tensor) for tensor in tensors])
+
+
+def _not_empty(name: str, batch: Sequence[Any]) -> Sequence[Any]:
+    if len(batch):
+        return batch
+    raise ValueError(f"{name}: the batch is empty; let the batch sampler leave out batches of no samples")
 
 
 def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from foreload.options import LoadingMode
 from foreload.recipes.collate import CustomCollateFn
 from foreload.recipes.config import DataLoaderConfig
 from foreload.recipes.loader import EfficientDataLoader
+from foreload.transforms.arrays import size_pair
 
 __all__ = ["DataLoaderFactory", "HighPerformanceDataset", "create_dataloader"]
 
@@ -175,8 +176,8 @@ def create_dataloader(
     """
     check_bool("augment", augment)
     check_bool("pin_memory", pin_memory)
-    train = transforms.train(img_size, color_jitter=_COLOR_JITTER)
-    transform = train if augment else transforms.val(img_size)
+    size = size_pair(img_size, "img_size")
+    transform = transforms.train(size, color_jitter=_COLOR_JITTER) if augment else transforms.val(size)
     dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)
     loader: DataLoader[Any] = DataLoader(
         dataset,

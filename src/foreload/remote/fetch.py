@@ -319,8 +319,10 @@ def _error(url: str, kind: str, text: str) -> Exception:
     if kind == "untrusted":
         advice = "give the one of its authority: storage={'client_options': {'root_certificate': PEM}}"
         return OSError(errno.EACCES, f"the server's certificate is not trusted; {advice} ({text})", url)
+    advice = "shards can be read from the beginning, with TarStream"
+    if "Content-Length Header missing" in text:
+        return OSError(errno.EINVAL, f"the server does not say how long the file is; {advice} ({text})", url)
     if kind == "refused" and "range request" in text.lower():
-        advice = "shards can be read from the beginning, with TarStream"
         return OSError(errno.EINVAL, f"the server does not serve ranges of files; {advice} ({text})", url)
     if kind == "refused":
         advice = "check the address and what is asked of the server (storage=)"

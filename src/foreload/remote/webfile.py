@@ -141,12 +141,16 @@ class WebFile(io.RawIOBase):
         length = opened.headers.get("Content-Length")
         is_rest = self._at > 0 and opened.status == 206
         size = int(length) + (self._at if is_rest else 0) if length is not None and length.isdecimal() else None
-        if self._at and (tag != self._tag or size != self._size):
+        if opened.status == 206 and not is_rest:
+            raise _Final(errno.EINVAL, "the server sends a part, though it was asked for all of it", self._shown)
+        # (An answer in chunks says no length.)
+        is_other_size = size is not None and self._size is not None and size != self._size
+        if self._at and (tag != self._tag or is_other_size):
             raise self._changed()
         begins = opened.headers.get("Content-Range", f"bytes {self._at}-").partition("-")[0]
         if is_rest and begins != f"bytes {self._at}":
             raise _Final(errno.EINVAL, f"the server sends another range than was asked for: {begins}", self._shown)
-        self._tag, self._size = tag, size
+        self._tag, self._size = tag, self._size if size is None else size
         if self._at and not is_rest:
             self._skip(response)
 

@@ -20,23 +20,31 @@ Size = int | tuple[int, int]
 Jitter = tuple[float, float, float, float]
 
 _BITS_PER_SAMPLE = 258  # a tag of TIFF
+_MOST_PIXELS = 16384  # of a side of the result
 
 
-def size_pair(size: Size) -> tuple[int, int]:
+def size_pair(size: Size, name: str = "size") -> tuple[int, int]:
     """Return (height, width).
 
+    Args:
+        size: both, or one number for both.
+        name: of the argument, for messages.
+
     Raises:
-        ValueError, TypeError: it is neither one int nor two.
+        ValueError, TypeError: it is neither one int nor two, or no size that images have.
 
     >>> size_pair(32)
     (32, 32)
     """
     sides: Any = (size, size) if isinstance(size, SupportsIndex) else size
     if not isinstance(sides, Sequence) or isinstance(sides, str):
-        raise TypeError(f"size must be one number or (height, width), got {size!r}")
+        raise TypeError(f"{name} must be one number or (height, width), got {size!r}")
     if len(sides) != 2:
-        raise ValueError(f"size must be one number or (height, width), got {size}")
-    return check_int("size", sides[0]), check_int("size", sides[1])
+        raise ValueError(f"{name} must be one number or (height, width), got {size}")
+    pair = check_int(name, sides[0]), check_int(name, sides[1])
+    if min(pair) < 1 or max(pair) > _MOST_PIXELS:
+        raise ValueError(f"{name} must be from 1 to {_MOST_PIXELS} pixels a side, got {pair}")
+    return pair
 
 
 def check_jitter(jitter: Jitter | None) -> Jitter:

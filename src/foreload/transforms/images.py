@@ -73,8 +73,7 @@ class ImageTransform:
         Raises:
             ValueError: a value makes no sense; the message names it.
         """
-        if len(self.size) != 2 or min(self.size) < 1 or max(self.size) > 16384:
-            raise ValueError(f"size must be from 1 to 16384 pixels a side, got {self.size}")
+        object.__setattr__(self, "size", size_pair(self.size))
         if self.crop == "center" and self.shorter < max(self.size):
             raise ValueError(
                 f"resize={self.shorter} is less than the crop of {self.size}; resize to at least that"

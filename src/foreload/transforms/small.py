@@ -58,8 +58,7 @@ class SmallImageTransform:
         """
         if self.crop not in ("random", "center"):
             raise ValueError(f"crop must be 'random' or 'center', got {self.crop!r}")
-        if len(self.size) != 2 or min(self.size) < 1 or max(self.size) > 16384:
-            raise ValueError(f"size must be from 1 to 16384 pixels a side, got {self.size}")
+        object.__setattr__(self, "size", size_pair(self.size))
         for name in ("padding", "cutout"):
             object.__setattr__(self, name, check_int(name, getattr(self, name)))
         if not 0 <= self.padding < min(self.size):

@@ -68,3 +68,14 @@ def test_rows_that_h5py_does_not_swap_are_refused(tmp_path: Path, compound: bool
         fl.HDF5Dataset(tmp_path / "own.h5", "data>")
     row = fl.HDF5Dataset(tmp_path / "own.h5", "data<")[0]
     assert compound or row.tolist() == [1, 2]
+
+
+def test_the_file_that_a_link_names_is_said_to_be_missing(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["there"] = np.arange(2)
+        file["data"] = h5py.ExternalLink("gone.h5", "/x")
+    with pytest.raises(KeyError, match=r"'data' is a link to .*gone\.h5.*, which does not exist") as caught:
+        fl.HDF5Dataset(tmp_path / "own.h5")
+    assert "'there'" in str(caught.value)
+    with pytest.raises(KeyError, match="'nothing' is not there in"):
+        fl.HDF5Dataset(tmp_path / "own.h5", "nothing")

@@ -196,3 +196,15 @@ def test_whoever_loads_is_not_chosen_again_once_there_is_a_cache(tmp_path: Path)
         assert sorted(torch.cat([batch["x"] for batch in loader]).tolist()) == list(range(2000))
         assert loader.stats()["cache"]["hits"] == 2000 * epoch
     loader.close()
+
+
+def test_types_of_which_arrow_cannot_take_rows(tmp_path: Path) -> None:
+    table = pa.table({"text": pa.array(["a", None, "ccc" * 20, "d"] * 5, pa.string_view()), "id": range(20)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    dataset = fl.ParquetDataset(tmp_path / "a.parquet")
+    rows = table.to_pylist()
+    assert [dataset[i] for i in range(20)] == rows
+    assert dataset.__getitems__([19, 0, 0, 12]) == [rows[i] for i in (19, 0, 0, 12)]
+    loader = fl.DataLoader(dataset, batch_size=5, sampler=[16, 3, 9, 2, 0])
+    (batch,) = loader
+    assert batch["text"] == [rows[i]["text"] for i in (16, 3, 9, 2, 0)]

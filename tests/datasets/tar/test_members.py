@@ -141,7 +141,10 @@ def test_any_header(block: int, damage: tuple[int, bytes], format: int) -> None:
         ([("a/../../b.txt", b"1")], "leads out of the archive"),
         ([("/etc/a.txt", b"1")], "member '/etc/a.txt' leads out of the archive"),
         ([("a.cls", b"cat")], "member 'a.cls' must hold a number that fits into int64, got b'cat'"),
-        ([("a.cls", b"")], "must hold a number"),
+        (
+            [("a.cls", b"")],
+            "got b''; give what is no such label another field than .cls, or read the shard",
+        ),
         (
             [("a.cls", b"1"), ("b.cls", str(1 << 63).encode())],
             "'b.cls' must hold a number that fits into int64, got",
@@ -156,7 +159,7 @@ def test_members_that_cannot_be(tmp_path: Path, members: list[Member], message: 
     shard = write_tar(tmp_path / "x.tar", members)
     with pytest.raises(DecodeError, match=f"x.tar: .*{re.escape(message)}"):
         fl.TarDataset(shard)
-    if "number" not in message:  # which a stream does not read
+    if ".cls" not in message:  # which a stream does not read
         with pytest.raises(DecodeError, match=f"x.tar: .*{re.escape(message)}"):
             list(fl.TarStream(shard))
 
@@ -196,7 +199,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     (good,) = shards_of(tmp_path, 1)
     packed = tmp_path / "x.tar.gz"
     packed.write_bytes(gzip.compress(good.read_bytes()))
-    with pytest.raises(DecodeError, match="unpack it if it is compressed"):
+    with pytest.raises(DecodeError, match="unpack it if it is compressed, or read it in order by TarStream"):
         fl.TarDataset(packed)
     (tmp_path / "empty.tar").touch()
     with pytest.raises(DecodeError, match=r"empty\.tar: the shard is empty, it has 0 bytes"):

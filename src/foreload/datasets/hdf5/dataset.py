@@ -298,7 +298,7 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
 
         handle.visititems(note)
         listed = ", ".join(map(repr, there[:_LISTED])) + (", ..." if len(there) > _LISTED else "")
-        what = "is not there" if found is None else "is no dataset"
+        what = _missing(handle, name) if found is None else "is no dataset"
         raise KeyError(f"{argument}: {name!r} {what} in {path!r}; its datasets are: {listed or 'none'}")
     if not found.shape:
         what = "empty" if found.shape is None else "a scalar"
@@ -306,6 +306,12 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
     if problem := _problem(found.dtype):
         raise ValueError(f"{argument}: {name!r} in {path!r} holds {problem}")
     return found
+
+
+def _missing(handle: Any, name: str) -> str:
+    """Say what is not there: a dataset, or the file that a link to it names."""
+    gone = next((file for file in sorted(linked_files(handle, name)) if not os.path.exists(file)), None)
+    return "is not there" if gone is None else f"is a link to {gone!r}, which does not exist, and so not there"
 
 
 def _problem(dtype: np.dtype[Any]) -> str:

@@ -36,6 +36,7 @@ from foreload.options import Keep, LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
 from foreload.remote.url import local_path
 from foreload.transforms import ImageTransform
+from foreload.transforms.arrays import size_pair
 
 __all__ = ["ImageDataset"]
 
@@ -141,7 +142,7 @@ class ImageDataset(
             paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
             self._paths = [os.fsencode(path) for path in paths]
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        self.transform = transforms.resize(image_size) if transform is None else transform
+        self.transform = transforms.resize(size_pair(image_size, "image_size")) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
         self._decoder = choose_decoder(decode, self.transform, self.loading_mode)

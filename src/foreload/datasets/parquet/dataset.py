@@ -17,7 +17,7 @@ from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import sorted_files
 from foreload.datasets.parquet.columns import collated, values_of
-from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet
+from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet, take_rows
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
@@ -156,7 +156,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
             if 2 * len(wanted) >= group.num_rows and (np.diff(wanted) == 1).all():
                 pieces.append(group.slice(int(wanted[0]), len(wanted)))
             else:  # copied, so that a few rows do not hold a whole group in memory
-                pieces.append(group.take(pa.array(wanted)))
+                pieces.append(take_rows(group, wanted))
         return pa.concat_tables(pieces).combine_chunks(), np.argsort(order)
 
     def _read_many(self, indices: Sequence[int]) -> list[Row]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from foreload import _native
 from foreload.cache.fingerprint import check_stamp
-from foreload.checks import check_regular_file
+from foreload.checks import Indices, check_regular_file
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 
-__all__ = ["RowGroups", "load_pyarrow", "open_parquet"]
+__all__ = ["RowGroups", "load_pyarrow", "open_parquet", "take_rows"]
 
 
 def load_pyarrow() -> Any:
@@ -143,6 +143,15 @@ class RowGroups:
                 )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
+
+
+def take_rows(table: Any, rows: Indices) -> Any:
+    """Copy rows of a table."""
+    pa = load_pyarrow()
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # for some types (string_view, say) Arrow can only slice and join
+        return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
 
 
 def _cast(table: Any, schema: Any) -> Any:

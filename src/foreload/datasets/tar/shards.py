@@ -19,6 +19,7 @@ from foreload.checks import Array, fits_int64
 from foreload.datasets.folders import is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
+from foreload.datasets.tar.patterns import expand
 from foreload.datasets.tar.warn import warn_of_apart, warn_of_link, warn_of_more
 from foreload.errors import DecodeError
 from foreload.remote.url import is_remote, local_path
@@ -38,7 +39,7 @@ __all__ = [
 LABEL_BYTES = 64  # of a cls member, at most; the rest is not read
 
 _VERSION = 2  # the first one had no headers
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_UNPACK = "unpack it if it is compressed, or read it in order by TarStream"
 _BLOCK = 512
 _STEP = 1 << 20
 # WebDataset's rule for members that describe others.
@@ -199,7 +200,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                 places.append((member.offset_data, member.size, *_header_of(member, file)))
             _check_end(tar, file, source, size)
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"{source}: no tar, or damaged: {error}; unpack it if it is compressed") from error
+        raise DecodeError(f"{source}: no tar, or damaged: {error}; {_UNPACK}") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
     warn_of_apart(source, keys)
@@ -253,7 +254,10 @@ def _label(content: IO[bytes] | None, name: str, source: str) -> int:
     text = b"" if content is None else content.read(LABEL_BYTES)
     label = read_label(text)
     if label is None:
-        raise DecodeError(f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}")
+        raise DecodeError(
+            f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}; give what "
+            "is no such label another field than .cls, or read the shard by TarStream, to which it is bytes"
+        )
     return label
 
 
@@ -289,7 +293,7 @@ def tars_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
-    """List shards: of a folder, or a file or URL, or ``"train-{000..099}.tar"``, or several of these.
+    """List shards: of a folder, or a file or URL, or a pattern (:func:`expand`), or several of these.
 
     Raises:
         FileNotFoundError: there are none.
@@ -305,16 +309,13 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             raise ValueError("shards is an empty list; give at least one")
         return listed
     text = local_path(os.fspath(shards))
-    if braces := _BRACES.search(text):
-        low, high = braces.groups()
-        numbers = range(int(low), int(high) + 1)
-        if not numbers:
-            raise ValueError(f"shards: {braces.group()!r} in {text!r} counts down; give the lower number first")
-        return [
-            name
-            for number in numbers
-            for name in list_shards(f"{text[: braces.start()]}{number:0{len(low)}}{text[braces.end() :]}")
-        ]
+    if "{" in text and (is_remote(text) or not os.path.exists(text)):
+        try:
+            names = expand(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, in {text!r}") from None
+        if names != [text]:
+            return [name for one in names for name in list_shards(one)]
     if is_remote(text) or not os.path.isdir(text):
         return [text]
     found = tars_in(text, (".tar",))

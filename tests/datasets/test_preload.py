@@ -1,0 +1,55 @@
+"""Datasets that are loaded at once, whose samples must make one batch without loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import foreload as fl
+
+
+def test_the_sample_that_cannot_be_preloaded_is_named() -> None:
+    with pytest.raises(ValueError, match="no number") as caught:
+        fl.CachedDataset(_Broken())
+    assert caught.value.__notes__ == ["foreload: while loading sample 1 of data"]
+
+
+def test_the_sample_that_does_not_fit_the_others_is_named() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        fl.CachedDataset([(torch.ones(2),), (torch.ones(3),)])
+    (note,) = caught.value.__notes__
+    assert note.startswith("foreload: sample 1: [0] has the shape (3,), but the shape (2,) in the first sample")
+
+
+def test_samples_of_different_types_are_not_rounded() -> None:
+    large = (1 << 24) + 1
+    for samples in ([0.5, large], [torch.tensor(0.5), torch.tensor(large >> 1)], [True, 2], [float("nan"), 2]):
+        assert fl.CachedDataset(_Samples(samples))[1] == samples[1]
+    for wrong in ([large, 0.5], [{"x": [torch.tensor(0.5), 1]}, {"x": [torch.tensor(large), 1]}]):
+        with pytest.raises(
+            ValueError, match=r"data: sample [01] would be rounded to the type of all samples; give"
+        ):
+            fl.CachedDataset(_Samples(wrong))
+
+
+class _Samples:
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+class _Broken:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            raise ValueError("no number")
+        return index
