@@ -19,7 +19,7 @@ from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
 from foreload.device.stream import check_device, side_stream
-from foreload.frameworks import AdaptableLoader, origin_of
+from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
@@ -140,8 +140,7 @@ class DataLoader(AdaptableLoader[T_co]):
         group: Any = None,
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
-        if origin is not None:
-            num_workers, prefetch_factor = origin.given_workers(prefetch_factor)
+        num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
         self.workers = check_workers(workers, num_workers, multiprocessing_context)
         self.seed = None if seed is None else check_seed(seed)
         self.distributed = check_bool("distributed", distributed)
