@@ -46,11 +46,11 @@ class WorkerCount(int):
         is_auto: whether the number was left to the loader.
     """
 
-    def __new__(cls, count: int, loader: AdaptableLoader[Any]) -> Self:
+    def __new__(cls, count: int, loader: AdaptableLoader[Any], *, is_auto: bool) -> Self:
         """Return ``count`` as the number of workers of ``loader``."""
         self = super().__new__(cls, count)
         self._loader = weakref.ref(loader)
-        self.is_auto = loader._auto_workers
+        self.is_auto = is_auto
         return self
 
     _loader: weakref.ref[AdaptableLoader[Any]]
@@ -202,7 +202,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     @num_workers.setter
     def num_workers(self, count: int) -> None:
         # In the loader's __dict__, where Lightning reads it.
-        self.__dict__["num_workers"] = WorkerCount(count, self)
+        self.__dict__["num_workers"] = WorkerCount(count, self, is_auto=self._auto_workers)
 
     def given_workers(self, prefetch_factor: int | None) -> tuple[Any, int | None]:
         """Return ``num_workers`` and ``prefetch_factor`` as this loader was given them, before it set them."""

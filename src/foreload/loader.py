@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.failure import OnError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
-from foreload.checks import check_bool, check_generator, check_int, check_seed, is_instance, known_length
+from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
@@ -271,7 +270,7 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self)
-        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if self._is_left_to_torch:
             return super().__iter__()
         self._moving = self._place = None
         self._warn_of_ranks()
