@@ -25,7 +25,7 @@ from foreload.errors import warn_user
 from foreload.order.shuffle import ShuffledStream
 from foreload.workers.crew import Crew
 
-__all__ = ["AdaptableLoader", "WorkerCount", "origin_of"]
+__all__ = ["AdaptableLoader", "WorkerCount", "given_workers", "origin_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -41,15 +41,20 @@ class WorkerCount(int):
     """A loader's number of workers, which knows the loader.
 
     It is pickled as a plain int.
+
+    Attributes:
+        is_auto: whether the number was left to the loader.
     """
 
-    def __new__(cls, count: int, loader: AdaptableLoader[Any]) -> Self:
+    def __new__(cls, count: int, loader: AdaptableLoader[Any], *, is_auto: bool) -> Self:
         """Return ``count`` as the number of workers of ``loader``."""
         self = super().__new__(cls, count)
         self._loader = weakref.ref(loader)
+        self.is_auto = is_auto
         return self
 
     _loader: weakref.ref[AdaptableLoader[Any]]
+    is_auto: bool
 
     @property
     def loader(self) -> AdaptableLoader[Any] | None:
@@ -70,6 +75,18 @@ def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
     if origin is None or origin.dataset is not dataset or origin.collate_fn is not collate_fn:
         return None
     return origin
+
+
+def given_workers(num_workers: Any, prefetch_factor: int | None) -> tuple[Any, int | None]:
+    """Return both arguments as a user gave them, if they were copied from a loader that has set them since.
+
+    The number that one loader has come to may be wrong for other samples, as if the user had given none.
+    """
+    if not isinstance(num_workers, WorkerCount):
+        return num_workers, prefetch_factor
+    if num_workers.loader is not None:
+        return num_workers.loader.given_workers(prefetch_factor)
+    return "auto" if num_workers.is_auto else int(num_workers), prefetch_factor
 
 
 def _counted(num_workers: Any) -> AdaptableLoader[Any] | None:
@@ -185,7 +202,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     @num_workers.setter
     def num_workers(self, count: int) -> None:
         # In the loader's __dict__, where Lightning reads it.
-        self.__dict__["num_workers"] = WorkerCount(count, self)
+        self.__dict__["num_workers"] = WorkerCount(count, self, is_auto=self._auto_workers)
 
     def given_workers(self, prefetch_factor: int | None) -> tuple[Any, int | None]:
         """Return ``num_workers`` and ``prefetch_factor`` as this loader was given them, before it set them."""

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.failure import OnError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
-from foreload.checks import check_bool, check_generator, check_int, check_seed, is_instance, known_length
+from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
 from foreload.device.prefetch import check_transform
 from foreload.device.stream import check_device, side_stream
-from foreload.frameworks import AdaptableLoader, origin_of
+from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
@@ -140,8 +139,7 @@ class DataLoader(AdaptableLoader[T_co]):
         group: Any = None,
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
-        if origin is not None:
-            num_workers, prefetch_factor = origin.given_workers(prefetch_factor)
+        num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
         self.workers = check_workers(workers, num_workers, multiprocessing_context)
         self.seed = None if seed is None else check_seed(seed)
         self.distributed = check_bool("distributed", distributed)
@@ -272,7 +270,7 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self)
-        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if self._is_left_to_torch:
             return super().__iter__()
         self._moving = self._place = None
         self._warn_of_ranks()

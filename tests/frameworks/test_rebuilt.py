@@ -156,12 +156,37 @@ def test_torchs_own_loaders_stay_torchs(builder: Any) -> None:
 
 
 def test_a_number_that_a_user_copies_is_a_number() -> None:
-    loader: Any = fl.DataLoader(Regression())
+    loader: Any = fl.DataLoader(Regression(), num_workers=3)
     other: Any = fl.DataLoader(Regression(), num_workers=loader.num_workers)
     assert not other._auto_workers
+    assert other.num_workers == 3
     assert other.recorder is not loader.recorder
     theirs = DataLoader(Regression(), num_workers=loader.num_workers)
     assert type(theirs) is DataLoader
+
+
+class Served(Dataset[int]):
+    """Counts the samples that it has given, which copies in workers would each begin anew."""
+
+    served = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        self.served += 1
+        return self.served
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_number_that_was_left_to_a_loader_is_left_to_the_one_that_copies_it(is_kept: bool) -> None:
+    loader: Any = fl.DataLoader(Served())
+    count, ahead = loader.num_workers, loader.prefetch_factor
+    loader = loader if is_kept else None
+    # As Opacus does it, with a collate_fn of its own.
+    other: Any = fl.DataLoader(Served(), 4, num_workers=count, prefetch_factor=ahead, collate_fn=list)
+    assert list(other) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert loader is None or other.recorder is not loader.recorder
 
 
 def test_the_number_of_workers_is_pickled_as_an_int() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -176,3 +178,14 @@ def test_a_choice_stays_as_long_as_its_reasons_do(numbered: Numbered, monkeypatc
         numbered.level = epoch  # type: ignore[attr-defined]
         loader.choose_workers()
     assert len(measured) == 2
+
+
+def test_parts_that_outlive_the_module_end_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    part = threading.Event()
+    parts = selection._Parts.of(part)
+    monkeypatch.setattr(selection, "_chosen", None)  # as when the interpreter ends
+    del part
+    assert parts is not None
+    assert not errors

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,6 +163,37 @@ def test_the_start_method_is_looked_up_without_being_fixed() -> None:
     chosen = multiprocessing.get_start_method(allow_none=True)
     assert start_method(None) == (chosen or multiprocessing.get_all_start_methods()[0])
     assert multiprocessing.get_start_method(allow_none=True) == chosen
+
+
+class ThreadForProcess(threading.Thread):
+    @property
+    def pid(self) -> int:
+        return id(self)
+
+    def run(self) -> None:
+        super().run()
+        torch.utils.data._utils.worker._worker_info = None
+
+
+class ThreadContext(type(SPAWN)):  # type: ignore[misc]
+    """A context whose processes are threads, as MONAI's ThreadDataLoader gives it."""
+
+    Process = ThreadForProcess
+
+
+class Named(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return index, os.getpid(), type(threading.current_thread()).__name__
+
+
+def test_workers_of_a_context_may_be_threads() -> None:
+    context = ThreadContext()
+    for kind in (torch.utils.data.DataLoader, fl.DataLoader):
+        options: Any = {"num_workers": 2, "multiprocessing_context": context, "collate_fn": list}
+        loader = kind(Named(), batch_size=16, **options)
+        for _ in range(2):
+            samples = [sample for batch in loader for sample in batch]
+            assert samples == [(index, os.getpid(), "ThreadForProcess") for index in range(64)]
 
 
 def load_in_daemon(pipe: Any, options: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
-from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload._torch import auto_collates, expected_length, index_sampler
 from foreload.batch.collate import warn_of_pinning
@@ -36,7 +35,7 @@ from foreload.record.spans import Spans
 from foreload.record.stats import LoaderFacts
 from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew
-from foreload.workers.spec import CrewSpec, Workers
+from foreload.workers.spec import CrewSpec, Workers, is_left_to_torch
 
 __all__ = ["EpochSource"]
 
@@ -114,8 +113,12 @@ class EpochSource(LoaderOrder[T_co]):
         """Whether other processes load the samples, each with a copy of the dataset."""
         return self._crew.kind(self.workers, self._count) in ("processes", "ray")
 
+    @property
+    def _is_left_to_torch(self) -> bool:
+        return is_left_to_torch(self.dataset, self.multiprocessing_context)
+
     def _get_iterator(self) -> Any:
-        if is_instance(self.dataset, (IterDataPipe, MapDataPipe)):
+        if self._is_left_to_torch:
             return super()._get_iterator()
         with self._turn.lock:
             self._turn.begin_epoch()
@@ -326,7 +329,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _first_count(self, dataset: Any) -> int:
         """Return the number of workers before anything has been measured."""
-        if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        if is_left_to_torch(dataset, None):
             return 0
         if self.workers == "ray" or (isinstance(dataset, IterableDataset) and self.workers != "processes"):
             return 1  # one stream, read ahead; or until the Ray cluster is asked

@@ -59,8 +59,9 @@ class _Parts:
         except TypeError:
             return None
 
+    # (When the interpreter ends, the module's variables may be gone before the parts are.)
     def _forget(self, _: Any) -> None:
-        for known in [known for known in list(_chosen) if known[0] is self]:
+        for known in [known for known in list(_chosen or ()) if known[0] is self]:
             del _chosen[known]
 
     def __hash__(self) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, get_args
 
 from torch.utils.data import IterableDataset
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import is_remote
 from foreload.checks import is_instance
 
-__all__ = ["CopyWatch", "CrewSpec", "Workers", "check_workers"]
+__all__ = ["CopyWatch", "CrewSpec", "Workers", "check_workers", "is_left_to_torch"]
 
 Workers = Literal["auto", "threads", "processes", "ray"]
 
@@ -34,6 +36,19 @@ def check_workers(workers: Any, num_workers: Any, multiprocessing_context: Any) 
         raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
     kind: Workers = workers
     return kind
+
+
+def is_left_to_torch(dataset: Any, context: Any) -> bool:
+    """Whether torch's own iterators load: its data pipes, and in workers that only look like processes.
+
+    Args:
+        dataset: the user's dataset.
+        context: the context of ``multiprocessing``, whose ``Process`` may be a thread; None: torch's.
+    """
+    if is_instance(dataset, (IterDataPipe, MapDataPipe)):
+        return True
+    process = getattr(context, "Process", None)
+    return isinstance(process, type) and not issubclass(process, BaseProcess)
 
 
 class CopyWatch(Protocol):
