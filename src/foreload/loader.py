@@ -26,7 +26,7 @@ from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.stats import Stats, collect
 from foreload.record.units import quantity
-from foreload.workers.spec import Workers, check_workers
+from foreload.workers.spec import Workers, check_left_to_torch, check_workers
 
 if TYPE_CHECKING:
     from foreload.report.report import Report
@@ -194,6 +194,15 @@ class DataLoader(AdaptableLoader[T_co]):
         )
         if origin is not None:
             self.go_on_from(origin)
+        self._check_left_to_torch()
+
+    def _check_left_to_torch(self) -> None:
+        if self._is_left_to_torch:
+            names = ("seed", "cache", "transform", "device", "memory")
+            given = [name for name in names if getattr(self, name) is not None]
+            given += ["workers"] if self.workers != "auto" else []
+            given += ["on_error"] if self.on_error != "raise" else []
+            check_left_to_torch(given + (["skip"] if self.skip else []))
 
     def _constructor(self) -> Callable[..., None]:
         return DataLoader.__init__
@@ -270,6 +279,7 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self)
+        self._check_left_to_torch()  # whose attributes may have been set since
         if self._is_left_to_torch:
             return super().__iter__()
         self._moving = self._place = None

@@ -234,3 +234,35 @@ def test_torchs_datapipes_stay_torchs() -> None:
         ours = [int(batch) for batch in fl.DataLoader(pipe, shuffle=True)]
         torch.manual_seed(3)
         assert ours == [int(batch) for batch in TorchDataLoader(pipe, shuffle=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", 0),
+        ("transform", str),
+        ("cache", "1MiB"),
+        ("device", "cpu"),
+        ("on_error", "skip"),
+        ("workers", "threads"),
+    ],
+)
+def test_what_torchs_datapipes_cannot_have_is_refused(name: str, value: Any) -> None:
+    from torch.utils.data.datapipes.map import SequenceWrapper
+
+    options: Any = {name: value}
+    with pytest.raises(ValueError, match=f"{name} has no effect where torch's own code loads"):
+        fl.DataLoader(SequenceWrapper(range(4)), **options)
+    loader = fl.DataLoader(SequenceWrapper(range(4)))
+    vars(loader)[name] = vars(fl.DataLoader(range(4), **options))[name]
+    with pytest.raises(ValueError, match=f"{name} has no effect"):
+        iter(loader)
+
+
+def test_torchs_datapipes_have_no_state() -> None:
+    from torch.utils.data.datapipes.map import SequenceWrapper
+
+    loader = fl.DataLoader(SequenceWrapper(range(4)))
+    assert int(next(iter(loader))) == 0
+    with pytest.warns(UserWarning, match="has no state to save"):
+        assert loader.state_dict() == {}

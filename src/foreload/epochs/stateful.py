@@ -14,6 +14,7 @@ from foreload._torch import index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.source import EpochSource
 from foreload.epochs.state import resume, save
+from foreload.errors import warn_user
 from foreload.order.lookahead import step_indices
 from foreload.order.ranks import Router
 from foreload.order.resume import has_state
@@ -48,6 +49,11 @@ class StatefulSource(EpochSource[T_co]):
         >>> sorted(torch.cat([first, *again]).tolist())
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
         """
+        if self._is_left_to_torch:
+            warn_user(
+                "torch's own code loads what this loader delivers (data pipes, say), and has no state to save"
+            )
+            return {}
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
         # The loop may have left its epoch, with batches that it never got.
@@ -70,6 +76,7 @@ class StatefulSource(EpochSource[T_co]):
         iterator's) ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
         A map-style dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the
         data, or a state of the dataset, their number must be the same.
+        What torch's own code loads (data pipes) has no state: ``state_dict`` warns, and returns an empty dict.
         An empty dict is nothing to go on from, as in torchdata's loader: the next iteration is a new epoch.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
@@ -16,7 +16,7 @@ from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import is_remote
 from foreload.checks import is_instance
 
-__all__ = ["CopyWatch", "CrewSpec", "Workers", "check_workers", "is_left_to_torch"]
+__all__ = ["CopyWatch", "CrewSpec", "Workers", "check_left_to_torch", "check_workers", "is_left_to_torch"]
 
 Workers = Literal["auto", "threads", "processes", "ray"]
 
@@ -49,6 +49,16 @@ def is_left_to_torch(dataset: Any, context: Any) -> bool:
         return True
     process = getattr(context, "Process", None)
     return isinstance(process, type) and not issubclass(process, BaseProcess)
+
+
+def check_left_to_torch(options: Sequence[str]) -> None:
+    """Raise ValueError if options have been given that torch's own iterators do not have."""
+    if options:
+        raise ValueError(
+            f"{options[0]} has no effect where torch's own code loads: data pipes, and workers of a "
+            f"multiprocessing_context whose Process is a thread. Leave {options[0]} out, or put the pipe into a "
+            "Dataset or IterableDataset of your own"
+        )
 
 
 class CopyWatch(Protocol):
