@@ -13,14 +13,14 @@ from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
-from foreload.order.shuffle import Shuffled
+from foreload.order.shuffle import Shuffled, ShuffledState
 from foreload.record.spans import Stage
 from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec
 
-__all__ = ["StreamBatches"]
+__all__ = ["StreamBatches", "written"]
 
 
 class StreamBatches(Iterator[Any]):
@@ -72,6 +72,7 @@ class StreamBatches(Iterator[Any]):
 
     def _opened(self, state: dict[str, Any]) -> Any:
         """Return the iterator over the dataset, with both as they were."""
+        state = written(state)
         if state.get("dataset") is not None and has_state(self._dataset):
             self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         items: Any = iter(self._dataset)
@@ -86,7 +87,10 @@ class StreamBatches(Iterator[Any]):
         return self._counts or has_state(self._items) or has_state(self._dataset)
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of the dataset and its iterator, as a copy; None if neither has ``state_dict``."""
+        """Return the state of the dataset and its iterator, as a copy; None if neither has ``state_dict``.
+
+        That of a shuffle buffer is :func:`written` when it is asked for.
+        """
         if self._counts:
             return {"samples": self._read}
         if not self.is_stateful:
@@ -173,5 +177,13 @@ class StreamBatches(Iterator[Any]):
             self._errors.append(SampleError.of(None, error, "skip"))
 
 
+def written(state: Any) -> Any:
+    """Return what :meth:`StreamBatches.state` returned in plain values."""
+    lazy = state.get("iterator") if isinstance(state, dict) else None
+    return {**state, "iterator": lazy.written()} if isinstance(lazy, ShuffledState) else state
+
+
 def _state_of(thing: Any) -> Any:
+    if type(thing) is Shuffled:
+        return thing.present_state()
     return copy.deepcopy(thing.state_dict()) if has_state(thing) else None

@@ -138,6 +138,7 @@ class _Blocks:
         self._together = max(1, min(_TOGETHER, reading.buffer // 4))
         self._load_many, self._finish = _ways(dataset)
         self.finishes = self._finish is not None
+        self.names: Callable[[Sequence[int]], list[Any]] = list
         self._waiting: deque[tuple[int, Any]] = deque()  # samples, or why they failed
 
     def read(self) -> tuple[list[int], list[Any]]:
@@ -181,10 +182,6 @@ class _Blocks:
     def state(self, left: int) -> list[int]:
         """Return the position, and the number of samples."""
         return [self._at - left, self._count]
-
-    def names(self, numbers: Sequence[int]) -> list[int]:
-        """Return the indices."""
-        return list(numbers)
 
     def restore(self, state: list[int], names: list[int]) -> tuple[list[int], list[Any]]:
         """Resume there."""

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
+from foreload.batch.stream import written
 from foreload.batch.worker_progress import Progress
 from foreload.checks import is_instance, known_length
 from foreload.order.ahead import Lookahead
@@ -243,7 +244,7 @@ class Cursor:
         if self.live is not None:
             self.streams[0] = Progress(0, self.live())
         return [
-            [worker, progress.since, progress.state, list(progress.replay)]
+            [worker, progress.since, written(progress.state), list(progress.replay)]
             for worker, progress in sorted(self.streams.items())
         ]
 

@@ -23,7 +23,7 @@ from foreload._torch import draw_seed
 from foreload.checks import Array, Indices, check_int, check_seed, check_state_int
 from foreload.order.ranks import present_rank
 
-__all__ = ["Reading", "Shuffled", "ShuffledStream", "Source", "order_of"]
+__all__ = ["Reading", "Shuffled", "ShuffledState", "ShuffledStream", "Source", "order_of"]
 
 _UINT64_MAX = (1 << 64) - 1
 _UINT32_MAX = (1 << 32) - 1
@@ -58,9 +58,12 @@ class Source(Protocol):
 
     Attributes:
         finishes: whether ``finish`` does anything.
+        names: returns what samples of these numbers are called in a state, in plain values; a function that does
+            without the data, and is pickled.
     """
 
     finishes: bool
+    names: Callable[[Sequence[int]], list[Any]]
 
     def read(self) -> tuple[Sequence[int], list[Any]]:
         """Return the numbers and samples that come next, as many as are at hand but at least one; none at the end.
@@ -74,9 +77,6 @@ class Source(Protocol):
     def state(self, left: int) -> Any:
         """Return the place of reading before the last ``left`` samples that were read, in plain values."""
 
-    def names(self, numbers: Sequence[int]) -> list[Any]:
-        """Return what samples of these numbers are called in a state, in plain values."""
-
     def restore(self, state: Any, names: list[Any]) -> tuple[list[int], list[Any]]:
         """Go on from where ``state`` was taken; return the numbers and samples of these names, read again."""
 
@@ -87,6 +87,25 @@ def order_of(reading: Reading, count: int) -> Indices:
     if reading.shuffle and count:
         _native.permute(count, reading.seed, reading.epoch & _UINT32_MAX, 0, order)
     return order
+
+
+@dataclass(frozen=True)
+class ShuffledState:
+    """The state of a :class:`Shuffled`, which is written out when it is asked for: loaders take one per batch.
+
+    Attributes:
+        fields: all but the names of the samples in the buffer.
+        numbers: of these samples.
+        names: as :class:`Source` has it.
+    """
+
+    fields: dict[str, Any]
+    numbers: tuple[int, ...]
+    names: Callable[[Sequence[int]], list[Any]]
+
+    def written(self) -> dict[str, Any]:
+        """Return the state in plain values."""
+        return {**self.fields, "held": self.names(self.numbers)}
 
 
 class Shuffled(Iterator[Any]):
@@ -180,13 +199,17 @@ class Shuffled(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on from here: plain numbers, a few per sample in the buffer."""
-        return {
+        return self.present_state().written()
+
+    def present_state(self) -> ShuffledState:
+        """Return the same, to be written out later."""
+        fields = {
             **asdict(self._reading),
             "given": self._num_given,
             "over": self._is_over,
             "at": self._source.state(len(self._new)),
-            "held": self._source.names(self._numbers),
         }
+        return ShuffledState(fields, tuple(self._numbers), self._source.names)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; the samples that were in the buffer are read again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,20 @@ def test_it_goes_on_exactly_after_every_batch(kind: Any, workers: str, tmp_path:
         again = make()
         again.load_state_dict(state)
         assert list(again) == expected[stop:], stop
+
+
+@pytest.mark.parametrize("kind", [fl.Stream, fl.TarStream])
+def test_a_state_that_is_written_out_later_is_that_of_its_moment(kind: Any, tmp_path: Path) -> None:
+    for number in range(2):
+        write_tar(tmp_path / f"{number}.tar", range(number * 20, number * 20 + 20))
+    items: Any = iter(kind(fl.TarDataset(tmp_path) if kind is fl.Stream else tmp_path, buffer=6, seed=9))
+    for _ in range(5):
+        next(items)
+    expected, later = items.state_dict(), items.present_state()
+    sent = pickle.loads(pickle.dumps(later))
+    assert len(list(items)) == 35
+    assert later.written() == sent.written() == expected
+    assert len(expected["held"]) == 5
 
 
 def _keys(samples: list[Any]) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -113,6 +114,7 @@ class _Shards:
         first, step = reading.rank + reading.ranks * reading.worker, reading.ranks * reading.workers
         self._own: list[int] = order_of(reading, len(stream.shards))[first::step].tolist()
         self.finishes = stream.transform is not None
+        self.names: Callable[[Sequence[int]], list[Any]] = functools.partial(_names, len(stream.shards))
         self._turn = 0
         self._given = 0  # samples of the current shard
         self._sums = [0]  # checksums of their keys, fields and sizes: before the latest run, and after each of it
@@ -155,11 +157,6 @@ class _Shards:
     def state(self, left: int) -> list[int]:
         """Return the shards done, the samples read of the current one, the number of shards, and a checksum."""
         return [self._turn, self._given - left, len(self._stream.shards), self._sums[len(self._sums) - 1 - left]]
-
-    def names(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return the shard of each sample, and its number there."""
-        count = len(self._stream.shards)
-        return [[number % count, number // count] for number in numbers]
 
     def restore(self, state: list[int], names: list[Any]) -> tuple[list[int], list[Any]]:
         """Resume there; each shard is opened once."""
@@ -217,3 +214,8 @@ class _Shards:
             found |= {(shard, at): sample for at, sample in enumerate(used, number) if (shard, at) in wanted}
             number += len(used)
         return runs, rest, sum_
+
+
+def _names(shards: int, numbers: Sequence[int]) -> list[list[int]]:
+    """Return the shard of each sample, and its number there."""
+    return [[number % shards, number // shards] for number in numbers]
