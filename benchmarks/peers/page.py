@@ -151,7 +151,8 @@ def _generated() -> str:
         return "Not measured yet on a quiet machine; `make bench-peers` writes the figures.\n"
     content = json.loads(RESULT.read_text())
     return (
-        f"Measured row by row: each says the command that repeats it, and the machine if it was another one. {described(content['machine'])}\n\n"
+        "Measured row by row: each says the command that repeats it, and the machine if it was another one. "
+        f"{described(content['machine'])}\n\n"
         f"![foreload against the best peer of each workload](assets/{PLOT.name})\n\n{tables(content)}"
     )
 
